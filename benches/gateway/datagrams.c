@@ -4,8 +4,10 @@
 //   datagrams probe ADDRESS PORT SECONDS     a datagram every 10 ms, and how long its answer took
 //   datagrams mappings ADDRESS PORT COUNT    as many sockets, each of which asks twice: the second time when all have
 //                                            asked once
+//   datagrams station ADDRESS PORT           counts what is sent to it, and sends what it is asked for, until it is killed
+//   datagrams out|in ADDRESS PORT SECONDS MBIT LENGTH    datagrams to a station, or from it, at a rate
 //
-// `probe` and `mappings` print one JSON object.
+// `probe`, `mappings`, `out` and `in` print one JSON object.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -28,6 +30,22 @@ enum {
     TOGETHER = 32,
     PATIENCE_MS = 500,
     TRIES = 3,
+    // Datagrams of one call, and what a receiver's buffer holds: it is not what is measured.
+    BATCH = 32,
+    ROOM = 64 << 20,
+    MAX_LENGTH = 65507,
+    // The end of a flood is said so often: ends are lost, too.
+    ENDS = 20,
+    QUIET_NS = 300000000,
+};
+
+// The first bytes of each datagram of a flood. Data is what is neither asked nor answered.
+enum { DATA = 1, BEGIN, COUNT, SEND, END };
+struct head {
+    uint32_t kind;
+    uint32_t length;
+    double seconds, mbit;
+    uint64_t count;
 };
 
 static struct sockaddr_in peer;
@@ -50,7 +68,114 @@ static int udp_socket(void) {
     return fd;
 }
 
-static int echo(void) {
+static int large_socket(void) {
+    int fd = udp_socket(), room = ROOM;
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room);
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof room);
+    return fd;
+}
+
+// Sends at a rate. Returns how many were sent.
+static uint64_t flood(int fd, struct sockaddr_in *to, struct head wanted) {
+    static char data[MAX_LENGTH];
+    struct head head = {.kind = DATA};
+    memcpy(data, &head, sizeof head);
+    struct iovec part = {data, wanted.length};
+    struct mmsghdr messages[BATCH] = {0};
+    for (int i = 0; i < BATCH; i++)
+        messages[i].msg_hdr = (struct msghdr){.msg_name = to, .msg_namelen = sizeof *to, .msg_iov = &part, .msg_iovlen = 1};
+    double per_ns = wanted.mbit / 8e3 / wanted.length;
+    int64_t start = now_ns(), t;
+    uint64_t sent = 0;
+    while ((t = now_ns() - start) < wanted.seconds * 1e9) {
+        uint64_t due = t * per_ns;
+        if (due <= sent) {
+            nanosleep(&(struct timespec){0, 50000}, 0);
+            continue;
+        }
+        int r = sendmmsg(fd, messages, due - sent < BATCH ? due - sent : BATCH, 0);
+        sent += r > 0 ? r : 0;
+    }
+    return sent;
+}
+
+static _Noreturn void station(void) {
+    static char data[MAX_LENGTH];
+    uint64_t count = 0;
+    int fd = large_socket();
+    if (bind(fd, (void *)&peer, sizeof peer)) die("bind");
+    for (;;) {
+        struct sockaddr_in from;
+        socklen_t length = sizeof from;
+        struct head head;
+        if (recvfrom(fd, data, sizeof data, 0, (void *)&from, &length) < (ssize_t)sizeof head) continue;
+        memcpy(&head, data, sizeof head);
+        if (head.kind == DATA) count++;
+        if (head.kind == BEGIN) count = 0;
+        if (head.kind == COUNT) {
+            head.count = count;
+            sendto(fd, &head, sizeof head, 0, (void *)&from, length);
+        }
+        if (head.kind == SEND && head.length >= sizeof head && head.length <= MAX_LENGTH) {
+            struct head end = {.kind = END, .count = flood(fd, &from, head)};
+            for (int i = 0; i < ENDS; i++) {
+                sendto(fd, &end, sizeof end, 0, (void *)&from, length);
+                nanosleep(&(struct timespec){0, 10000000}, 0);
+            }
+        }
+    }
+}
+
+// Waits for a datagram. Returns whether one came.
+static int wait_ns(int fd, int64_t ns) {
+    struct pollfd p = {fd, POLLIN, 0};
+    struct timespec ts = {ns / 1000000000, ns % 1000000000};
+    return ppoll(&p, 1, &ts, 0) > 0;
+}
+
+static int station_out(struct head wanted) {
+    int fd = large_socket();
+    struct head head = {.kind = BEGIN};
+    for (int i = 0; i < 3; i++) sendto(fd, &head, sizeof head, 0, (void *)&peer, sizeof peer);
+    nanosleep(&(struct timespec){0, 100000000}, 0);
+    int64_t start = now_ns();
+    uint64_t sent = flood(fd, &peer, wanted);
+    double seconds = (now_ns() - start) / 1e9;
+    uint64_t received = 0;
+    // What is on its way is counted, too: until the count stays.
+    for (int quiet = 0; quiet < 2;) {
+        nanosleep(&(struct timespec){0, QUIET_NS}, 0);
+        head.kind = COUNT;
+        sendto(fd, &head, sizeof head, 0, (void *)&peer, sizeof peer);
+        if (!wait_ns(fd, QUIET_NS) || recv(fd, &head, sizeof head, 0) != sizeof head) {
+            quiet++;
+            continue;
+        }
+        quiet = head.count == received ? quiet + 1 : 0;
+        received = head.count;
+    }
+    printf("{\"sent\":%lu,\"received\":%lu,\"seconds\":%.3f}\n", sent, received, seconds);
+    return 0;
+}
+
+static int station_in(struct head wanted) {
+    static char data[MAX_LENGTH];
+    int fd = large_socket();
+    struct head head;
+    uint64_t received = 0, sent = 0;
+    wanted.kind = SEND;
+    sendto(fd, &wanted, sizeof wanted, 0, (void *)&peer, sizeof peer);
+    while (!sent && wait_ns(fd, QUIET_NS + wanted.seconds * 1e9)) {
+        if (recv(fd, data, sizeof data, 0) < (ssize_t)sizeof head) continue;
+        memcpy(&head, data, sizeof head);
+        if (head.kind == DATA) received++;
+        if (head.kind == END) sent = head.count;
+    }
+    printf("{\"sent\":%lu,\"received\":%lu,\"seconds\":%.3f}\n", sent, received, wanted.seconds);
+    return 0;
+}
+
+static _Noreturn void echo(void) {
     char data[65536];
     int fd = udp_socket();
     if (bind(fd, (void *)&peer, sizeof peer)) die("bind");
@@ -137,12 +262,23 @@ static int mappings(int count) {
 
 int main(int argc, char **argv) {
     if (argc < 4 || !inet_aton(argv[2], &peer.sin_addr)) {
-        fprintf(stderr, "datagrams echo|probe|mappings ADDRESS PORT [SECONDS|COUNT]\n");
+        fprintf(stderr, "datagrams echo|station|probe|mappings|out|in ADDRESS PORT [SECONDS|COUNT] [MBIT LENGTH]\n");
         return 2;
     }
     peer.sin_family = AF_INET;
     peer.sin_port = htons(atoi(argv[3]));
-    if (!strcmp(argv[1], "echo")) return echo();
+    struct head wanted = {0};
+    if (argc > 6) {
+        wanted = (struct head){.seconds = atof(argv[4]), .mbit = atof(argv[5]), .length = atoi(argv[6])};
+        if (wanted.length < sizeof wanted || wanted.length > MAX_LENGTH) {
+            fprintf(stderr, "datagrams: a length is %zu to %d bytes\n", sizeof wanted, MAX_LENGTH);
+            return 2;
+        }
+        if (!strcmp(argv[1], "out")) return station_out(wanted);
+        if (!strcmp(argv[1], "in")) return station_in(wanted);
+    }
+    if (!strcmp(argv[1], "echo")) echo();
+    if (!strcmp(argv[1], "station")) station();
     if (!strcmp(argv[1], "probe") && argc > 4) return probe(atof(argv[4]));
     if (!strcmp(argv[1], "mappings") && argc > 4) return mappings(atoi(argv[4]));
     fprintf(stderr, "datagrams: there is no mode %s\n", argv[1]);

@@ -18,7 +18,7 @@ GRACE_S = 5
 LOST_PER_1000 = 1
 # Rates of datagrams that are tried, Mbit/s: each a fifth above the one before.
 UDP_RATES = [50 * 1.2**step for step in range(26)]
-UDP_LENGTH = 1400
+UDP_LENGTH, UDP_S = 1400, 1
 
 
 class Tools:
@@ -95,19 +95,19 @@ def half(gateway, tools, is_in):
 
 def udp_at(gateway, tools, is_in, mbit):
     """Datagrams at a rate: the rate that arrived in Gbit/s, or None if some were lost or the sender did not reach it."""
-    end = ended(iperf3(gateway, SERVERS[0], tools, "-u", "-b", f"{mbit:.1f}M", "-l", UDP_LENGTH, "-w", "4M",
-                       *(["-R"] if is_in else []), seconds=1))
-    total = end.get("sum_received", end["sum"])
-    packets, lost = end["sum"]["packets"], end["sum"]["lost_packets"]
-    reached = packets * UDP_LENGTH * 8 / max(end["sum"]["seconds"], 0.1) / 1e6 > mbit * 0.95
-    if lost * 1000 > packets * LOST_PER_1000 or not reached:
+    way = "in" if is_in else "out"
+    client = gateway.start(tools.datagrams, way, SERVERS[1], PROBE_PORT, UDP_S, mbit, UDP_LENGTH, limit_s=UDP_S + GRACE_S)
+    report = client.finish()
+    sent, received = report.get("sent", 0), report.get("received", 0)
+    reached = sent * UDP_LENGTH * 8 / UDP_S / 1e6 > mbit * 0.95
+    if not reached or (sent - received) * 1000 > sent * LOST_PER_1000:
         return None
-    return total["bits_per_second"] / 1e9
+    return received * UDP_LENGTH * 8 / report["seconds"] / 1e9
 
 
 def udp(gateway, tools, is_in):
     """The highest of the rates without loss, by bisection."""
-    server = serve(gateway.net, HOST, "iperf3", "-s", "-B", SERVERS[0])
+    station = serve(gateway.net, HOST, tools.datagrams, "station", SERVERS[1], PROBE_PORT)
     low, high, best = -1, len(UDP_RATES), 0.0
     while high - low > 1:
         step = (low + high) // 2
@@ -116,7 +116,7 @@ def udp(gateway, tools, is_in):
             high = step
         else:
             low, best = step, rate
-    server.kill()
+    station.kill()
     return {"gbps": best}
 
 

@@ -6,7 +6,7 @@ use rustix::io::{Errno, Result};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 const NLMSG_ERROR: u16 = 2;
@@ -42,6 +42,7 @@ const IFLA_TUN_PI: u16 = 4;
 const IFLA_TUN_NUM_QUEUES: u16 = 8;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
+const IFA_BROADCAST: u16 = 4;
 
 /// Adds `address/prefix` to the interface with this index, and waits until it can be reached.
 pub(crate) fn add_address(index: u32, address: IpAddr, prefix: u8) -> Result<()> {
@@ -218,6 +219,13 @@ fn new_address(index: u32, address: IpAddr, prefix: u8) -> Vec<u8> {
     body.extend(index.to_ne_bytes());
     push_attribute(&mut body, IFA_LOCAL, address);
     push_attribute(&mut body, IFA_ADDRESS, address);
+    if let IpAddr::V4(v4) = address
+        && prefix < 31
+    {
+        // Otherwise programs that ask for the interface's broadcast address get 0.0.0.0.
+        let broadcast = Ipv4Addr::from_bits(v4.to_bits() | u32::MAX >> prefix);
+        push_attribute(&mut body, IFA_BROADCAST, broadcast.into());
+    }
     message(RTM_NEWADDR, NLM_F_REQUEST | NLM_F_ACK | NLM_F_REPLACE | NLM_F_CREATE, &body)
 }
 

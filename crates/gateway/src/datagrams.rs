@@ -239,13 +239,16 @@ impl Datagrams {
     fn pass_on(&mut self, key: usize, to: &Destination, run: &[Datagram]) {
         let mapping = &mut self.mappings[key];
         let data: SmallVec<[Bytes; 8]> = run.iter().map(|datagram| datagram.data.clone()).collect();
-        let Sent { count, why } = mapping.socket.send(&data, to, manner(&run[0]));
+        let Sent { count, why, is_too_long } = mapping.socket.send(&data, to, manner(&run[0]));
         self.counters.add(|counters| &counters.datagrams_out, count as u64);
         self.counters.add(|counters| &counters.datagram_bytes_out, length(&run[..count]));
         self.counters.add(|counters| &counters.unsent_datagrams, (run.len() - count) as u64);
         if let Some(why) = why {
             // It may be beyond the limit of ICMP errors.
             let _ = self.forwarder.refuse(&run[0], why);
+        }
+        if is_too_long {
+            self.tell_of_errors(key, to.address.port());
         }
     }
 
@@ -436,12 +439,8 @@ impl Datagrams {
                 datagram
             }));
         }
-        while let Some(undelivered) = mapping.socket.undelivered(&mut self.buffer) {
-            if tell(&self.icmp, mapping, &undelivered) {
-                self.counters.count(|counters| &counters.undelivered_datagrams);
-            }
-        }
         mapping.last_used = Instant::now();
+        self.tell_of_errors(key, 0);
         let mut rest = &self.batch[..];
         while !rest.is_empty() {
             let sent = self.forwarder.send_batch(rest).unwrap_or(0);
@@ -465,6 +464,25 @@ impl Datagrams {
         let mapping = self.mappings.remove(key);
         self.of_guest.remove(&(mapping.guest, mapping.is_v6));
         self.leave_schedule(mapping.turn, sending);
+    }
+
+    /// Tells a guest what became of its datagrams. `port` is that of a datagram which the host has
+    /// just refused: its record has none.
+    fn tell_of_errors(&mut self, key: usize, port: u16) {
+        let mapping = &mut self.mappings[key];
+        let mut has_told = false;
+        while let Some(mut undelivered) = mapping.socket.undelivered(&mut self.buffer) {
+            // The call was made twice, as the first one may have failed of an earlier datagram.
+            if undelivered.offender.is_none() && std::mem::replace(&mut has_told, true) {
+                continue;
+            }
+            if undelivered.to.port() == 0 {
+                undelivered.to.set_port(port);
+            }
+            if tell(&self.icmp, mapping, &undelivered) {
+                self.counters.count(|counters| &counters.undelivered_datagrams);
+            }
+        }
     }
 
     /// Whether no guest has a mapping.

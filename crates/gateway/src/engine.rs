@@ -4,6 +4,7 @@
 //! Cost: one thread for all flows, and O(1) per event, whatever the number of flows. A flow has a
 //! socket of the stack, what the [`Upstream`] needs, and two entries of a poller.
 
+use crate::bounds;
 use crate::config::GatewayConfig;
 use crate::counters::{Counters, Figures};
 use crate::crossings::Crossings;
@@ -132,8 +133,11 @@ impl std::fmt::Debug for Gateway {
 }
 
 impl Gateway {
-    /// A gateway for all connections that come to the stack and are for none of its listeners. With
-    /// a [rate](GatewayConfig::rate_in) it replaces the queueing disciplines of the interfaces.
+    /// A gateway for all connections that come to the stack and are for none of its listeners. The
+    /// largest buffers of the stack's connections become 1 MiB (`net.ipv4.tcp_rmem`) and 2 MiB
+    /// (`net.ipv4.tcp_wmem`), if they are larger: guests are near, and what a flow holds is bounded
+    /// so. With a [rate](GatewayConfig::rate_in) it replaces the queueing disciplines of the
+    /// interfaces.
     ///
     /// # Errors
     /// The process has no descriptors left, or the stack is closed.
@@ -142,6 +146,7 @@ impl Gateway {
         upstream: Box<dyn Upstream>,
         config: GatewayConfig,
     ) -> io::Result<Self> {
+        bounds::apply(&stack)?;
         let forwarder = TcpForwarder::new(&stack, config.forwarder_options())?;
         forwarder.set_nonblocking(true)?;
         let poller = Arc::new(Poller::new()?);
@@ -558,7 +563,7 @@ impl Gateway {
         {
             // What is pending leaves the poller, as its place becomes that of the stream.
             self.poller.remove(&pending)?;
-            let stream = pending.accept_nonblocking(guest_rate::options(self.config.rate_in))?;
+            let stream = pending.accept_nonblocking(bounds::options(self.config.rate_in))?;
             let mut stream = GuestStream::new(stream)?;
             let token = token(key, flow.generation);
             if let Err(error) = self.poller.add(stream.stream(), token, CHANGES) {
@@ -566,6 +571,11 @@ impl Gateway {
                 return Err(error);
             }
             flow.near = Near::Open(Box::new(stream));
+        }
+        let flow = &mut self.flows[key];
+        if let Near::Open(near) = &mut flow.near {
+            near.frame().into_iter().for_each(|frame| flow.far.set_piece(frame));
+            flow.far.frame().into_iter().for_each(|frame| near.set_piece(frame));
         }
         flow.is_open = true;
         if let (Some(sending), Near::Open(near)) = (&mut self.sending, &mut flow.near) {

@@ -1,12 +1,17 @@
 //! Connections of the guest, as ends of a relay.
 
-use crate::relay::End;
+use crate::relay::{End, MOST_HELD};
 use crate::upstream::Far;
 use bytes::Bytes;
 use neap::{ConnectOptions, Events, Poller, SocketOptions, Stack, TcpStream};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
+
+/// Bytes of the headers of a packet, at the most: IPv6, and TCP with all options.
+const HEADERS: usize = 100;
+/// Most segments of a frame of the stack.
+const MOST_SEGMENTS: usize = 64;
 
 /// A connection of the guest in non-blocking mode.
 #[derive(Debug)]
@@ -54,6 +59,13 @@ impl End for GuestStream {
 
     fn finish(&mut self) -> io::Result<()> {
         self.0.shutdown(Shutdown::Write)
+    }
+
+    fn frame(&self) -> Option<usize> {
+        let segment = usize::try_from(self.0.info().snd_mss).ok()?;
+        // As many segments as a packet with its headers holds.
+        let segments = (MOST_HELD - HEADERS).checked_div(segment)?.clamp(1, MOST_SEGMENTS);
+        Some(segment * segments)
     }
 
     fn take_error(&mut self) -> io::Result<()> {

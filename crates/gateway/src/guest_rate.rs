@@ -2,7 +2,7 @@
 //! and short segments.
 
 use neap::time::{Nanos, Rate};
-use neap::{InterfaceError, SocketOptions, Stack};
+use neap::{InterfaceError, Stack};
 
 /// Time of the rate that leaves at once after a pause.
 const BURST: Nanos = Nanos::from_millis(2);
@@ -45,10 +45,9 @@ fn words(rate: Rate, mtu: u16) -> String {
     )
 }
 
-/// Options of connections to guests under a rate.
-pub(crate) fn options(rate: Option<Rate>) -> SocketOptions {
-    let max_segment = rate.filter(|&rate| rate < LONG_SEGMENTS).map(|_| SEGMENT);
-    SocketOptions { max_segment, ..SocketOptions::default() }
+/// The longest segment to guests under a rate, if it is bounded.
+pub(crate) fn max_segment(rate: Option<Rate>) -> Option<u16> {
+    rate.filter(|&rate| rate < LONG_SEGMENTS).map(|_| SEGMENT)
 }
 
 #[cfg(test)]
@@ -77,9 +76,9 @@ mod tests {
 
     #[test]
     fn segments_are_short_at_a_low_rate() {
-        let of = |rate: Option<&str>| options(rate.map(|rate| rate.parse().expect("a rate")));
-        assert_eq!(of(Some("19mbit")).max_segment, Some(1460));
-        assert_eq!(of(Some("1gbit")).max_segment, None);
-        assert_eq!(of(None).max_segment, None);
+        let of = |rate: Option<&str>| max_segment(rate.map(|rate| rate.parse().expect("a rate")));
+        assert_eq!(of(Some("19mbit")), Some(1460));
+        assert_eq!(of(Some("1gbit")), None);
+        assert_eq!(of(None), None);
     }
 }

@@ -9,7 +9,7 @@ use nix::sys::socket::sockopt::UdpGroSegment;
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt,
 };
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,6 +18,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 pub const MOST_BYTES: usize = 65_507;
 /// Most datagrams of a call (`UDP_MAX_SEGMENTS`).
 pub const MOST_SEGMENTS: usize = 64;
+
+/// Bytes of datagrams that wait for the gateway, which may have other work for some milliseconds.
+const RECEIVE_BUFFER: usize = 4 << 20;
 
 /// A socket that sends to and receives from everybody.
 #[derive(Debug)]
@@ -58,13 +61,22 @@ impl Arrived {
 }
 
 /// What became of datagrams that were to be sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     /// How many were taken.
     pub count: usize,
     /// Why a guest is to be told that it did not take one. What is in the error queue is not told
     /// here.
     pub why: Option<Refusal>,
+    /// Whether one was longer than the way takes. The error queue says how long it may be, and
+    /// not to which port it went.
+    pub is_too_long: bool,
+}
+
+impl Sent {
+    fn failed(errno: Errno) -> Self {
+        Self { count: 0, why: refusal(errno), is_too_long: errno == Errno::EMSGSIZE }
+    }
 }
 
 impl HostDatagrams {
@@ -98,6 +110,8 @@ impl HostDatagrams {
     pub(crate) fn adopt(socket: OwnedFd) -> io::Result<Self> {
         let socket = UdpSocket::from(socket);
         socket.set_nonblocking(true)?;
+        // The host gives as much as `net.core.rmem_max` allows.
+        SockRef::from(&socket).set_recv_buffer_size(RECEIVE_BUFFER)?;
         setsockopt(&socket, UdpGroSegment, &true)?;
         let is_v6 = socket.local_addr()?.is_ipv6();
         host_errors::ask(&socket, is_v6)?;
@@ -113,7 +127,7 @@ impl HostDatagrams {
     /// with [`MOST_BYTES`].
     pub(crate) fn send(&mut self, datagrams: &[Bytes], to: SocketAddr, manner: Manner) -> Sent {
         if manner.apply(&mut self.manner, &self.socket, self.is_v6).is_err() {
-            return Sent { count: 0, why: None };
+            return Sent::default();
         }
         let address = SockaddrStorage::from(to);
         let segment = datagrams.first().map_or(0, Bytes::len);
@@ -122,19 +136,19 @@ impl HostDatagrams {
             let size = u16::try_from(segment).unwrap_or(u16::MAX);
             let control = [ControlMessage::UdpGsoSegments(&size)];
             match self.try_send(&parts, &control, &address) {
-                Ok(()) => return Sent { count: datagrams.len(), why: None },
+                Ok(()) => return Sent { count: datagrams.len(), ..Sent::default() },
                 // The way out cannot.
                 Err(Errno::EIO) => self.is_plain = true,
                 // Datagrams are longer than what it takes in one piece.
                 Err(Errno::EINVAL | Errno::EMSGSIZE) => {}
-                Err(errno) => return Sent { count: 0, why: refusal(errno) },
+                Err(errno) => return Sent::failed(errno),
             }
         }
-        let mut sent = Sent { count: 0, why: None };
+        let mut sent = Sent::default();
         for data in datagrams {
             match self.try_send(&[IoSlice::new(data)], &[], &address) {
                 Ok(()) => sent.count += 1,
-                Err(errno) => sent.why = refusal(errno),
+                Err(errno) => sent = Sent { count: sent.count, ..Sent::failed(errno) },
             }
         }
         sent

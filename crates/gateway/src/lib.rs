@@ -1,6 +1,7 @@
 //! A gateway from a TUN or TAP to the sockets of the host, without privileges of its own.
 #![forbid(unsafe_code)]
 
+mod bounds;
 mod clients;
 mod config;
 mod counters;
@@ -23,6 +24,7 @@ mod host_errors;
 mod inspect;
 mod journal;
 mod outbound;
+mod pieces;
 mod policy;
 pub mod proxy;
 mod published;

@@ -42,6 +42,8 @@ impl Refused {
         match kind {
             io::ErrorKind::NetworkUnreachable | io::ErrorKind::NetworkDown => Self::Network,
             io::ErrorKind::HostUnreachable | io::ErrorKind::TimedOut => Self::Host,
+            // Who stands between does not speak as it should.
+            io::ErrorKind::InvalidData => Self::Host,
             io::ErrorKind::PermissionDenied => Self::Prohibited,
             io::ErrorKind::QuotaExceeded | io::ErrorKind::OutOfMemory => Self::Full,
             io::ErrorKind::AddrNotAvailable => Self::NoPort,

@@ -36,6 +36,15 @@ pub trait End {
     /// Why the connection is lost.
     fn finish(&mut self) -> io::Result<()>;
 
+    /// Bytes that the connection sends in one frame, if that is known.
+    fn frame(&self) -> Option<usize> {
+        None
+    }
+
+    /// Sets most bytes that [`receive`](Self::receive) returns: a frame of the other end, so that
+    /// none is followed by a small rest.
+    fn set_piece(&mut self, _bytes: usize) {}
+
     /// Says why the connection is lost, if it is (`SO_ERROR`). It is asked of an end whose stream
     /// has ended, and which therefore has no other call left that would tell. An end whose bytes
     /// cannot be lost behind its own end has nothing to say.
@@ -337,6 +346,9 @@ mod tests {
             self.is_finished = true;
             Ok(())
         }
+        fn take_error(&mut self) -> io::Result<()> {
+            self.check()
+        }
         fn reset(&mut self) {
             self.is_reset = true;
         }
@@ -442,6 +454,22 @@ mod tests {
             [1448, 1448, 2896, 5792]
         );
         assert_eq!(Segments { data: 0, headers: 52 }.data_in(100), 2, "nothing is divided by zero");
+    }
+
+    #[test]
+    fn a_reset_behind_the_end_of_a_stream_passes_to_the_other_side() {
+        let (mut client, mut server) = ends();
+        client.incoming.push_back(Bytes::from_static(b"may not have arrived"));
+        server.has_ended = true;
+        let mut relay = Relay::default();
+        assert!(matches!(relay.pump(&mut client, &mut server), Progress::Waits));
+        assert!(matches!(relay.check(&mut client, &mut server), Progress::Waits));
+        server.is_lost = true;
+        // Nothing is to be sent, so no other call would tell.
+        assert!(matches!(relay.pump(&mut client, &mut server), Progress::Waits));
+        let progress = relay.check(&mut client, &mut server);
+        assert!(matches!(progress, Progress::Lost { side: Side::Server, .. }), "{progress:?}");
+        assert!(client.is_reset);
     }
 
     #[test]

@@ -182,6 +182,9 @@ impl End for Opening {
     fn finish(&mut self) -> io::Result<()> {
         self.stream.finish()
     }
+    fn set_piece(&mut self, bytes: usize) {
+        self.stream.set_piece(bytes);
+    }
     fn take_error(&mut self) -> io::Result<()> {
         self.stream.take_error()
     }

@@ -111,6 +111,9 @@ pub(crate) struct Link {
     /// Addresses with their prefix lengths. Those of IPv6 are left out where the kernel has no
     /// IPv6.
     pub(crate) addresses: Vec<(IpAddr, u8)>,
+    /// Whether guests make addresses of IPv6 by themselves. They may use them at once: the gateway
+    /// sees to it that nobody else has them.
+    pub(crate) makes_v6: bool,
     /// Routers of the default routes.
     pub(crate) routers: Vec<IpAddr>,
 }
@@ -177,9 +180,8 @@ fn set_up(name: &str, link: &Link) -> Result<(), String> {
             format!("{name} does not take the Ethernet address {}: {error}", routes::show_mac(mac))
         })?;
     }
-    // The gateway sees to it that nobody else has the address.
     let no_detection = format!("/proc/sys/net/ipv6/conf/{name}/accept_dad");
-    let wants_v6 = link.addresses.iter().any(|(address, _)| address.is_ipv6());
+    let wants_v6 = link.makes_v6 || link.addresses.iter().any(|(address, _)| address.is_ipv6());
     let has_v6 = wants_v6 && fs::write(no_detection, "0").is_ok();
     let is_wanted = |address: &IpAddr| address.is_ipv4() || has_v6;
     let mut addresses = link.addresses.clone();

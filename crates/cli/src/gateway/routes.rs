@@ -1,7 +1,7 @@
 //! The default route of a sandbox, and the Ethernet address of an interface.
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
     NetlinkPayload,
 };
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
@@ -30,7 +30,7 @@ pub(super) fn set_default(gateway: IpAddr, interface: u32) -> io::Result<()> {
     route.header.kind = RouteType::Unicast;
     route.attributes.push(RouteAttribute::Gateway(address));
     route.attributes.push(RouteAttribute::Oif(interface));
-    request(RouteNetlinkMessage::NewRoute(route), NLM_F_CREATE | NLM_F_REPLACE)
+    request(RouteNetlinkMessage::NewRoute(route), NLM_F_CREATE | NLM_F_EXCL)
 }
 
 /// Gives an interface its Ethernet address.

@@ -59,6 +59,7 @@ impl Network {
             mtu: self.mtu,
             mac,
             addresses: vec![(self.guest().into(), self.cidr.prefix_len())],
+            makes_v6: self.has_v6,
             routers: vec![self.gateway().into()],
         }
     }

@@ -2,9 +2,13 @@
 //!
 //! The programs in the sandbox are functions of this test binary, which runs itself there.
 
+mod bounds;
+#[path = "../common/host.rs"]
+mod host;
 mod names;
 #[path = "../common/namespace.rs"]
 mod namespace;
+mod path;
 mod ports;
 mod proxies;
 mod rate;
@@ -90,6 +94,9 @@ fn inside() {
         "datagrams" => datagrams(&target),
         "world" => world::serve(),
         "upload" => rate::upload(to(&target)),
+        "stalled writer" => bounds::guest(to(&target), true),
+        "stalled reader" => bounds::guest(to(&target), false),
+        "path mtu" => path::learn_mtu(to(&target)),
         other => panic!("there is no program {other}"),
     }
 }

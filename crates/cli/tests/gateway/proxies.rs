@@ -2,7 +2,7 @@
 
 use super::namespace::in_namespace;
 use super::world::{Capture, ECHO, Folder, NAME, PAGE, PROXY, SERVER, TELL, WEB, World};
-use super::{BULK, datagrams, echo, finish, gateway, in_sandbox, pattern, refused, to, up};
+use super::{BULK, datagrams, echo, finish, gateway, in_sandbox, pattern, refused, run, to, up};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::process::Command;
@@ -98,6 +98,10 @@ fn connections_go_through_a_socks_server_with_a_password_and_nothing_beside_it()
         in_sandbox("exchange by name", &format!("{NAME}:{ECHO}"), &options);
         in_sandbox("exchange", &format!("{SERVER}:{ECHO}"), &options);
         in_sandbox("refused by name", &format!("{NAME}:81"), &options);
+        // A proxy carries no pings, and nobody else does.
+        let ping = ["--", "ping", "-c", "1", "-W", "1", SERVER];
+        let (status, stdout, stderr) = finish(gateway(&[&options, &ping[..]].concat()));
+        assert!(status == Some(1), "{stdout}{stderr}");
         let (all, beside) = capture.finish(&format!("host {PROXY} and tcp port {SOCKS}"));
         assert!(all > 50 && beside.is_empty(), "{all} packets, beside the proxy:\n{beside}");
 
@@ -203,7 +207,7 @@ fn an_upstream_that_does_not_answer_is_told_in_one_line() {
 fn bad_upstreams_and_passwords_in_arguments_end_with_status_2() {
     let folder = Folder::new("auth");
     let open = folder.write("open", "me:secret\n");
-    super::run(&format!("chmod 644 {open}"));
+    run(&format!("chmod 644 {open}"));
     let empty = folder.write("empty", "secret\n");
     let socks = "socks5://127.0.0.1:1";
     for (arguments, hint) in [
@@ -224,4 +228,81 @@ fn bad_upstreams_and_passwords_in_arguments_end_with_status_2() {
         assert!(status == Some(2) && stderr.contains(hint), "{arguments:?}: {status:?} {stderr}");
         assert!(!stderr.contains("secret"), "{stderr}");
     }
+}
+
+/// Asks for the address of the world's name, of a resolver that nobody runs.
+fn ask(resolver: &str) -> IpAddr {
+    let mut question = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00".to_vec();
+    for label in NAME.split('.') {
+        question.push(u8::try_from(label.len()).expect("a label"));
+        question.extend_from_slice(label.as_bytes());
+    }
+    question.extend_from_slice(b"\x00\x00\x01\x00\x01");
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+    socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+    socket.connect((resolver, 53)).expect("a route");
+    socket.send(&question).expect("sent");
+    let mut answer = [0; 512];
+    let count = socket.recv(&mut answer).expect("the gateway answers");
+    let address: [u8; 4] = answer[count - 4..count].try_into().expect("an address is the last");
+    address.into()
+}
+
+#[test]
+fn what_is_routed_into_a_tun_goes_through_the_proxy_by_one_interface() {
+    if !has("microsocks") || !has("tcpdump") {
+        return;
+    }
+    in_namespace(|| {
+        let folder = Folder::new("tun");
+        let _world = World::new(&folder, &format!("microsocks -i {PROXY} -p {SOCKS}"), SOCKS);
+        // Nothing but the interface leads to the proxy.
+        run("ip route del 192.0.2.0/24 dev outside");
+        run("ip rule add fwmark 7 table 7");
+        run("ip route add 192.0.2.0/24 dev outside table 7");
+        let capture = Capture::start(&folder);
+        let upstream = format!("socks5://{PROXY}:{SOCKS}");
+        let options = ["--bind", "outside", "--mark", "0x7", "--host-address", "10.0.2.100/24"];
+        let mut child = Command::new(env!("CARGO_BIN_EXE_neap"))
+            .args(["gateway", "tun", "--tun", "gate0", "--upstream", &upstream])
+            .args(options)
+            .spawn()
+            .expect("neap runs");
+        let is_up = || {
+            let output = Command::new("ip").args(["link", "show", "up", "dev", "gate0"]).output();
+            output.is_ok_and(|output| !output.stdout.is_empty())
+        };
+        while !is_up() {
+            assert!(child.try_wait().expect("a child").is_none(), "the gateway has ended");
+            thread::yield_now();
+        }
+        run("ip route add 198.51.100.0/24 dev gate0");
+        run("ip route add 198.18.0.0/15 dev gate0");
+        exchange(to(&format!("{SERVER}:{ECHO}")));
+        let named = ask("198.51.100.53");
+        exchange(SocketAddr::new(named, ECHO));
+        run(&format!("kill -TERM {}", child.id()));
+        assert!(child.wait().expect("it ends").success());
+        let (all, beside) = capture.finish(&format!("host {PROXY} and tcp port {SOCKS}"));
+        assert!(all > 50 && beside.is_empty(), "{all} packets, beside the proxy:\n{beside}");
+    });
+}
+
+#[test]
+fn interfaces_and_marks_that_cannot_be_had_are_told_in_one_line() {
+    in_namespace(|| {
+        up();
+        let (status, _, stderr) = finish(gateway(&["--bind", "nope0", "--", "true"]));
+        assert!(status == Some(1) && stderr.contains("no such interface"), "{stderr}");
+        let script = format!(
+            "exec setpriv --bounding-set -all --inh-caps -all {} gateway run --mark 1 -- true",
+            env!("CARGO_BIN_EXE_neap")
+        );
+        let (status, _, stderr) = finish({
+            let mut command = Command::new("sh");
+            command.args(["-c", &script]);
+            command
+        });
+        assert!(status == Some(1) && stderr.contains("CAP_NET_ADMIN"), "{status:?} {stderr}");
+    });
 }

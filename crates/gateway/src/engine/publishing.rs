@@ -1,9 +1,9 @@
 //! Published ports, and the connections that come to them.
 
 use super::{CHANGES, Gateway, NEW_AT_ONCE, Near};
+use crate::bounds;
 use crate::counters::Counters;
 use crate::guest::GuestStream;
-use crate::guest_rate;
 use crate::holdings::FlowView;
 use crate::host::HostStream;
 use crate::host_datagrams::HostDatagrams;
@@ -146,7 +146,7 @@ impl Gateway {
                     &self.stack,
                     guest,
                     client,
-                    guest_rate::options(self.config.rate_in),
+                    bounds::options(self.config.rate_in),
                 )
                 .map(|far| Box::new(far) as Box<dyn Far>)
             };

@@ -155,7 +155,7 @@ impl FarDatagrams for Association {
             State::Open => datagrams.iter().filter(|data| self.pass_on(data, to).is_ok()).count(),
             State::Over { .. } => 0,
         };
-        Sent { count, why: None }
+        Sent { count, ..Sent::default() }
     }
 
     fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Arrived> {

@@ -4,7 +4,7 @@ use super::error::{ProxyError, of_the_way};
 use super::{Credentials, PATIENCE, Proxy, http, socks5};
 use crate::destination::Destination;
 use crate::host::HostStream;
-use crate::relay::End;
+use crate::relay::{End, Segments};
 use crate::upstream::Far;
 use bytes::{Bytes, BytesMut};
 use neap::{Events, Poller};
@@ -180,9 +180,27 @@ impl End for ProxyStream {
         self.stream()?.finish()
     }
 
+    fn take_error(&mut self) -> io::Result<()> {
+        self.stream()?.take_error()
+    }
+
     fn reset(&mut self) {
         if let Ok(stream) = self.stream() {
             stream.reset();
+        }
+    }
+
+    fn segments(&self) -> Segments {
+        match &self.state {
+            State::Opens(talk) => talk.stream.segments(),
+            State::Open { stream, .. } => stream.segments(),
+            State::Over => Segments::default(),
+        }
+    }
+
+    fn limit_unsent(&mut self, bytes: usize) {
+        if let Ok(stream) = self.stream() {
+            stream.limit_unsent(bytes);
         }
     }
 }

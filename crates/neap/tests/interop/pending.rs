@@ -15,7 +15,8 @@ use neap::{
 };
 
 use crate::common::foreign::{
-    EACH, Forger, LONG, Link, Opening, addresses, networks, seen, sniffer, stack, udp_client,
+    EACH, Forger, LONG, Link, Opening, addresses, interface, networks, seen, sniffer, stack,
+    udp_client,
 };
 use crate::common::{
     Family, Pattern, eventually, expect_end, expect_nothing_left, in_namespace, run,
@@ -65,6 +66,7 @@ fn transfer(ours: TcpStream, theirs: std::net::TcpStream, len: u64) {
     });
     drop(ours);
     expect_end(&mut &theirs);
+    drop(theirs);
 }
 
 #[test]
@@ -529,6 +531,34 @@ fn a_thread_that_waits_is_woken_by_the_end() {
             poller.wait(&mut events, LONG).expect("an event");
         }
         assert!(events[0].events.contains(Events::ERR), "{events:?}");
+    });
+}
+
+#[test]
+fn the_end_of_the_device_is_told_once() {
+    in_namespace(|| {
+        for family in Family::BOTH {
+            let (stack, forwarder) = forwarded(family);
+            let (_client, held) = knock(&forwarder, at(family, 80));
+            thread::scope(|scope| {
+                let waiting = scope.spawn(|| forwarder.recv().map(drop));
+                run("ip link del t0");
+                let error = waiting.join().expect("no panic").expect_err("the device is gone");
+                assert_eq!(error.kind(), ErrorKind::NetworkDown);
+            });
+            forwarder.set_nonblocking(true).expect("a mode");
+            assert_eq!(forwarder.recv().expect_err("none").kind(), ErrorKind::WouldBlock);
+            let error = held.accept().expect_err("no way to the client");
+            assert_eq!(error.kind(), ErrorKind::NetworkUnreachable);
+            assert_eq!(stack.host().usage().pending, 0);
+            // A new device brings new clients to the same forwarder.
+            let id = stack.add_interface(interface(family, Link::Tap)).expect("an interface");
+            forwarder.set_nonblocking(false).expect("a mode");
+            let (client, pending) = knock(&forwarder, at(family, 81));
+            assert_eq!(pending.arrival().interface, Some(id));
+            let ours = pending.accept().expect("a client");
+            transfer(ours, client.wait().expect("accepted"), 1000);
+        }
     });
 }
 

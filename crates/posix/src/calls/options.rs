@@ -49,6 +49,15 @@ fn fixed(level: i32, name: i32) -> Option<i32> {
     found.map(|(_, _, value)| *value)
 }
 
+/// The option for addresses of others of this name, by either family.
+fn foreign(common: &mut Common, level: i32, name: i32) -> Option<&mut bool> {
+    match (level, name) {
+        (SOL_IP, IP_TRANSPARENT) | (SOL_IPV6, IPV6_TRANSPARENT) => Some(&mut common.transparent),
+        (SOL_IP, IP_FREEBIND) | (SOL_IPV6, IPV6_FREEBIND) => Some(&mut common.freebind),
+        _ => None,
+    }
+}
+
 /// The `int` at the front of a value.
 fn int(value: &[u8]) -> Result<i32, Errno> {
     value.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes)).ok_or(Errno::EINVAL)
@@ -165,6 +174,9 @@ impl Posix {
         if !socket.is_stream() && is_served && socket.set_of_datagrams(level, name, value)? {
             return Ok(());
         }
+        if is_served && socket.set_foreign(level, name, value)? {
+            return Ok(());
+        }
         if let Some(only) = fixed(level, name).filter(|_| is_served) {
             let asked = if level == SOL_IP { ip_int(value)? } else { int(value)? };
             let is_default = level == SOL_IPV6 && asked == -1;
@@ -188,17 +200,6 @@ impl Posix {
             }
             SOL_IPV6 if socket.domain == Domain::V6 && name == IPV6_RECVERR => {
                 socket.set_receive_errors(now, level, switch(value)?)
-            }
-            SOL_IP if matches!(name, IP_TRANSPARENT | IP_FREEBIND) => {
-                socket.set_foreign(name == IP_TRANSPARENT, ip_int(value)? != 0);
-                Ok(())
-            }
-            SOL_IPV6
-                if socket.domain == Domain::V6
-                    && matches!(name, IPV6_TRANSPARENT | IPV6_FREEBIND) =>
-            {
-                socket.set_foreign(name == IPV6_TRANSPARENT, switch(value)?);
-                Ok(())
             }
             SOL_IPV6 if socket.domain == Domain::V6 && name == IPV6_V6ONLY => {
                 let on = switch(value)?;
@@ -250,16 +251,11 @@ impl Posix {
             (SOL_IPV6, IPV6_UNICAST_HOPS) => Some(self.stack.hop_limit(hops, false).into()),
             (SOL_IP, IP_RECVERR) => Some(i32::from(v4)),
             (SOL_IPV6, IPV6_RECVERR) => Some(i32::from(v6)),
-            (SOL_IP, IP_TRANSPARENT) | (SOL_IPV6, IPV6_TRANSPARENT) => {
-                Some(socket.common.transparent.into())
-            }
-            (SOL_IP, IP_FREEBIND) | (SOL_IPV6, IPV6_FREEBIND) => {
-                Some(socket.common.freebind.into())
-            }
             _ => {
                 let asked = Asked::by(level, name).filter(|_| !socket.is_stream());
                 let is_asked = asked.map(|asked| socket.common.asked.contains(asked).into());
-                is_asked.or_else(|| fixed(level, name))
+                let is_foreign = foreign(&mut socket.common, level, name).map(|on| (*on).into());
+                is_asked.or(is_foreign).or_else(|| fixed(level, name))
             }
         };
         if let Some(value) = value {
@@ -349,13 +345,14 @@ impl Socket {
         Ok(())
     }
 
-    /// Sets the option for addresses of others: `IP_TRANSPARENT`, or else `IP_FREEBIND`.
-    fn set_foreign(&mut self, is_transparent: bool, on: bool) {
-        let Common { transparent, freebind, .. } = &mut self.common;
-        *(if is_transparent { transparent } else { freebind }) = on;
+    /// Sets an option for addresses of others; false if it is none.
+    fn set_foreign(&mut self, level: i32, name: i32, value: &[u8]) -> Result<bool, Errno> {
+        let Some(option) = foreign(&mut self.common, level, name) else { return Ok(false) };
+        *option = if level == SOL_IP { ip_int(value)? != 0 } else { switch(value)? };
         if let Kind::Datagram(Some(handle)) = &self.kind {
             self.configure(handle);
         }
+        Ok(true)
     }
 
     /// Sets an option of datagrams; false if it is none.

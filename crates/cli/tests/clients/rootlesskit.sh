@@ -1,0 +1,30 @@
+# RootlessKit with its slirp4netns network by neap.
+. ./expect.sh
+
+# kit PORT_DRIVER SCRIPT: runs the script in RootlessKit, with the port 18080 published.
+kit() {
+    rootlesskit --net=slirp4netns --slirp4netns-binary="$bin/slirp4netns" --mtu=65520 \
+        --slirp4netns-sandbox=auto --slirp4netns-seccomp=auto \
+        --disable-host-loopback --ipv6 --port-driver="$1" -p 127.0.0.1:18080:80/tcp \
+        --copy-up=/etc --copy-up=/run sh -c "$2"
+}
+
+network=$(kit builtin 'ip -4 addr show tap0; ip route; cat /etc/resolv.conf')
+for line in "inet 10.0.2.100/24" "default via 10.0.2.2 dev tap0" "nameserver 10.0.2.3"; do
+    case "$network" in *"$line"*) echo "ok: $line" ;; *) fail "no $line in $network" ;; esac
+done
+sum=$(sha256sum </mnt/files/large)
+same "a download by name" "$(kit builtin "wget -q -O - http://$name:8000/large | sha256sum")" "$sum"
+same "an upload" \
+    "$(kit builtin "wget -q -O - http://$server:8000/large | busybox nc $server 9000 | head -n 1")" "$sum"
+mkdir www
+echo "a page" >www/page
+for driver in builtin slirp4netns; do
+    rm -f done
+    kit "$driver" "busybox httpd -p 80 -h www; while [ ! -e done ]; do sleep 0.1; done" >"kit-$driver" 2>&1 &
+    eventually "$driver: a page" wget -q -O - http://127.0.0.1:18080/page
+    same "$driver: its text" "$(wget -q -O - http://127.0.0.1:18080/page)" "a page"
+    touch done
+    wait
+done
+echo "all of rootlesskit"

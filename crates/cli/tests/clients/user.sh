@@ -1,0 +1,40 @@
+#!/bin/sh
+# Runs a client script as a user who has nothing but a range of subordinate identities, with a copy
+# of /etc, a home and a /run/user of its own. Everything is in a mount namespace and in a process
+# namespace, so that nothing is left of files and processes when this script ends.
+#
+#   unshare -mpf --kill-child --mount-proc sh user.sh NEAP SCRIPT
+#
+# NEAP is the program under test; SCRIPT finds it in $bin as neap and by the names of its faces.
+set -eu
+neap=$(readlink -f "$1")
+script=$(readlink -f "$2")
+uid=64999
+
+mount --make-rprivate /
+mount --make-rshared /
+mount -t tmpfs -o mode=755 tmpfs /mnt
+cp -a /etc /mnt/etc
+echo "boat:x:$uid:$uid::/mnt/home:/bin/sh" >>/mnt/etc/passwd
+echo "boat:x:$uid:" >>/mnt/etc/group
+echo "boat:1000000:65536" >/mnt/etc/subuid
+echo "boat:1000000:65536" >/mnt/etc/subgid
+rm -f /mnt/etc/resolv.conf
+echo "nameserver 192.0.2.1" >/mnt/etc/resolv.conf
+mount --bind /mnt/etc /etc
+mount -t tmpfs -o mode=755 tmpfs /run/user
+mkdir "/run/user/$uid" /mnt/home /mnt/bin
+# The node may be root's only.
+mount -t tmpfs -o mode=755 tmpfs /dev/net
+mknod -m 666 /dev/net/tun c 10 200
+cp "$neap" /mnt/bin/neap
+mkdir /mnt/files
+[ -z "${FILES:-}" ] || mount --bind "$FILES" /mnt/files
+ln -s neap /mnt/bin/slirp4netns
+cp "$script" "$(dirname "$script")/expect.sh" /mnt/home
+chown -R "$uid:$uid" /mnt/home "/run/user/$uid"
+chmod 700 "/run/user/$uid"
+cd /mnt/home
+setpriv --reuid "$uid" --regid "$uid" --clear-groups --inh-caps=-all \
+    env -i HOME=/mnt/home USER=boat XDG_RUNTIME_DIR="/run/user/$uid" bin=/mnt/bin \
+    PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin sh -eu "/mnt/home/$(basename "$script")"

@@ -1,0 +1,447 @@
+//! The face of slirp4netns, beside the real slirp4netns where it is a matter of what it says and of
+//! what it makes in the namespace.
+//!
+//! The programs in the namespace are functions of this test binary, which runs itself there.
+
+#[path = "../common/namespace.rs"]
+mod namespace;
+
+mod guest;
+
+use guest::{Guest, PROGRAM, TARGET, outside, skip};
+use namespace::{in_namespace, run};
+use serde_json::{Value, json};
+use std::env;
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::thread;
+
+/// An Ethernet address, from which addresses of IPv6 are made.
+const MAC: &str = "02:00:5e:00:00:01";
+
+/// The real one, if it is there.
+fn real() -> Option<&'static str> {
+    let found = Command::new("slirp4netns").arg("--version").output().is_ok();
+    if !found {
+        skip("slirp4netns is not installed");
+    }
+    found.then_some("slirp4netns")
+}
+
+/// What the kernel says of the guest's interface, without what differs from run to run.
+fn settings_of(guest: &Guest) -> Value {
+    let lasting = |mut value: Value| {
+        let passing = ["valid_life_time", "preferred_life_time", "expires", "tentative", "ifindex"];
+        let forget = |value: &mut Value| {
+            for key in passing {
+                value.as_object_mut().map(|object| object.remove(key));
+            }
+        };
+        for entry in value.as_array_mut().expect("a list") {
+            forget(entry);
+            let addresses = entry.get_mut("addr_info").and_then(Value::as_array_mut);
+            if let Some(addresses) = addresses {
+                // Ours has the Ethernet address before it is up, the real one afterwards.
+                addresses.retain(|address| address["scope"] == "global");
+                addresses.iter_mut().for_each(forget);
+            }
+        }
+        value
+    };
+    let ask = |words: &str| lasting(guest.ip_json(words));
+    // The addresses of IPv6 come by an advertisement.
+    guest.ip_until("-6 addr show dev tap0", "fd00::");
+    guest.ip_until("-6 route", "via fe80::2");
+    let link = &guest.ip_json("link show dev tap0")[0];
+    let addresses = &ask("addr show dev tap0")[0]["addr_info"];
+    json!({
+        "mtu": link["mtu"], "address": link["address"], "addresses": addresses,
+        "routes": ask("route"), "routes_v6": ask("-6 route"),
+    })
+}
+
+#[test]
+fn the_namespace_looks_as_it_does_with_the_real_one() {
+    in_namespace(|| {
+        let Some(real) = real() else { return };
+        outside();
+        let options = ["-c", "-6", "--mtu=9000", "--cidr=10.7.0.0/16", "--macaddress", MAC];
+        let settings = |program: &str| {
+            let guest = Guest::start(program, &options);
+            settings_of(&guest)
+        };
+        let (ours, theirs) = (settings(env!("CARGO_BIN_EXE_neap")), settings(real));
+        assert_eq!(ours, theirs);
+        assert_eq!(ours["mtu"], 9000);
+    });
+}
+
+#[test]
+fn the_help_has_all_options_of_the_real_one() {
+    let Some(real) = real() else { return };
+    let help = |program: &str, face: &[&str]| {
+        let output = Command::new(program).args(face).arg("--help").output().expect("it runs");
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let ours = help(env!("CARGO_BIN_EXE_neap"), &["slirp4netns"]);
+    for word in help(real, &[]).split([' ', ',', '=', '\n', '\t']) {
+        assert!(!word.starts_with('-') || ours.contains(word), "{word} is missing");
+    }
+    let version = Command::new(env!("CARGO_BIN_EXE_neap")).args(["slirp4netns", "-v"]).output();
+    let version = String::from_utf8(version.expect("it runs").stdout).expect("text");
+    assert!(version.starts_with("slirp4netns version 1.3"), "{version}");
+}
+
+/// One request over the API socket.
+fn ask(guest: &Guest, request: &str) -> String {
+    let mut stream = UnixStream::connect(guest.socket()).expect("the socket is there");
+    stream.write_all(request.as_bytes()).expect("sent");
+    stream.shutdown(Shutdown::Write).expect("open");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    answer
+}
+
+#[test]
+fn the_api_answers_as_the_real_one() {
+    in_namespace(|| {
+        let Some(real) = real() else { return };
+        outside();
+        let add = |rest: &str| {
+            format!(r#"{{"execute": "add_hostfwd", "arguments": {{"proto": {rest}}}}}"#)
+        };
+        let remove =
+            |id: u32| format!(r#"{{"execute": "remove_hostfwd", "arguments": {{"id": {id}}}}}"#);
+        let requests = [
+            r#"{"execute": "list_hostfwd"}"#.to_owned(),
+            add(r#""tcp", "host_port": 8080, "guest_port": 80"#),
+            add(r#""udp", "host_addr": "127.0.0.1", "host_port": 8080, "guest_port": 80"#),
+            r#"{"execute": "list_hostfwd"}"#.to_owned(),
+            add(r#""tcp", "host_port": 8080, "guest_port": 81"#),
+            add(r#""tcp", "host_port": 8081"#),
+            add(r#""tcp", "guest_port": 8081"#),
+            add(r#""icmp", "host_port": 8081, "guest_port": 80"#),
+            add(r#""tcp", "host_addr": "here", "host_port": 8081, "guest_port": 80"#),
+            add(r#""tcp", "guest_addr": "there", "host_port": 8081, "guest_port": 80"#),
+            remove(1),
+            remove(1),
+            add(r#""tcp", "host_port": 8080, "guest_port": 82"#),
+            r#"{"execute": "list_hostfwd"}"#.to_owned(),
+            r#"{"execute": "dance"}"#.to_owned(),
+            r#"{"arguments": {}}"#.to_owned(),
+            "[]".to_owned(),
+            "nonsense".to_owned(),
+            " ".repeat(4096),
+        ];
+        let answers = |program: &str| {
+            let guest = Guest::start(program, &["-c", "--api-socket", "SOCKET"]);
+            requests.each_ref().map(|request| ask(&guest, request))
+        };
+        let (ours, theirs) = (answers(env!("CARGO_BIN_EXE_neap")), answers(real));
+        for ((ours, theirs), request) in ours.iter().zip(&theirs).zip(&requests) {
+            let [ours, theirs]: [Value; 2] =
+                [ours, theirs].map(|answer| serde_json::from_str(answer).expect("JSON"));
+            // The manual has the list inside of "return", the real one has it outside.
+            if let Some(entries) = theirs.get("entries") {
+                assert_eq!(&ours["entries"], entries);
+                assert_eq!(&ours["return"]["entries"], entries);
+                continue;
+            }
+            match theirs["error"]["desc"].as_str() {
+                // The reason may come after it.
+                Some(desc) => {
+                    let found = ours["error"]["desc"].as_str().expect("an error");
+                    assert!(found.starts_with(desc), "{request}: {found}, {desc}");
+                }
+                None => assert_eq!(ours, theirs, "{request}"),
+            }
+        }
+    });
+}
+
+#[test]
+fn clients_of_the_api_that_say_nothing_do_not_keep_others_out() {
+    in_namespace(|| {
+        outside();
+        let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &["-c", "--api-socket", "SOCKET"]);
+        let connect = || UnixStream::connect(guest.socket()).expect("the socket is there");
+        let idle: Vec<_> = (0..16).map(|_| connect()).collect();
+        // One more is closed at once.
+        let closed = connect().read(&mut [0; 10]);
+        assert!(matches!(closed, Ok(0)) || closed.is_err(), "{closed:?}");
+        drop(idle);
+        // Those that have gone make room, as soon as that is noticed.
+        let list = r#"{"execute": "list_hostfwd"}"#;
+        let answer = || {
+            let mut stream = connect();
+            let mut answer = String::new();
+            let sent = stream.write_all(list.as_bytes());
+            sent.and_then(|()| stream.read_to_string(&mut answer)).is_ok_and(|count| count > 0)
+        };
+        while !answer() {
+            thread::yield_now();
+        }
+    });
+}
+
+#[test]
+fn the_ready_byte_is_written_and_the_exit_descriptor_ends_it() {
+    in_namespace(|| {
+        outside();
+        let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &["--api-socket", "SOCKET"]);
+        let socket = guest.socket().to_owned();
+        assert!(socket.exists());
+        // Guest::start has read the byte. Nothing comes after it, and the descriptor is closed.
+        let (status, rest) = guest.end();
+        assert_eq!((status, rest.as_str()), (Some(0), ""));
+        assert!(!socket.exists(), "the socket is removed");
+    });
+}
+
+#[test]
+fn the_end_of_the_interface_ends_it() {
+    in_namespace(|| {
+        outside();
+        let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &["-c"]);
+        guest.ip("link del tap0");
+        assert_eq!(guest.wait(), Some(0));
+    });
+}
+
+#[test]
+fn a_stale_socket_is_replaced_and_another_file_is_not() {
+    in_namespace(|| {
+        outside();
+        let mut guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &["--api-socket", "SOCKET"]);
+        guest.kill();
+        assert!(guest.socket().exists(), "it could not be removed");
+        let again = guest.start_again(&["--api-socket", "SOCKET"]);
+        assert!(ask(&again, r#"{"execute": "list_hostfwd"}"#).contains("entries"));
+        let file = again.socket().with_extension("file");
+        fs::write(&file, "mine").expect("room");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_neap"));
+        command.args(["slirp4netns", "-a"]).arg(&file).args([&again.pid(), "tap1"]);
+        let output = command.output().expect("it runs");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && stderr.contains("no socket"), "{stderr}");
+        assert_eq!(fs::read_to_string(&file).expect("it is there"), "mine");
+    });
+}
+
+#[test]
+fn the_host_is_behind_the_gateways_address_unless_that_is_disabled() {
+    in_namespace(|| {
+        outside();
+        for (loopback, gateway) in [("127.0.0.1", "10.0.2.2"), ("::1", "fd00::2")] {
+            let listener = TcpListener::bind((loopback, 0)).expect("a port");
+            let port = listener.local_addr().expect("an address").port();
+            let ip: IpAddr = gateway.parse().expect("an address");
+            let target = SocketAddr::new(ip, port).to_string();
+            let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &["-c", "-6"]);
+            guest.ip_until("-6 addr show dev tap0", "fd00::");
+            let accepts = thread::spawn(move || {
+                let (mut stream, _) = listener.accept().expect("a connection");
+                stream.write_all(b"hello").expect("sent");
+                listener
+            });
+            guest.run("greeting", &target);
+            let _listener = accepts.join().expect("no panic");
+            let guest =
+                Guest::start(env!("CARGO_BIN_EXE_neap"), &["-c", "-6", "--disable-host-loopback"]);
+            guest.ip_until("-6 addr show dev tap0", "fd00::");
+            guest.run(if ip.is_ipv4() { "denied" } else { "denied v6" }, &target);
+        }
+    });
+}
+
+#[test]
+fn a_confined_gateway_serves_and_has_no_rights() {
+    in_namespace(|| {
+        outside();
+        let listener = TcpListener::bind("192.0.2.1:0").expect("a port");
+        let target = listener.local_addr().expect("an address").to_string();
+        let guest = Guest::start(
+            env!("CARGO_BIN_EXE_neap"),
+            &["-c", "--enable-sandbox", "--enable-seccomp", "--api-socket", "SOCKET"],
+        );
+        let status = fs::read_to_string(format!("/proc/{}/status", guest.server_pid()));
+        let status = status.expect("it runs");
+        for line in ["CapEff:\t0000000000000400", "NoNewPrivs:\t1", "Seccomp:\t2"] {
+            assert!(status.contains(line), "no {line:?} in {status}");
+        }
+        let accepts = thread::spawn(move || {
+            listener.accept().expect("a connection").0.write_all(b"hello").expect("sent");
+        });
+        guest.run("greeting", &target);
+        accepts.join().expect("no panic");
+        let add = r#"{"execute": "add_hostfwd",
+            "arguments": {"proto": "tcp", "host_port": 80, "guest_port": 80}}"#;
+        assert_eq!(ask(&guest, add), r#"{"return":{"id":1}}"#);
+    });
+}
+
+#[test]
+fn a_published_port_shows_the_guest_its_client() {
+    in_namespace(|| {
+        outside();
+        let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &["-c", "--api-socket", "SOCKET"]);
+        for (proto, port) in [("tcp", 8080), ("udp", 8080), ("udp", 8081), ("tcp6", 8082)] {
+            let request = json!({
+                "execute": "add_hostfwd",
+                "arguments": { "proto": proto, "host_port": port, "guest_port": 80 },
+            });
+            let answer = ask(&guest, &request.to_string());
+            assert!(answer.contains("return"), "{answer}");
+        }
+        let server = guest.spawn("tell peers", "0.0.0.0:80");
+        // The second port, with another client, is asked between two questions of the first.
+        let [first, second] = ["192.0.2.1:0", "127.0.0.1:0"].map(|address| {
+            let socket = UdpSocket::bind(address).expect("a port");
+            let own = socket.local_addr().expect("an address");
+            (socket, own)
+        });
+        let ask_udp = |(socket, own): &(UdpSocket, SocketAddr), port: u16, seen: &str| {
+            let to = SocketAddr::new(own.ip(), port);
+            socket.send_to(b"who am I?", to).expect("sent");
+            let mut answer = [0; 100];
+            let (count, from) = socket.recv_from(&mut answer).expect("an answer");
+            assert_eq!(from, to);
+            let answer = String::from_utf8_lossy(&answer[..count]).into_owned();
+            assert_eq!(answer, format!("{seen}:{}", own.port()));
+        };
+        ask_udp(&first, 8080, "192.0.2.1");
+        ask_udp(&second, 8081, "10.0.2.2");
+        ask_udp(&first, 8080, "192.0.2.1");
+        for (target, seen) in [
+            ("192.0.2.1:8080", "192.0.2.1"),
+            ("127.0.0.1:8080", "10.0.2.2"),
+            ("[::1]:8082", "10.0.2.2"),
+        ] {
+            let mut stream = TcpStream::connect(target).expect("it is published");
+            let own = stream.local_addr().expect("an address");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("text");
+            assert_eq!(answer, format!("{seen}:{}", own.port()));
+        }
+        let remove = r#"{"execute": "remove_hostfwd", "arguments": {"id": 1}}"#;
+        assert_eq!(ask(&guest, remove), r#"{"return":{}}"#);
+        let error = TcpStream::connect("192.0.2.1:8080").expect_err("it is closed");
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+        drop(server);
+    });
+}
+
+#[test]
+fn a_guest_gets_its_address_by_dhcp() {
+    in_namespace(|| {
+        if Command::new("busybox").arg("udhcpc").arg("--help").output().is_err() {
+            return skip("busybox is not installed");
+        }
+        outside();
+        let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &["--mtu=9000"]);
+        guest.ip("link set tap0 up");
+        let script = guest.socket().with_extension("sh");
+        let text = "#!/bin/sh\n[ $1 != bound ] || \
+                    echo \"$ip/$mask $router $dns $mtu $serverid $lease\"\n";
+        fs::write(&script, text).expect("room");
+        run(&format!("chmod 755 {}", script.display()));
+        let line = guest.inside(&format!("busybox udhcpc -i tap0 -nqf -s {}", script.display()));
+        assert!(line.contains("10.0.2.15/24 10.0.2.2 10.0.2.3 9000 10.0.2.2 86400"), "{line}");
+    });
+}
+
+#[test]
+fn a_device_may_be_handed_over() {
+    in_namespace(|| {
+        outside();
+        // The device is in the namespace of this test.
+        let config = neap::device::TunConfig {
+            name: Some("tap0".to_owned()),
+            tap: true,
+            bulk_queue: false,
+            ..neap::device::TunConfig::default()
+        };
+        let tap = neap::device::Tun::open(&config).expect("a TAP").into_fds().remove(0);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_neap"));
+        command.args(["slirp4netns", "--netns-type=tapfd", "-r", "1", "0"]);
+        command.stdin(Stdio::from(tap)).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it runs");
+        let mut ready = [0];
+        let mut stdout = child.stdout.take().expect("a pipe");
+        stdout.read_exact(&mut ready).expect("it is ready");
+        run("ip address add 10.0.2.100/24 dev tap0");
+        run("ip link set tap0 up");
+        run("ping -c 1 -W 5 10.0.2.2");
+        run(&format!("kill -TERM {}", child.id()));
+        assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    });
+}
+
+#[test]
+fn what_cannot_be_done_is_said_in_one_line() {
+    in_namespace(|| {
+        for (arguments, code, hint) in [
+            ("0 tap0", 2, "positive integer"),
+            ("-e 77 1 tap0", 2, "--exit-fd 77"),
+            ("--outbound-addr=nope0 1 tap0", 2, "nope0"),
+            ("4194304 tap0", 1, "/proc/4194304/ns/"),
+            ("--netns-type=path /no/such/namespace tap0", 1, "/no/such/namespace"),
+            ("--netns-type=path /proc/self/ns/uts tap0", 1, "/proc/self/ns/uts"),
+            ("--netns-type=tapfd 0", 1, "not a TUN or TAP device"),
+        ] {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_neap"));
+            command.arg("slirp4netns").args(arguments.split(' ')).stdin(Stdio::null());
+            let output = command.output().expect("it runs");
+            let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(code), "{arguments}: {stderr}");
+            assert!(stderr.contains(hint) && stderr.lines().count() == 1, "{arguments}: {stderr}");
+        }
+    });
+}
+
+/// What this binary does in the guest's namespace.
+#[test]
+fn inside() {
+    let Ok(program) = env::var(PROGRAM) else { return };
+    let target: SocketAddr = env::var(TARGET).expect("a target").parse().expect("an address");
+    match program.as_str() {
+        "greeting" => {
+            let stream = TcpStream::connect(target).expect("the server accepts");
+            let mut line = String::new();
+            BufReader::new(stream).read_line(&mut line).expect("text");
+            assert_eq!(line, "hello");
+        }
+        "denied" => denied(target, ErrorKind::HostUnreachable),
+        "denied v6" => denied(target, ErrorKind::PermissionDenied),
+        "tell peers" => tell_peers(target),
+        other => panic!("there is no program {other}"),
+    }
+}
+
+/// The gateway says that the way is prohibited.
+fn denied(target: SocketAddr, kind: ErrorKind) {
+    let error = TcpStream::connect(target).expect_err("it is denied");
+    assert_eq!(error.kind(), kind, "{error}");
+}
+
+/// Tells the clients of a port how they are seen, over TCP and UDP.
+fn tell_peers(address: SocketAddr) {
+    let listener = TcpListener::bind(address).expect("a port");
+    let socket = UdpSocket::bind(address).expect("a port");
+    println!("ready");
+    thread::spawn(move || {
+        let mut question = [0; 100];
+        while let Ok((_, from)) = socket.recv_from(&mut question) {
+            socket.send_to(from.to_string().as_bytes(), from).expect("sent");
+        }
+    });
+    for stream in listener.incoming() {
+        let mut stream = stream.expect("a connection");
+        let peer = stream.peer_addr().expect("connected");
+        stream.write_all(peer.to_string().as_bytes()).expect("sent");
+    }
+}
