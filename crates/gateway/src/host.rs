@@ -90,7 +90,7 @@ impl End for HostStream {
         })?;
         Ok(match count {
             0 => None,
-            ..=COPY_BREAK => Some(Bytes::copy_from_slice(piece.as_ref())),
+            1..=COPY_BREAK => Some(Bytes::copy_from_slice(piece.as_ref())),
             _ => Some(piece.into_bytes()),
         })
     }
