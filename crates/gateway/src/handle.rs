@@ -1,6 +1,6 @@
 //! What other threads ask of a gateway while it runs.
 
-use crate::inspect::Holdings;
+use crate::holdings::Holdings;
 use crate::published::{Publication, PublishedId, PublishedPort, Transport};
 use neap::Poller;
 use std::io;

@@ -5,6 +5,7 @@
 
 use crate::counters::{Counters, Figures};
 use crate::handle::GatewayHandle;
+use crate::holdings::Holdings;
 use neap::control::Application;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -13,31 +14,6 @@ use std::time::Duration;
 
 /// The longest that an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// A flow of a gateway, as the guest's side of the stack has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct FlowView {
-    /// Address of the stack's end of the guest's connection: what the guest wanted to reach, or
-    /// the client of a published port.
-    pub local: SocketAddr,
-    /// The guest's address.
-    pub guest: SocketAddr,
-    /// The address that the other connection goes to, or comes from.
-    pub far: SocketAddr,
-    /// Bytes that the gateway has taken from one side and the other has not taken yet.
-    pub held: usize,
-}
-
-/// What a gateway holds at a moment.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct Holdings {
-    /// TCP connections.
-    pub flows: Vec<FlowView>,
-    /// Addresses and ports of guests that have a UDP socket.
-    pub mappings: usize,
-}
 
 /// Looks at a running [`Gateway`](crate::Gateway) from any thread. It is what a control socket and
 /// metrics add to the figures of the stack ([`neap::control::ControlOptions::application`]).
@@ -85,86 +61,54 @@ impl Application for Inspector {
     }
 }
 
+/// Names for counters. A counter without a name does not compile.
+macro_rules! by_name {
+    ($figures:expr, $($name:literal = $field:ident,)+) => {{
+        let Figures { $($field,)+ } = *$figures;
+        vec![$(($name, $field),)+]
+    }};
+}
+
 /// The counters of a gateway, by their names for `nstat`.
 fn by_name(figures: &Figures) -> Vec<(&'static str, u64)> {
-    let Figures {
-        opened,
-        denied,
-        full,
-        unreached,
-        finished,
-        lost,
-        bytes_out,
-        bytes_in,
-        datagram_bytes_out,
-        datagram_bytes_in,
-        late_datagrams,
-        mappings,
-        full_mappings,
-        datagrams_out,
-        unsent_datagrams,
-        denied_datagrams,
-        datagrams_in,
-        lost_datagrams,
-        undelivered_datagrams,
-        uncarried_datagrams,
-        bad_datagrams,
-        dns_questions,
-        dns_answers,
-        unanswered_dns,
-        full_dns,
-        bad_dns,
-        given_up,
-        echoes_out,
-        echoes_in,
-        unanswered_echoes,
-        denied_echoes,
-        full_echoes,
-        unsent_echoes,
-        lost_echoes,
-        undelivered_echoes,
-        dropped_icmp,
-        dhcp_answers,
-        dhcp_dropped,
-    } = *figures;
-    vec![
-        ("GatewayOpened", opened),
-        ("GatewayDenied", denied),
-        ("GatewayFull", full),
-        ("GatewayUnreached", unreached),
-        ("GatewayFinished", finished),
-        ("GatewayLost", lost),
-        ("GatewayBytesOut", bytes_out),
-        ("GatewayBytesIn", bytes_in),
-        ("GatewayDatagramBytesOut", datagram_bytes_out),
-        ("GatewayDatagramBytesIn", datagram_bytes_in),
-        ("GatewayLateDatagrams", late_datagrams),
-        ("GatewayMappingsMade", mappings),
-        ("GatewayFullMappings", full_mappings),
-        ("GatewayDatagramsOut", datagrams_out),
-        ("GatewayUnsentDatagrams", unsent_datagrams),
-        ("GatewayDeniedDatagrams", denied_datagrams),
-        ("GatewayDatagramsIn", datagrams_in),
-        ("GatewayLostDatagrams", lost_datagrams),
-        ("GatewayUndeliveredDatagrams", undelivered_datagrams),
-        ("GatewayUncarriedDatagrams", uncarried_datagrams),
-        ("GatewayBadDatagrams", bad_datagrams),
-        ("GatewayDnsQuestions", dns_questions),
-        ("GatewayDnsAnswers", dns_answers),
-        ("GatewayUnansweredDns", unanswered_dns),
-        ("GatewayFullDns", full_dns),
-        ("GatewayBadDns", bad_dns),
-        ("GatewayGivenUp", given_up),
-        ("GatewayEchoesOut", echoes_out),
-        ("GatewayEchoesIn", echoes_in),
-        ("GatewayUnansweredEchoes", unanswered_echoes),
-        ("GatewayDeniedEchoes", denied_echoes),
-        ("GatewayFullEchoes", full_echoes),
-        ("GatewayUnsentEchoes", unsent_echoes),
-        ("GatewayLostEchoes", lost_echoes),
-        ("GatewayUndeliveredEchoes", undelivered_echoes),
-        ("GatewayDroppedIcmp", dropped_icmp),
-        ("GatewayDhcpAnswers", dhcp_answers),
-        ("GatewayDhcpDropped", dhcp_dropped),
-    ]
+    by_name! { figures,
+        "GatewayOpened" = opened,
+        "GatewayDenied" = denied,
+        "GatewayFull" = full,
+        "GatewayUnreached" = unreached,
+        "GatewayFinished" = finished,
+        "GatewayLost" = lost,
+        "GatewayBytesOut" = bytes_out,
+        "GatewayBytesIn" = bytes_in,
+        "GatewayDatagramBytesOut" = datagram_bytes_out,
+        "GatewayDatagramBytesIn" = datagram_bytes_in,
+        "GatewayLateDatagrams" = late_datagrams,
+        "GatewayMappingsMade" = mappings,
+        "GatewayFullMappings" = full_mappings,
+        "GatewayDatagramsOut" = datagrams_out,
+        "GatewayUnsentDatagrams" = unsent_datagrams,
+        "GatewayDeniedDatagrams" = denied_datagrams,
+        "GatewayDatagramsIn" = datagrams_in,
+        "GatewayLostDatagrams" = lost_datagrams,
+        "GatewayUndeliveredDatagrams" = undelivered_datagrams,
+        "GatewayUncarriedDatagrams" = uncarried_datagrams,
+        "GatewayBadDatagrams" = bad_datagrams,
+        "GatewayDnsQuestions" = dns_questions,
+        "GatewayDnsAnswers" = dns_answers,
+        "GatewayUnansweredDns" = unanswered_dns,
+        "GatewayFullDns" = full_dns,
+        "GatewayBadDns" = bad_dns,
+        "GatewayGivenUp" = given_up,
+        "GatewayEchoesOut" = echoes_out,
+        "GatewayEchoesIn" = echoes_in,
+        "GatewayUnansweredEchoes" = unanswered_echoes,
+        "GatewayDeniedEchoes" = denied_echoes,
+        "GatewayFullEchoes" = full_echoes,
+        "GatewayUnsentEchoes" = unsent_echoes,
+        "GatewayLostEchoes" = lost_echoes,
+        "GatewayUndeliveredEchoes" = undelivered_echoes,
+        "GatewayDroppedIcmp" = dropped_icmp,
+        "GatewayDhcpAnswers" = dhcp_answers,
+        "GatewayDhcpDropped" = dhcp_dropped,
+    }
 }

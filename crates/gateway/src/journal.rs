@@ -11,7 +11,7 @@
 
 use crate::config::GatewayConfig;
 use crate::counters::{Counters, Figures};
-use crate::inspect::FlowView;
+use crate::holdings::FlowView;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
