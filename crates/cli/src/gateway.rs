@@ -2,14 +2,18 @@
 //! this machine.
 
 pub(crate) mod confine;
+mod etc;
 mod inside;
 pub(crate) mod namespace;
 mod options;
 mod passing;
+mod ports;
 mod routes;
 mod run;
 mod sandbox;
 mod tun;
+mod watching;
+mod way_out;
 
 pub(crate) use options::raise_file_limit;
 
@@ -35,6 +39,17 @@ pub(crate) fn main(command: Command) -> ExitCode {
         Command::Tun(args) => report(tun::main(&args)),
         Command::Inside(args) => inside::main(&args),
         Command::Join(args) => namespace::main(&args),
+    }
+}
+
+/// Says that pings are not answered, if the host does not let the gateway pass them on.
+pub(crate) fn tell_of_echo(gateway: &neap_gateway::Gateway) {
+    let [v4, _] = gateway.passes_echo();
+    if !v4 {
+        tracing::warn!(
+            "pings of other hosts are not answered, as this user may not send them; \
+             `sysctl net.ipv4.ping_group_range=\"0 2147483647\"` lets every user"
+        );
     }
 }
 

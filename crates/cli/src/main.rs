@@ -3,7 +3,7 @@
 //! `neap lab` runs experiments, scenarios, scripts and random worlds in virtual time; it is the
 //! command where none is given. `neap perf` measures over a real device, with a stock iperf3 at the
 //! other end. `neap link` is a link of the lab in real time. `neap gateway` connects sandboxes to
-//! the sockets of the machine. No protocol logic is here: options in, calls of the other crates,
+//! the sockets of the machine. `neap ss` and `neap nstat` look inside running stacks. No protocol logic is here: options in, calls of the other crates,
 //! tables out.
 #![forbid(unsafe_code)]
 
@@ -14,8 +14,12 @@ use clap::{Parser, Subcommand};
 mod gateway;
 mod lab;
 mod link;
+mod man;
+mod nstat;
 mod perf;
 mod slirp4netns;
+mod ss;
+mod stacks;
 
 #[derive(Parser)]
 #[command(name = "neap", version, about = "TCP without the queue: a user-space TCP/IP stack")]
@@ -33,9 +37,15 @@ enum Command {
     /// Run published experiments, scenarios, scripts and random worlds in virtual time
     Lab(lab::Args),
     Link(Box<link::Args>),
+    Nstat(nstat::Args),
     /// Measure bulk TCP to or from a stock iperf3
     Perf(Box<perf::Args>),
     Slirp4netns(slirp4netns::Args),
+    Ss(Box<ss::Args>),
+    #[command(hide = true)]
+    Completions(man::CompletionsArgs),
+    #[command(hide = true)]
+    Man(man::ManArgs),
 }
 
 fn main() -> ExitCode {
@@ -47,7 +57,11 @@ fn main() -> ExitCode {
         Some(Command::Perf(args)) => perf::main(&args),
         Some(Command::Lab(args)) => lab::main(&args),
         Some(Command::Link(args)) => link::main(&args),
+        Some(Command::Nstat(args)) => nstat::main(&args),
         Some(Command::Slirp4netns(args)) => slirp4netns::main(&args),
+        Some(Command::Ss(args)) => ss::main(&args),
+        Some(Command::Completions(args)) => man::completions::<Cli>(&args),
+        Some(Command::Man(args)) => man::man::<Cli>(&args),
         None => lab::main(&lab::Args::default()),
     }
 }

@@ -3,9 +3,13 @@
 use crate::dhcp::DhcpConfig;
 use crate::outbound::Outbound;
 use crate::policy::Policy;
-use crate::resolver;
+use crate::resolver::Resolver;
 use neap::TcpForwarderOptions;
+use neap::time::Rate;
 use std::net::{IpAddr, SocketAddr};
+
+/// Port of resolvers.
+pub(crate) const RESOLVER_PORT: u16 = 53;
 
 /// Connections that wait for their other half at the same time, of one guest address.
 const PENDING_OF_A_SOURCE: usize = 1024;
@@ -20,6 +24,10 @@ pub struct GatewayConfig {
     pub policy: Policy,
     /// Destinations that stand for others. The first that matches counts.
     pub translations: Vec<Translation>,
+    /// Who answers what guests ask a [resolver](Translation::resolver).
+    pub resolver: Resolver,
+    /// Everything that is sent to port 53 is for the resolver, whatever the address is.
+    pub takes_all_dns: bool,
     /// TCP connections at the same time; more are refused.
     pub most_flows: usize,
     /// Addresses and ports of guests that send datagrams, at the same time; datagrams of more are
@@ -29,6 +37,11 @@ pub struct GatewayConfig {
     pub dhcp: Option<DhcpConfig>,
     /// Addresses from which datagrams leave the host.
     pub outbound: Outbound,
+    /// Rate of what guests send, with estimated headers of IP and transport. Flows share it evenly,
+    /// and those that send little go first; `None` is no limit.
+    pub rate: Option<Rate>,
+    /// Rate of what guests get, in packets of the gateway's interfaces; `None` is no limit.
+    pub rate_in: Option<Rate>,
 }
 
 impl Default for GatewayConfig {
@@ -36,10 +49,14 @@ impl Default for GatewayConfig {
         Self {
             policy: Policy::default(),
             translations: Vec::new(),
+            resolver: Resolver::default(),
+            takes_all_dns: false,
             most_flows: 10_000,
             most_mappings: 10_000,
             dhcp: None,
             outbound: Outbound::default(),
+            rate: None,
+            rate_in: None,
         }
     }
 }
@@ -57,9 +74,19 @@ pub struct Translation {
 enum Target {
     /// The port stays.
     Host(IpAddr),
-    /// The first resolver of the host, at the port of the guest's choice. It may be a loopback
-    /// address, which no policy keeps from the guest.
+    /// The resolver of the gateway.
     Resolver,
+    /// A service that the user has chosen, which no policy keeps from the guest.
+    Service(IpAddr),
+}
+
+/// Where a flow of a guest goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    To(SocketAddr),
+    Resolver,
+    /// The policy is against it.
+    Denied,
 }
 
 impl Translation {
@@ -68,10 +95,15 @@ impl Translation {
         Self { from, port: None, to: Target::Host(to) }
     }
 
-    /// An address and port that stand for the resolver of the host: the first `nameserver` of
-    /// `/etc/resolv.conf`, which is read again when it has changed. No policy denies it.
+    /// An address and port that stand for the [resolver](GatewayConfig::resolver) of the gateway,
+    /// which no policy denies.
     pub fn resolver(from: SocketAddr) -> Self {
         Self { from: from.ip(), port: Some(from.port()), to: Target::Resolver }
+    }
+
+    /// An address and port that stand for the same port of another address. No policy denies it.
+    pub fn service(from: SocketAddr, to: IpAddr) -> Self {
+        Self { from: from.ip(), port: Some(from.port()), to: Target::Service(to) }
     }
 
     fn matches(&self, to: SocketAddr) -> bool {
@@ -88,15 +120,17 @@ impl GatewayConfig {
         }
     }
 
-    /// Where a flow goes that a guest wants to go to `to`; `None` if the policy is against it.
-    pub(crate) fn destination(&self, to: SocketAddr) -> Option<SocketAddr> {
+    /// Where a flow goes that a guest wants to go to `to`.
+    pub(crate) fn way(&self, to: SocketAddr) -> Way {
         let translated = match self.translations.iter().find(|one| one.matches(to)) {
-            Some(Translation { to: Target::Resolver, .. }) => {
-                return Some(SocketAddr::new(resolver::first()?, to.port()));
+            Some(Translation { to: Target::Resolver, .. }) => return Way::Resolver,
+            Some(&Translation { to: Target::Service(service), .. }) => {
+                return Way::To(SocketAddr::new(service, to.port()));
             }
+            _ if self.takes_all_dns && to.port() == RESOLVER_PORT => return Way::Resolver,
             Some(&Translation { to: Target::Host(host), .. }) => SocketAddr::new(host, to.port()),
             None => to,
         };
-        self.policy.allows(translated.ip()).then_some(translated)
+        if self.policy.allows(translated.ip()) { Way::To(translated) } else { Way::Denied }
     }
 }

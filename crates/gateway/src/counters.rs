@@ -11,8 +11,11 @@ pub(crate) struct Counters {
     pub(crate) unreached: AtomicU64,
     pub(crate) finished: AtomicU64,
     pub(crate) lost: AtomicU64,
-    bytes_out: AtomicU64,
-    bytes_in: AtomicU64,
+    pub(crate) bytes_out: AtomicU64,
+    pub(crate) bytes_in: AtomicU64,
+    pub(crate) datagram_bytes_out: AtomicU64,
+    pub(crate) datagram_bytes_in: AtomicU64,
+    pub(crate) late_datagrams: AtomicU64,
     pub(crate) mappings: AtomicU64,
     pub(crate) full_mappings: AtomicU64,
     pub(crate) datagrams_out: AtomicU64,
@@ -21,6 +24,23 @@ pub(crate) struct Counters {
     pub(crate) datagrams_in: AtomicU64,
     pub(crate) lost_datagrams: AtomicU64,
     pub(crate) undelivered_datagrams: AtomicU64,
+    pub(crate) uncarried_datagrams: AtomicU64,
+    pub(crate) bad_datagrams: AtomicU64,
+    pub(crate) dns_questions: AtomicU64,
+    pub(crate) dns_answers: AtomicU64,
+    pub(crate) unanswered_dns: AtomicU64,
+    pub(crate) full_dns: AtomicU64,
+    pub(crate) bad_dns: AtomicU64,
+    pub(crate) given_up: AtomicU64,
+    pub(crate) echoes_out: AtomicU64,
+    pub(crate) echoes_in: AtomicU64,
+    pub(crate) unanswered_echoes: AtomicU64,
+    pub(crate) denied_echoes: AtomicU64,
+    pub(crate) full_echoes: AtomicU64,
+    pub(crate) unsent_echoes: AtomicU64,
+    pub(crate) lost_echoes: AtomicU64,
+    pub(crate) undelivered_echoes: AtomicU64,
+    pub(crate) dropped_icmp: AtomicU64,
     pub(crate) dhcp_answers: AtomicU64,
     pub(crate) dhcp_dropped: AtomicU64,
 }
@@ -33,7 +53,8 @@ pub struct Figures {
     pub opened: u64,
     /// Connections that the policy was against.
     pub denied: u64,
-    /// Connections that were refused since there were too many.
+    /// Connections that were refused since there were too many, or no descriptors, ports or memory
+    /// of the host were left.
     pub full: u64,
     /// Connections whose other half could not be opened.
     pub unreached: u64,
@@ -41,10 +62,17 @@ pub struct Figures {
     pub finished: u64,
     /// Connections that one side lost, and the other was told by a reset.
     pub lost: u64,
-    /// Bytes that guests sent over connections that are over.
+    /// Bytes that guests sent over connections, as far as the other side has taken them.
     pub bytes_out: u64,
-    /// Bytes that guests got over connections that are over.
+    /// Bytes that guests got over connections, as far as the stack has taken them.
     pub bytes_in: u64,
+    /// Bytes of datagrams that the host took, without headers.
+    pub datagram_bytes_out: u64,
+    /// Bytes of datagrams that went to guests, without headers.
+    pub datagram_bytes_in: u64,
+    /// Datagrams of guests that were dropped since too many waited for the
+    /// [rate](crate::GatewayConfig::rate), or waited too long.
+    pub late_datagrams: u64,
     /// Addresses and ports of guests that got a UDP socket.
     pub mappings: u64,
     /// Datagrams that were dropped, as there were too many addresses and ports, or no descriptors.
@@ -59,8 +87,43 @@ pub struct Figures {
     pub datagrams_in: u64,
     /// Datagrams for guests that the stack did not take.
     pub lost_datagrams: u64,
-    /// Datagrams of guests that ICMP says were not delivered.
+    /// Datagrams of guests that ICMP says were not delivered, and of which the guest was told.
     pub undelivered_datagrams: u64,
+    /// Datagrams that were refused, as the upstream carries none.
+    pub uncarried_datagrams: u64,
+    /// What came from the upstream and was no datagram, or a fragment of one.
+    pub bad_datagrams: u64,
+    /// Questions that guests asked the resolver over UDP.
+    pub dns_questions: u64,
+    /// Answers that they got, also those that say that there is none.
+    pub dns_answers: u64,
+    /// Questions that no resolver answered.
+    pub unanswered_dns: u64,
+    /// Questions that were dropped, as there were too many.
+    pub full_dns: u64,
+    /// Messages that were dropped: no questions, or no answers to what was asked.
+    pub bad_dns: u64,
+    /// Connections that the guest gave up before their other half was open.
+    pub given_up: u64,
+    /// Echo requests that the host took.
+    pub echoes_out: u64,
+    /// Echo replies that went to guests.
+    pub echoes_in: u64,
+    /// Echo requests that were dropped since the host gives the gateway no ping sockets
+    /// (`net.ipv4.ping_group_range`).
+    pub unanswered_echoes: u64,
+    /// Echo requests that the policy was against.
+    pub denied_echoes: u64,
+    /// Echo requests that were dropped, as there were too many identifiers, or no descriptors.
+    pub full_echoes: u64,
+    /// Echo requests that the host refused.
+    pub unsent_echoes: u64,
+    /// Echo replies that the stack did not take.
+    pub lost_echoes: u64,
+    /// Echo requests that ICMP says were not delivered, and of which the guest was told.
+    pub undelivered_echoes: u64,
+    /// Other ICMP messages of guests to other hosts, which do not go on.
+    pub dropped_icmp: u64,
     /// DHCP messages of guests that were answered.
     pub dhcp_answers: u64,
     /// DHCP messages of guests that were not: what is malformed, for others, or beyond the pool.
@@ -76,11 +139,6 @@ impl Counters {
         which(self).fetch_add(number, Ordering::Relaxed);
     }
 
-    pub(crate) fn add_bytes(&self, (out, back): (u64, u64)) {
-        self.bytes_out.fetch_add(out, Ordering::Relaxed);
-        self.bytes_in.fetch_add(back, Ordering::Relaxed);
-    }
-
     pub(crate) fn figures(&self) -> Figures {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Figures {
@@ -92,6 +150,9 @@ impl Counters {
             lost: get(&self.lost),
             bytes_out: get(&self.bytes_out),
             bytes_in: get(&self.bytes_in),
+            datagram_bytes_out: get(&self.datagram_bytes_out),
+            datagram_bytes_in: get(&self.datagram_bytes_in),
+            late_datagrams: get(&self.late_datagrams),
             mappings: get(&self.mappings),
             full_mappings: get(&self.full_mappings),
             datagrams_out: get(&self.datagrams_out),
@@ -100,6 +161,23 @@ impl Counters {
             datagrams_in: get(&self.datagrams_in),
             lost_datagrams: get(&self.lost_datagrams),
             undelivered_datagrams: get(&self.undelivered_datagrams),
+            uncarried_datagrams: get(&self.uncarried_datagrams),
+            bad_datagrams: get(&self.bad_datagrams),
+            dns_questions: get(&self.dns_questions),
+            dns_answers: get(&self.dns_answers),
+            unanswered_dns: get(&self.unanswered_dns),
+            full_dns: get(&self.full_dns),
+            bad_dns: get(&self.bad_dns),
+            given_up: get(&self.given_up),
+            echoes_out: get(&self.echoes_out),
+            echoes_in: get(&self.echoes_in),
+            unanswered_echoes: get(&self.unanswered_echoes),
+            denied_echoes: get(&self.denied_echoes),
+            full_echoes: get(&self.full_echoes),
+            unsent_echoes: get(&self.unsent_echoes),
+            lost_echoes: get(&self.lost_echoes),
+            undelivered_echoes: get(&self.undelivered_echoes),
+            dropped_icmp: get(&self.dropped_icmp),
             dhcp_answers: get(&self.dhcp_answers),
             dhcp_dropped: get(&self.dhcp_dropped),
         }

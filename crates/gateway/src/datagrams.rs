@@ -7,19 +7,29 @@
 //! looked at, which is once per [timeout](TIMEOUT).
 
 use crate::clients::Clients;
-use crate::config::GatewayConfig;
+use crate::config::{GatewayConfig, RESOLVER_PORT};
 use crate::counters::Counters;
-use crate::host_datagrams::{HostDatagrams, MOST_BYTES, MOST_SEGMENTS};
+use crate::deadlines::Deadlines;
+use crate::destination::Destination;
+use crate::dns::{Dns, Target};
+use crate::host_datagrams::{HostDatagrams, MOST_BYTES, MOST_SEGMENTS, Sent};
+use crate::host_errors::{self, Manner, Undelivered};
 use crate::published::{Publication, shown};
+use crate::sending::{Sending, Service};
 use crate::token::{Generation, Slot, Token};
+use crate::translated::Translated;
+use crate::upstream::{FarDatagrams, Upstream};
+use crate::waiting_datagrams::{Queue, WaitingDatagrams, on_wire};
 use bytes::Bytes;
-use neap::{Datagram, Events, Poller, Refusal, UdpForwarder};
+use neap::time::Rate;
+use neap::{Datagram, IcmpSocket, Poller, Refusal, UdpForwarder};
 use slab::Slab;
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 /// A mapping without datagrams is forgotten after so long; at least two minutes (RFC 4787 section
@@ -27,20 +37,20 @@ use std::time::{Duration, Instant};
 const TIMEOUT: Duration = Duration::from_secs(180);
 /// The same of a mapping that has asked resolvers only.
 const RESOLVER_TIMEOUT: Duration = Duration::from_secs(30);
-const RESOLVER_PORT: u16 = 53;
 
 /// Datagrams that are passed on in one direction before others have their turn.
 const BATCH: usize = 2 * MOST_SEGMENTS;
 /// Memory for datagrams that wait for the gateway, and of those that wait for the device: some
 /// visits of the device's queue.
 const QUEUE: u32 = 8 << 20;
-/// Translated destinations that a mapping remembers, so that answers come from where the guest
-/// sent to.
-const MOST_TRANSLATED: usize = 16;
+/// Hop limit of datagrams whose own is not known.
+const HOP_LIMIT: u8 = 64;
 
 /// The datagrams of all guests.
 pub(crate) struct Datagrams {
     forwarder: UdpForwarder,
+    /// What tells guests of errors.
+    icmp: IcmpSocket,
     mappings: Slab<Mapping>,
     /// By address and port of the guest, and whether the destination is of IPv6: a translated one
     /// may be of the other family.
@@ -49,26 +59,39 @@ pub(crate) struct Datagrams {
     published: HashMap<SocketAddr, SmallVec<[usize; 1]>>,
     /// Mappings by the time when they may have to be forgotten, of each kind.
     ages: [VecDeque<(Instant, Slot)>; 2],
+    /// Mappings whose sockets cannot send yet, by the time when they are given up.
+    openings: Deadlines,
     /// Datagrams on their way, and the memory for one.
     batch: Vec<Datagram>,
     buffer: Box<[u8]>,
     generation: Generation,
     counters: Arc<Counters>,
+    /// Datagrams of guests that wait for the rate, if there is one.
+    waiting: Option<WaitingDatagrams>,
+}
+
+/// What datagrams of guests are passed on with.
+pub(crate) struct Ways<'a> {
+    pub(crate) poller: &'a Poller,
+    pub(crate) config: &'a GatewayConfig,
+    pub(crate) upstream: &'a dyn Upstream,
+    pub(crate) dns: &'a mut Dns,
 }
 
 struct Mapping {
     generation: Generation,
     guest: SocketAddr,
     is_v6: bool,
-    socket: HostDatagrams,
+    socket: Box<dyn FarDatagrams>,
     /// The guest's first datagram, without its data: a pattern for what ICMP errors quote.
     first: Datagram,
     last_used: Instant,
     asks_resolvers_only: bool,
     /// Of a published port. Its mapping does not age.
     published: Option<Port>,
-    /// Where it sends to, and what the guest calls it.
-    translated: Vec<(SocketAddr, SocketAddr)>,
+    translated: Translated<SocketAddr>,
+    /// Its place in the schedule and what waits there, once it has sent under a rate.
+    turn: Option<(usize, Queue)>,
 }
 
 /// A published port.
@@ -78,15 +101,9 @@ struct Port {
 }
 
 impl Mapping {
-    /// What the guest calls a destination.
-    fn seen(&self, real: SocketAddr) -> SocketAddr {
-        let known = self.translated.iter().find(|(to, _)| *to == real);
-        known.map_or(real, |&(_, seen)| seen)
-    }
-
     /// What the guest sees as the sender of a datagram.
     fn seen_from(&mut self, real: SocketAddr) -> SocketAddr {
-        let seen = self.seen(real);
+        let seen = self.translated.seen(real);
         let Some(port) = &mut self.published else { return seen };
         // What the guest has sent to by a name of its own answers by that name.
         if seen != real {
@@ -108,48 +125,57 @@ impl Mapping {
         port.publication.port.ip().is_unspecified() && to.is_ipv6() == self.is_v6
     }
 
-    /// Notes what the guest calls a destination.
-    fn translate(&mut self, real: SocketAddr, seen: SocketAddr) {
-        if self.translated.contains(&(real, seen)) {
-            return;
-        }
-        if self.translated.len() == MOST_TRANSLATED {
-            self.translated.remove(0);
-        }
-        self.translated.push((real, seen));
-    }
-
     fn timeout(&self) -> Duration {
         if self.asks_resolvers_only { RESOLVER_TIMEOUT } else { TIMEOUT }
     }
 }
 
 impl Datagrams {
-    pub(crate) fn new(forwarder: UdpForwarder, counters: Arc<Counters>) -> io::Result<Self> {
+    pub(crate) fn new(
+        forwarder: UdpForwarder,
+        icmp: IcmpSocket,
+        counters: Arc<Counters>,
+    ) -> io::Result<Self> {
         forwarder.set_nonblocking(true)?;
         forwarder.set_buffers(Some(QUEUE), Some(QUEUE));
         Ok(Self {
             forwarder,
+            icmp,
             mappings: Slab::new(),
             of_guest: HashMap::new(),
             published: HashMap::new(),
             ages: [VecDeque::new(), VecDeque::new()],
+            openings: Deadlines::default(),
             batch: Vec::with_capacity(BATCH),
             buffer: vec![0; MOST_BYTES].into(),
             generation: Generation::default(),
             counters,
+            waiting: None,
         })
     }
 
+    /// Datagrams of guests wait for their turns under a rate.
+    pub(crate) fn limit(&mut self, rate: Rate) {
+        self.waiting = Some(WaitingDatagrams::new(rate));
+    }
+
     /// Passes on what guests have sent. Whether there may be more.
-    pub(crate) fn on_guests(&mut self, poller: &Poller, config: &GatewayConfig) -> bool {
+    pub(crate) fn on_guests(
+        &mut self,
+        ways: &mut Ways<'_>,
+        mut sending: Option<&mut Sending>,
+    ) -> bool {
         let mut batch = std::mem::take(&mut self.batch);
         let received = self.forwarder.recv_batch(&mut batch, BATCH).unwrap_or(0);
         let mut rest = &batch[..];
         while let Some(first) = rest.first() {
             let (run, others) = rest.split_at(first_run(rest));
-            if let Some((key, to)) = self.way_of(first, poller, config) {
-                self.pass_on(key, to, run);
+            if let Some((key, to)) = self.way_of(first, run, ways) {
+                self.mappings[key].last_used = Instant::now();
+                match &mut sending {
+                    Some(sending) => self.hold(key, &to, run, sending),
+                    None => self.pass_on(key, &to, run),
+                }
             }
             rest = others;
         }
@@ -158,74 +184,158 @@ impl Datagrams {
         received == BATCH
     }
 
-    /// The mapping of a guest's datagram, and where it goes; `None` if it does not go on.
+    /// The mapping of the first of a guest's datagrams, and where they go; `None` if they do not go
+    /// on.
     fn way_of(
         &mut self,
         datagram: &Datagram,
-        poller: &Poller,
-        config: &GatewayConfig,
-    ) -> Option<(usize, SocketAddr)> {
+        run: &[Datagram],
+        ways: &mut Ways<'_>,
+    ) -> Option<(usize, Destination)> {
         let wanted = datagram.local?;
         // An answer to a client of a published port goes back to it, whatever it is called.
         for &key in self.published.get(&datagram.peer).into_iter().flatten() {
             if let Some(real) = self.mappings[key].client(wanted) {
-                return Some((key, real));
+                return Some((key, real.into()));
             }
         }
-        let Some(to) = config.destination(wanted) else {
-            self.counters.count(|counters| &counters.denied_datagrams);
-            // It may be beyond the limit of ICMP errors.
-            let _ = self.forwarder.refuse(datagram, Refusal::Prohibited);
-            return None;
+        let to = match ways.dns.target(ways.config, wanted) {
+            Target::To(to) => to,
+            Target::Resolver => {
+                for question in run {
+                    ways.dns.ask(question, ways.poller, ways.upstream, &self.forwarder);
+                }
+                return None;
+            }
+            Target::Denied => {
+                self.refuse(datagram, run, |counters| &counters.denied_datagrams);
+                return None;
+            }
         };
-        let Ok(key) = self.mapping_of(datagram, to, poller, config) else {
-            self.counters.count(|counters| &counters.full_mappings);
-            return None;
+        let key = match self.mapping_of(datagram, &to, ways) {
+            Ok(key) => key,
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                self.refuse(datagram, run, |counters| &counters.uncarried_datagrams);
+                return None;
+            }
+            Err(_) => {
+                self.counters.add(|counters| &counters.full_mappings, run.len() as u64);
+                return None;
+            }
         };
         let mapping = &mut self.mappings[key];
-        mapping.asks_resolvers_only &= to.port() == RESOLVER_PORT;
-        if to != wanted {
-            mapping.translate(to, wanted);
-        }
+        mapping.asks_resolvers_only &= to.address.port() == RESOLVER_PORT;
+        mapping.translated.note(to.address, wanted);
         Some((key, to))
     }
 
+    /// Tells a guest that its datagrams are not passed on.
+    fn refuse(&self, first: &Datagram, run: &[Datagram], reason: fn(&Counters) -> &AtomicU64) {
+        self.counters.add(reason, run.len() as u64);
+        // It may be beyond the limit of ICMP errors.
+        let _ = self.forwarder.refuse(first, Refusal::Prohibited);
+    }
+
     /// Sends datagrams of one guest to one destination.
-    fn pass_on(&mut self, key: usize, to: SocketAddr, run: &[Datagram]) {
+    fn pass_on(&mut self, key: usize, to: &Destination, run: &[Datagram]) {
         let mapping = &mut self.mappings[key];
-        mapping.last_used = Instant::now();
         let data: SmallVec<[Bytes; 8]> = run.iter().map(|datagram| datagram.data.clone()).collect();
-        let sent = mapping.socket.send(&data, to) as u64;
-        self.counters.add(|counters| &counters.datagrams_out, sent);
-        self.counters.add(|counters| &counters.unsent_datagrams, run.len() as u64 - sent);
+        let Sent { count, why, is_too_long } = mapping.socket.send(&data, to, manner(&run[0]));
+        self.counters.add(|counters| &counters.datagrams_out, count as u64);
+        self.counters.add(|counters| &counters.datagram_bytes_out, length(&run[..count]));
+        self.counters.add(|counters| &counters.unsent_datagrams, (run.len() - count) as u64);
+        if let Some(why) = why {
+            // It may be beyond the limit of ICMP errors.
+            let _ = self.forwarder.refuse(&run[0], why);
+        }
+        if is_too_long {
+            self.tell_of_errors(key, to.address.port());
+        }
+    }
+
+    /// Lets datagrams of one guest wait for their turn.
+    fn hold(&mut self, key: usize, to: &Destination, run: &[Datagram], sending: &mut Sending) {
+        let Some(waiting) = &mut self.waiting else { return };
+        let (now, mapping) = (sending.now(), &mut self.mappings[key]);
+        let new = || (sending.insert_mapping(key), waiting.new_queue());
+        let (id, queue) = mapping.turn.get_or_insert_with(new);
+        let push = |datagram: &Datagram| waiting.push(queue, datagram.clone(), to, now);
+        let mut dropped: usize = run.iter().map(push).sum();
+        sending.wake(*id);
+        while self.waiting.as_ref().is_some_and(WaitingDatagrams::are_too_many) {
+            dropped += self.shorten_longest(now);
+        }
+        self.counters.add(|counters| &counters.late_datagrams, dropped as u64);
+    }
+
+    /// Returns how many datagrams were dropped.
+    fn shorten_longest(&mut self, now: neap::time::Instant) -> usize {
+        let Some(waiting) = &mut self.waiting else { return 0 };
+        let queues = self.mappings.iter_mut().filter_map(|(_, mapping)| mapping.turn.as_mut());
+        let longest = queues.map(|(_, queue)| queue).max_by_key(|queue| queue.backlog());
+        longest.map_or(0, |queue| waiting.shorten(queue, now))
+    }
+
+    /// Sends what waits of a mapping whose turn it is.
+    pub(crate) fn serve(&mut self, key: usize, service: Service, sending: &mut Sending) {
+        let now = sending.now();
+        let (mut batch, mut targets) = (std::mem::take(&mut self.batch), Vec::new());
+        let (mut bytes, mut dropped, mut has_more) = (0, 0, false);
+        if let Some(waiting) = &mut self.waiting
+            && let Some(Mapping { turn: Some((_, queue)), .. }) = self.mappings.get_mut(key)
+        {
+            while bytes < service.bytes && batch.len() < BATCH {
+                let (next, lost) = waiting.pop(queue, now);
+                dropped += lost;
+                let Some(next) = next else { break };
+                bytes += on_wire(next.datagram.data.len(), next.to.address);
+                batch.push(next.datagram);
+                targets.push(next.to);
+            }
+            has_more = !queue.is_empty();
+        }
+        let mut start = 0;
+        while start < batch.len() {
+            let end = start + first_run(&batch[start..]);
+            self.pass_on(key, &targets[start], &batch[start..end]);
+            start = end;
+        }
+        batch.clear();
+        self.batch = batch;
+        self.counters.add(|counters| &counters.late_datagrams, dropped as u64);
+        sending.on_sent(service, bytes, has_more);
     }
 
     /// The mapping of a guest's address and port, which is made if there is none.
     fn mapping_of(
         &mut self,
         datagram: &Datagram,
-        to: SocketAddr,
-        poller: &Poller,
-        config: &GatewayConfig,
+        to: &Destination,
+        ways: &Ways<'_>,
     ) -> io::Result<usize> {
-        let (guest, is_v6) = (datagram.peer, to.is_ipv6());
+        let (guest, is_v6) = (datagram.peer, to.address.is_ipv6());
         if let Some(&key) = self.of_guest.get(&(guest, is_v6)) {
             return Ok(key);
         }
         // A published port is the one outside that the guest's port has.
         let mut published = self.published.get(&guest).into_iter().flatten();
-        if let Some(&key) = published.find(|&&key| self.mappings[key].reaches(to)) {
+        if ways.upstream.leaves_by_host()
+            && let Some(&key) = published.find(|&&key| self.mappings[key].reaches(to.address))
+        {
             return Ok(key);
         }
-        if self.mappings.len() >= config.most_mappings {
+        if self.mappings.len() >= ways.config.most_mappings {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        let socket = HostDatagrams::bind(config.outbound.from(to))?;
+        let socket = ways.upstream.datagrams(to)?;
         let (key, generation) = (self.mappings.vacant_key(), self.generation.advance());
         let slot = Slot { key, generation };
-        poller.add(&socket, Token::Mapping(slot).to_bits(), Events::IN | Events::ET)?;
+        socket.enter(ways.poller, Token::Mapping(slot).to_bits())?;
+        if let Some(due) = socket.opens_until() {
+            self.openings.set(due, slot);
+        }
         let last_used = Instant::now();
-        let (asks_resolvers_only, translated) = (true, Vec::new());
+        let (asks_resolvers_only, translated) = (true, Translated::default());
         let first = Datagram { data: Bytes::new(), ..datagram.clone() };
         let mapping = Mapping {
             generation,
@@ -237,6 +347,7 @@ impl Datagrams {
             asks_resolvers_only,
             published: None,
             translated,
+            turn: None,
         };
         self.ages[0].push_back((last_used + mapping.timeout(), slot));
         self.mappings.insert(mapping);
@@ -250,14 +361,15 @@ impl Datagrams {
     pub(crate) fn publish(
         &mut self,
         poller: &Poller,
+        socket: HostDatagrams,
         publication: Publication,
     ) -> io::Result<(SocketAddr, Slot)> {
         let guest = publication.guest;
-        let socket = HostDatagrams::bind(publication.port)?;
         let port = socket.local_addr()?;
         let (key, generation) = (self.mappings.vacant_key(), self.generation.advance());
         let slot = Slot { key, generation };
-        poller.add(&socket, Token::Mapping(slot).to_bits(), Events::IN | Events::ET)?;
+        let socket: Box<dyn FarDatagrams> = Box::new(socket);
+        socket.enter(poller, Token::Mapping(slot).to_bits())?;
         // Nothing is known of the guest's packets; what ICMP says of answers is not passed on.
         let first = Datagram::new(Bytes::new(), guest);
         self.mappings.insert(Mapping {
@@ -269,15 +381,25 @@ impl Datagrams {
             last_used: Instant::now(),
             asks_resolvers_only: false,
             published: Some(Port { publication, clients: Clients::default() }),
-            translated: Vec::new(),
+            translated: Translated::default(),
+            turn: None,
         });
         self.published.entry(guest).or_default().push(key);
         Ok((port, slot))
     }
 
+    /// A mapping is over: what waits of it is dropped.
+    fn leave_schedule(&mut self, turn: Option<(usize, Queue)>, sending: Option<&mut Sending>) {
+        let (Some((id, queue)), Some(sending)) = (turn, sending) else { return };
+        sending.remove(id);
+        let dropped = self.waiting.as_mut().map_or(0, |all| all.clear(queue));
+        self.counters.add(|counters| &counters.late_datagrams, dropped as u64);
+    }
+
     /// Closes a published port.
-    pub(crate) fn unpublish(&mut self, slot: Slot) {
+    pub(crate) fn unpublish(&mut self, slot: Slot, sending: Option<&mut Sending>) {
         let mapping = self.mappings.remove(slot.key);
+        self.leave_schedule(mapping.turn, sending);
         if let Some(keys) = self.published.get_mut(&mapping.guest) {
             keys.retain(|key| *key != slot.key);
             if keys.is_empty() {
@@ -287,7 +409,7 @@ impl Datagrams {
     }
 
     /// Takes answers for a mapping. Whether there may be more.
-    pub(crate) fn on_host(&mut self, slot: Slot) -> bool {
+    pub(crate) fn on_host(&mut self, slot: Slot, sending: Option<&mut Sending>) -> bool {
         let Slot { key, generation } = slot;
         let Some(mapping) = self.mappings.get_mut(key) else { return false };
         // The place may have become that of another one.
@@ -306,7 +428,12 @@ impl Datagrams {
                     has_more = false;
                     break;
                 }
-                Err(_) => continue,
+                Err(error) => {
+                    if error.kind() == io::ErrorKind::InvalidData {
+                        self.counters.count(|counters| &counters.bad_datagrams);
+                    }
+                    continue;
+                }
             };
             let from = mapping.seen_from(arrived.from);
             self.batch.extend(arrived.datagrams().map(|data| {
@@ -315,17 +442,12 @@ impl Datagrams {
                 datagram
             }));
         }
-        while let Some(undelivered) = mapping.socket.undelivered(&mut self.buffer) {
-            let local = Some(mapping.seen(undelivered.to));
-            let quoted = Datagram { data: undelivered.data, local, ..mapping.first.clone() };
-            self.counters.count(|counters| &counters.undelivered_datagrams);
-            // It may be beyond the limit of ICMP errors.
-            let _ = self.forwarder.refuse(&quoted, undelivered.why);
-        }
         mapping.last_used = Instant::now();
+        self.tell_of_errors(key, 0);
         let mut rest = &self.batch[..];
         while !rest.is_empty() {
             let sent = self.forwarder.send_batch(rest).unwrap_or(0);
+            self.counters.add(|counters| &counters.datagram_bytes_in, length(&rest[..sent]));
             self.counters.add(|counters| &counters.datagrams_in, sent as u64);
             // What stops a batch is one datagram: it is dropped, and the others go on.
             let dropped = usize::from(sent < rest.len());
@@ -333,16 +455,64 @@ impl Datagrams {
             rest = &rest[sent + dropped..];
         }
         self.batch.clear();
+        self.openings.drop_first(|slot| !is_opening(&self.mappings, slot));
+        if self.mappings[key].socket.is_over() {
+            self.remove(key, sending);
+            return false;
+        }
         has_more
+    }
+
+    /// Forgets a mapping that is not that of a published port.
+    fn remove(&mut self, key: usize, sending: Option<&mut Sending>) {
+        let mapping = self.mappings.remove(key);
+        self.of_guest.remove(&(mapping.guest, mapping.is_v6));
+        self.leave_schedule(mapping.turn, sending);
+    }
+
+    /// Tells a guest what became of its datagrams. `port` is that of a datagram which the host has
+    /// just refused: its record has none.
+    fn tell_of_errors(&mut self, key: usize, port: u16) {
+        let mapping = &mut self.mappings[key];
+        let mut has_told = false;
+        while let Some(mut undelivered) = mapping.socket.undelivered(&mut self.buffer) {
+            // The call was made twice, as the first one may have failed of an earlier datagram.
+            if undelivered.offender.is_none() && std::mem::replace(&mut has_told, true) {
+                continue;
+            }
+            if undelivered.to.port() == 0 {
+                undelivered.to.set_port(port);
+            }
+            if tell(&self.icmp, mapping, &undelivered) {
+                self.counters.count(|counters| &counters.undelivered_datagrams);
+            }
+        }
+    }
+
+    /// Whether no guest has a mapping.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.of_guest.is_empty()
     }
 
     /// When [`expire`](Self::expire) is to be called.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
-        self.ages.iter().filter_map(|age| age.front()).map(|&(due, _)| due).min()
+        let ages = self.ages.iter().filter_map(VecDeque::front).map(|&(due, _)| due);
+        ages.chain(self.openings.next()).min()
     }
 
-    /// Forgets mappings that were not used for long.
-    pub(crate) fn expire(&mut self, now: Instant) {
+    /// How many mappings there are.
+    pub(crate) fn mappings(&self) -> usize {
+        self.mappings.len()
+    }
+
+    /// Forgets mappings that were not used for long, and gives up those that cannot send.
+    pub(crate) fn expire(&mut self, now: Instant, mut sending: Option<&mut Sending>) {
+        while let Some(slot) = self.openings.take(now) {
+            if is_opening(&self.mappings, slot) {
+                self.mappings[slot.key].socket.give_up();
+                self.on_host(slot, sending.as_deref_mut());
+            }
+        }
         for kind in 0..self.ages.len() {
             while let Some(&(due, slot)) = self.ages[kind].front() {
                 if due > now {
@@ -356,8 +526,7 @@ impl Datagrams {
                 }
                 let due = mapping.last_used + mapping.timeout();
                 if due <= now {
-                    self.of_guest.remove(&(mapping.guest, mapping.is_v6));
-                    self.mappings.remove(key);
+                    self.remove(key, sending.as_deref_mut());
                 } else {
                     let kind = usize::from(!mapping.asks_resolvers_only);
                     self.ages[kind].push_back((due, slot));
@@ -372,15 +541,45 @@ impl Datagrams {
     }
 }
 
+/// Whether a mapping is there, and cannot send yet.
+fn is_opening(mappings: &Slab<Mapping>, slot: Slot) -> bool {
+    mappings.get(slot.key).is_some_and(|mapping| {
+        mapping.generation == slot.generation && mapping.socket.opens_until().is_some()
+    })
+}
+
+/// What a datagram may do outside.
+fn manner(datagram: &Datagram) -> Manner {
+    let arrival = datagram.arrival;
+    let hop_limit = arrival.map_or(HOP_LIMIT, |arrival| arrival.hop_limit);
+    Manner::of(hop_limit, arrival.is_some_and(|arrival| arrival.dont_fragment))
+}
+
+/// Tells a guest of an error about a datagram of its own. Whether it was told.
+fn tell(icmp: &IcmpSocket, mapping: &Mapping, undelivered: &Undelivered) -> bool {
+    let seen = mapping.translated.seen(undelivered.to);
+    let data = undelivered.data.clone();
+    let quoted = Datagram { data, local: Some(seen), ..mapping.first.clone() };
+    let packet = quoted.to_packet();
+    packet.is_some_and(|packet| host_errors::pass_on(icmp, &packet, seen.ip(), undelivered))
+}
+
+/// Bytes of datagrams, without headers.
+fn length(datagrams: &[Datagram]) -> u64 {
+    datagrams.iter().map(|datagram| datagram.data.len() as u64).sum()
+}
+
 /// How many datagrams from the first on the host can send in one call: of one guest, to one
-/// destination, of one length; the last may be shorter.
+/// destination, of one manner and length; the last may be shorter.
 fn first_run(datagrams: &[Datagram]) -> usize {
     let first = &datagrams[0];
     let (size, mut bytes) = (first.data.len(), 0);
     let mut count = 0;
     for datagram in datagrams.iter().take(MOST_SEGMENTS) {
         bytes += datagram.data.len();
-        let is_alike = datagram.peer == first.peer && datagram.local == first.local;
+        let is_alike = datagram.peer == first.peer
+            && datagram.local == first.local
+            && manner(datagram) == manner(first);
         let is_empty_part = count > 0 && datagram.data.is_empty();
         if !is_alike || is_empty_part || datagram.data.len() > size || bytes > MOST_BYTES {
             break;

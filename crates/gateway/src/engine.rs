@@ -4,18 +4,28 @@
 //! Cost: one thread for all flows, and O(1) per event, whatever the number of flows. A flow has a
 //! socket of the stack, what the [`Upstream`] needs, and two entries of a poller.
 
+use crate::bounds;
 use crate::config::GatewayConfig;
 use crate::counters::{Counters, Figures};
-use crate::datagrams::Datagrams;
+use crate::crossings::Crossings;
+use crate::datagrams::{Datagrams, Ways};
+use crate::deadlines::Deadlines;
 use crate::dhcp_service::DhcpService;
+use crate::dns::{Dns, Target};
+use crate::echo::Echoes;
 use crate::guest::GuestStream;
+use crate::guest_rate;
 use crate::handle::{GatewayHandle, Request, Requests};
+use crate::inspect::{FlowView, Holdings, Inspector};
+use crate::journal::{self, Journal};
 use crate::published::PublishedPorts;
-use crate::relay::{End, Progress, Relay};
+use crate::refused::Refused;
+use crate::relay::{End, Progress, Relay, Side, VISIT};
+use crate::sending::{Scheduled, Sender, Sending, Service};
 use crate::token::{Generation, Slot, Token};
 use crate::upstream::{Far, Upstream};
 use neap::{
-    Event, Events, PendingConnection, Poller, Refusal, SocketOptions, Stack, TcpForwarder,
+    Event, Events, IcmpOptions, IcmpSocket, PendingConnection, Poller, Stack, TcpForwarder,
     UdpForwarder, UdpForwarderOptions,
 };
 use slab::Slab;
@@ -29,8 +39,13 @@ mod publishing;
 
 /// New connections that are taken before others have their turn.
 const NEW_AT_ONCE: usize = 64;
+/// Turns under a rate that are taken before others have theirs.
+const SERVED_AT_ONCE: usize = 64;
 /// What is reported of an end, once for each change.
 const CHANGES: Events = Events::IN.union(Events::OUT).union(Events::RDHUP).union(Events::ET);
+
+/// What is reported of a guest that waits: that it has given up.
+const GIVEN_UP: Events = Events::ERR.union(Events::ET);
 
 /// A gateway on an interface that takes any destination
 /// ([`InterfaceConfig::any_destination`](neap::InterfaceConfig::any_destination)).
@@ -48,12 +63,22 @@ pub struct Gateway {
     config: GatewayConfig,
     flows: Slab<Flow>,
     datagrams: Datagrams,
+    echoes: Echoes,
     dhcp: Option<DhcpService>,
+    crossings: Crossings,
+    dns: Dns,
+    /// Flows that are not open, by the time when they are given up.
+    openings: Deadlines,
     /// What used up its turn.
     waiting: VecDeque<Turn>,
+    /// Who sends when under a rate; `None` without one.
+    sending: Option<Sending>,
     generation: Generation,
     counters: Arc<Counters>,
+    journal: Journal,
     requests: Requests,
+    /// When the run ends, though flows are left.
+    ends: Option<Instant>,
 }
 
 /// What goes on when the others had their turn.
@@ -64,23 +89,41 @@ enum Turn {
     Dhcp,
     Published(usize),
     Mapping(Slot),
+    Pings,
+    Echo(Slot),
+    Crossing(Slot),
 }
 
 struct Flow {
     generation: Generation,
     is_waiting: bool,
     is_open: bool,
+    view: FlowView,
+    /// A side has reported an error.
+    has_error: bool,
     /// The side of whoever opened the connection.
     near: Near,
     /// The side that the connection goes to.
     far: Box<dyn Far>,
     relay: Relay,
+    /// The side of the host.
+    host: Side,
+    /// Its place in the schedule, once it is open under a rate.
+    scheduled: Option<Scheduled>,
 }
 
 enum Near {
     /// A guest that waits for the far side to be open; `None` while it is answered.
     Waits(Option<PendingConnection>),
     Open(Box<dyn End + Send>),
+}
+
+impl Near {
+    /// Whether a guest that waits has given up.
+    fn is_over(&self) -> bool {
+        let Self::Waits(Some(pending)) = self else { return false };
+        !matches!(pending.take_error(), Ok(None))
+    }
 }
 
 impl std::fmt::Debug for Gateway {
@@ -90,7 +133,11 @@ impl std::fmt::Debug for Gateway {
 }
 
 impl Gateway {
-    /// A gateway for all connections that come to the stack and are for none of its listeners.
+    /// A gateway for all connections that come to the stack and are for none of its listeners. The
+    /// largest buffers of the stack's connections become 1 MiB (`net.ipv4.tcp_rmem`) and 2 MiB
+    /// (`net.ipv4.tcp_wmem`), if they are larger: guests are near, and what a flow holds is bounded
+    /// so. With a [rate](GatewayConfig::rate_in) it replaces the queueing disciplines of the
+    /// interfaces.
     ///
     /// # Errors
     /// The process has no descriptors left, or the stack is closed.
@@ -99,14 +146,26 @@ impl Gateway {
         upstream: Box<dyn Upstream>,
         config: GatewayConfig,
     ) -> io::Result<Self> {
+        bounds::apply(&stack)?;
         let forwarder = TcpForwarder::new(&stack, config.forwarder_options())?;
         forwarder.set_nonblocking(true)?;
         let poller = Arc::new(Poller::new()?);
         poller.add(&forwarder, Token::New.to_bits(), Events::IN)?;
         let counters = Arc::<Counters>::default();
         let datagrams = UdpForwarder::new(&stack, UdpForwarderOptions::default())?;
-        let datagrams = Datagrams::new(datagrams, counters.clone())?;
+        let icmp = IcmpSocket::open(&stack, IcmpOptions::default())?;
+        icmp.set_nonblocking(true)?;
+        let mut datagrams = Datagrams::new(datagrams, icmp.clone(), counters.clone())?;
+        if let Some(rate) = config.rate_in {
+            guest_rate::limit(&stack, rate).map_err(io::Error::other)?;
+        }
+        let sending = config.rate.map(Sending::new);
+        if let Some(sending) = &sending {
+            datagrams.limit(sending.rate());
+        }
         poller.add(datagrams.forwarder(), Token::Guests.to_bits(), Events::IN | Events::ET)?;
+        let echoes = Echoes::new(icmp, upstream.leaves_by_host(), counters.clone());
+        poller.add(echoes.socket(), Token::Pings.to_bits(), Events::IN | Events::ET)?;
         let dhcp = config.dhcp.clone();
         let dhcp =
             dhcp.map(|dhcp| DhcpService::open(&stack, dhcp, counters.clone())).transpose()?;
@@ -120,13 +179,20 @@ impl Gateway {
             forwarder,
             published: PublishedPorts::default(),
             datagrams,
+            echoes,
             dhcp,
+            crossings: Crossings::new(),
+            dns: Dns::new(&config, counters.clone()),
+            openings: Deadlines::default(),
             upstream,
             config,
             flows: Slab::new(),
             waiting: VecDeque::new(),
+            sending,
             generation: Generation::default(),
             counters,
+            journal: Journal::default(),
+            ends: None,
         })
     }
 
@@ -140,19 +206,39 @@ impl Gateway {
         self.counters.figures()
     }
 
+    /// Whether the host lets the gateway pass on echo requests (ping) of IPv4, and of IPv6:
+    /// `net.ipv4.ping_group_range` has the user's group. Where not, they are not answered.
+    pub fn passes_echo(&self) -> [bool; 2] {
+        self.echoes.is_allowed()
+    }
+
+    /// What looks at the gateway from other threads while it runs.
+    pub fn inspector(&self) -> Inspector {
+        Inspector::new(self.handle(), self.counters.clone())
+    }
+
+    /// What the gateway holds.
+    fn holdings(&self) -> Holdings {
+        let flows = self.flows.iter();
+        let flows = flows.map(|(_, flow)| FlowView { held: flow.relay.held(), ..flow.view });
+        Holdings { flows: flows.collect(), mappings: self.datagrams.mappings() }
+    }
+
     /// Serves until it is [stopped](GatewayHandle::stop), and sleeps while nothing happens.
     ///
     /// # Errors
     /// The process cannot wait for its descriptors.
     pub fn run(&mut self) -> io::Result<()> {
+        Journal::started(&self.config);
         let ended = self.serve();
         self.requests.close();
+        Journal::ended(&self.figures());
         ended
     }
 
     fn serve(&mut self) -> io::Result<()> {
         let mut events = Vec::new();
-        while !self.requests.is_stopped() {
+        while !self.requests.is_stopped() && !self.is_drained() {
             let timeout = self.sleeps_for();
             self.poller.wait(&mut events, timeout)?;
             for event in events.drain(..) {
@@ -165,20 +251,95 @@ impl Gateway {
             while let Some(request) = self.requests.next() {
                 self.answer(request);
             }
-            if self.datagrams.next_expiry().is_some() {
-                self.datagrams.expire(Instant::now());
+            self.serve_turns();
+            self.journal.look(&self.counters);
+            if let Some(due) = self.next_expiry() {
+                let now = Instant::now();
+                if due <= now {
+                    self.expire(now);
+                }
             }
         }
         Ok(())
     }
 
     /// How long nothing is to be done without an event; `None` is for ever.
-    fn sleeps_for(&self) -> Option<Duration> {
+    fn sleeps_for(&mut self) -> Option<Duration> {
         if !self.waiting.is_empty() {
             return Some(Duration::ZERO);
         }
-        let due = self.datagrams.next_expiry()?;
-        Some(due.saturating_duration_since(Instant::now()))
+        self.openings.drop_first(|slot| !is_opening(&self.flows, slot));
+        let due = self.next_expiry();
+        let expiry = due.map(|due| due.saturating_duration_since(Instant::now()));
+        let turn = self.sending.as_ref().and_then(Sending::sleeps_for);
+        [expiry, turn].into_iter().flatten().min()
+    }
+
+    /// Takes the turns under the rate that are due.
+    fn serve_turns(&mut self) {
+        for _ in 0..SERVED_AT_ONCE {
+            let Some(sending) = &mut self.sending else { return };
+            let Some(service) = sending.next() else { return };
+            match service.who {
+                Sender::Flow(key) => self.serve_flow(key, service),
+                Sender::Mapping(key) => self.datagrams.serve(key, service, sending),
+            }
+        }
+    }
+
+    /// Passes on to the host what a flow may send in its turn.
+    fn serve_flow(&mut self, key: usize, service: Service) {
+        let Some(sending) = &mut self.sending else { return };
+        let Some(flow) = self.flows.get_mut(key) else {
+            return sending.on_sent(service, 0, false);
+        };
+        let (Near::Open(near), Some(scheduled)) = (&mut flow.near, flow.scheduled) else {
+            return sending.on_sent(service, 0, false);
+        };
+        let before = flow.relay.bytes_to(flow.host);
+        let most = scheduled.segments.data_in(service.bytes);
+        let progress = flow.relay.pump_to(flow.host, &mut **near, &mut *flow.far, most);
+        let sent = (flow.relay.bytes_to(flow.host) - before) as usize;
+        let has_more = matches!(progress, Progress::HasMore);
+        sending.on_sent(service, scheduled.segments.on_wire(sent), has_more);
+        self.counters.add(|counters| &counters.bytes_out, sent as u64);
+        if !has_more {
+            self.on_progress(key, &progress);
+        }
+    }
+
+    /// When something may have to be forgotten, or the run to end.
+    fn next_expiry(&self) -> Option<Instant> {
+        let kinds = [
+            self.datagrams.next_expiry(),
+            self.crossings.next_expiry(),
+            self.echoes.next_expiry(),
+            self.dns.next_expiry(),
+            self.openings.next(),
+            self.ends,
+        ];
+        kinds.into_iter().flatten().min()
+    }
+
+    /// Forgets and gives up what was to last until now.
+    fn expire(&mut self, now: Instant) {
+        self.datagrams.expire(now, self.sending.as_mut());
+        self.crossings.expire(now);
+        self.echoes.expire(now);
+        self.dns.expire(now, &self.poller, self.datagrams.forwarder());
+        while let Some(slot) = self.openings.take(now) {
+            if is_opening(&self.flows, slot) {
+                self.fail(slot.key, &io::ErrorKind::TimedOut.into());
+            }
+        }
+    }
+
+    /// Whether the run ends, as it [was told](GatewayHandle::drain): nothing is left, or the time
+    /// is over.
+    fn is_drained(&self) -> bool {
+        self.ends.is_some_and(|ends| {
+            ends <= Instant::now() || (self.flows.is_empty() && self.datagrams.is_idle())
+        })
     }
 
     fn on_event(&mut self, event: Event) {
@@ -188,9 +349,17 @@ impl Gateway {
             Token::Dhcp => self.take_turn(Turn::Dhcp),
             Token::Published(index) => self.take_turn(Turn::Published(index)),
             Token::Mapping(slot) => self.take_turn(Turn::Mapping(slot)),
+            Token::Pings => self.take_turn(Turn::Pings),
+            Token::Echo(slot) => self.take_turn(Turn::Echo(slot)),
+            Token::Crossing(slot) => self.take_turn(Turn::Crossing(slot)),
+            Token::Query(slot) => {
+                self.dns.on_server(slot, &self.poller, self.datagrams.forwarder());
+            }
             Token::Flow(Slot { key, generation }) => {
                 // The flow may be over, and its place that of another one.
-                if self.flows.get(key).is_some_and(|flow| flow.generation == generation) {
+                let flow = self.flows.get_mut(key);
+                if let Some(flow) = flow.filter(|flow| flow.generation == generation) {
+                    flow.has_error |= event.events.contains(Events::ERR);
                     self.visit(key);
                 }
             }
@@ -203,8 +372,23 @@ impl Gateway {
             Request::Publish(publication, answer) => {
                 let _ = answer.send(self.publish(publication));
             }
+            Request::PublishSocket(socket, publication, answer) => {
+                let _ = answer.send(self.publish_socket(socket, publication));
+            }
+            Request::Cross(transport, socket, to, answer) => {
+                let _ = answer.send(self.cross(transport, socket, to));
+            }
             Request::Unpublish(id, answer) => {
                 let _ = answer.send(self.unpublish(id));
+            }
+            Request::Drain(time) => {
+                // As if there were as many as there may be.
+                (self.config.most_flows, self.config.most_mappings) = (0, 0);
+                self.echoes.refuse_new();
+                self.ends = Some(Instant::now() + time);
+            }
+            Request::Look(answer) => {
+                let _ = answer.send(self.holdings());
             }
             Request::List(answer) => {
                 let _ = answer.send(self.published());
@@ -221,10 +405,17 @@ impl Gateway {
                 }
                 return;
             }
-            Turn::Guests => self.datagrams.on_guests(&self.poller, &self.config),
+            Turn::Guests => {
+                let (poller, config, upstream) = (&*self.poller, &self.config, &*self.upstream);
+                let mut ways = Ways { poller, config, upstream, dns: &mut self.dns };
+                self.datagrams.on_guests(&mut ways, self.sending.as_mut())
+            }
             Turn::Dhcp => self.dhcp.as_mut().is_some_and(DhcpService::on_messages),
             Turn::Published(index) => self.take_published(index),
-            Turn::Mapping(slot) => self.datagrams.on_host(slot),
+            Turn::Mapping(slot) => self.datagrams.on_host(slot, self.sending.as_mut()),
+            Turn::Pings => self.echoes.on_guests(&self.poller, &self.config),
+            Turn::Echo(slot) => self.echoes.on_host(slot),
+            Turn::Crossing(slot) => self.cross_datagrams(slot),
         };
         if has_more {
             self.waiting.push_back(turn);
@@ -243,40 +434,84 @@ impl Gateway {
     /// Opens the other half of a connection that a guest wants.
     fn open(&mut self, pending: PendingConnection) {
         let (client, wanted) = (pending.peer_addr(), pending.local_addr());
-        let Some(to) = self.config.destination(wanted) else {
+        let target = self.dns.target(&self.config, wanted);
+        if matches!(target, Target::Denied) {
             self.counters.count(|counters| &counters.denied);
-            return refuse(pending, io::ErrorKind::PermissionDenied);
-        };
-        if self.flows.len() >= self.config.most_flows {
-            self.counters.count(|counters| &counters.full);
-            return pending.reset();
+            self.journal.denied(client, wanted);
+            return Refused::Prohibited.tell(pending);
         }
-        let far = match self.upstream.connect(to, client) {
+        if self.flows.len() >= self.config.most_flows {
+            return self.refuse(pending, Refused::Full);
+        }
+        let (far, to) = match target {
+            Target::To(to) => (self.upstream.connect(&to, client), to.address),
+            Target::Resolver => (self.dns.connect(&*self.upstream, client), wanted),
+            Target::Denied => (Err(io::ErrorKind::PermissionDenied.into()), wanted),
+        };
+        let far = match far {
             Ok(far) => far,
             Err(error) => {
-                self.counters.count(|counters| &counters.unreached);
-                return refuse(pending, error.kind());
+                journal::unreached(client, wanted, &error);
+                return self.refuse(pending, Refused::of(&error));
             }
         };
-        self.begin(Near::Waits(Some(pending)), far);
+        let slot = self.next_flow();
+        // Its end is told: a guest that gives up ends the other half, too.
+        if self.poller.add(&pending, Token::Flow(slot).to_bits(), GIVEN_UP).is_err() {
+            return self.refuse(pending, Refused::Full);
+        }
+        let view = FlowView { local: wanted, guest: client, far: to, held: 0 };
+        self.begin(Near::Waits(Some(pending)), far, Side::Server, view);
+    }
+
+    /// A connection could not be opened.
+    fn refuse(&self, pending: PendingConnection, why: Refused) {
+        self.counters.count(why.counter());
+        why.tell(pending);
+    }
+
+    /// The place of the flow that [`begin`](Self::begin) makes next.
+    fn next_flow(&self) -> Slot {
+        let mut generation = self.generation;
+        Slot { key: self.flows.vacant_key(), generation: generation.advance() }
     }
 
     /// Begins a flow; its far side is not open yet.
-    fn begin(&mut self, near: Near, far: Box<dyn Far>) {
+    fn begin(&mut self, near: Near, far: Box<dyn Far>, host: Side, view: FlowView) {
         let (generation, relay) = (self.generation.advance(), Relay::default());
-        let (is_waiting, is_open) = (false, false);
-        let flow = Flow { generation, is_waiting, is_open, near, far, relay };
+        let (is_waiting, is_open, has_error, scheduled) = (false, false, false, None);
+        let flow = Flow {
+            generation,
+            is_waiting,
+            is_open,
+            has_error,
+            view,
+            near,
+            far,
+            relay,
+            host,
+            scheduled,
+        };
         let key = self.flows.insert(flow);
         let entered = self.flows[key].far.enter(&self.poller, token(key, generation), CHANGES);
         if let Err(error) = entered {
-            self.fail(key, &error);
+            return self.fail(key, &error);
         }
+        let slot = Slot { key, generation };
+        if let Some(due) = self.flows[key].far.opens_until() {
+            self.openings.set(due, slot);
+        }
+        // It may be open already, without an event that says so.
+        self.visit(key);
     }
 
     /// Does what can be done for a flow.
     fn visit(&mut self, key: usize) {
         let Some(flow) = self.flows.get_mut(key) else { return };
         if !flow.is_open {
+            if flow.near.is_over() {
+                return self.give_up(key);
+            }
             match flow.far.is_open() {
                 Ok(true) => {}
                 Ok(false) => return,
@@ -288,15 +523,37 @@ impl Gateway {
         }
         let Some(flow) = self.flows.get_mut(key) else { return };
         let Near::Open(near) = &mut flow.near else { return };
-        match flow.relay.pump(&mut **near, &mut *flow.far) {
+        let (near, far) = (&mut **near, &mut *flow.far);
+        let guest = flow.host.other();
+        let before = [flow.host, guest].map(|side| flow.relay.bytes_to(side));
+        let mut progress = match (&mut self.sending, flow.scheduled) {
+            // The other direction has its turn in the schedule.
+            (Some(sending), Some(scheduled)) => {
+                sending.wake(scheduled.id);
+                flow.relay.pump_to(guest, near, far, VISIT)
+            }
+            _ => flow.relay.pump(near, far),
+        };
+        if flow.has_error && matches!(progress, Progress::Waits) {
+            progress = flow.relay.check(near, far);
+        }
+        let [out, back] = [flow.host, guest].map(|side| flow.relay.bytes_to(side));
+        self.counters.add(|counters| &counters.bytes_out, out - before[0]);
+        self.counters.add(|counters| &counters.bytes_in, back - before[1]);
+        self.on_progress(key, &progress);
+    }
+
+    fn on_progress(&mut self, key: usize, progress: &Progress) {
+        match progress {
             Progress::Waits => {}
             Progress::HasMore => {
+                let flow = &mut self.flows[key];
                 if !std::mem::replace(&mut flow.is_waiting, true) {
                     self.waiting.push_back(Turn::Flow(key));
                 }
             }
-            Progress::Finished => self.end(key, |counters| &counters.finished),
-            Progress::Lost { .. } => self.end(key, |counters| &counters.lost),
+            Progress::Finished => self.end(key, "finished", |counters| &counters.finished),
+            Progress::Lost { .. } => self.end(key, "lost", |counters| &counters.lost),
         }
     }
 
@@ -306,12 +563,31 @@ impl Gateway {
         if let Near::Waits(pending) = &mut flow.near
             && let Some(pending) = pending.take()
         {
-            let stream = pending.accept_nonblocking(SocketOptions::default())?;
-            let stream = GuestStream::new(stream)?;
-            self.poller.add(stream.stream(), token(key, flow.generation), CHANGES)?;
+            // What is pending leaves the poller, as its place becomes that of the stream.
+            self.poller.remove(&pending)?;
+            let stream = pending.accept_nonblocking(bounds::options(self.config.rate_in))?;
+            let mut stream = GuestStream::new(stream)?;
+            let token = token(key, flow.generation);
+            if let Err(error) = self.poller.add(stream.stream(), token, CHANGES) {
+                stream.reset();
+                return Err(error);
+            }
             flow.near = Near::Open(Box::new(stream));
         }
+        let flow = &mut self.flows[key];
+        if let Near::Open(near) = &mut flow.near {
+            near.frame().into_iter().for_each(|frame| flow.far.set_piece(frame));
+            flow.far.frame().into_iter().for_each(|frame| near.set_piece(frame));
+        }
         flow.is_open = true;
+        if let (Some(sending), Near::Open(near)) = (&mut self.sending, &mut flow.near) {
+            let host: &mut dyn End = match flow.host {
+                Side::Client => &mut **near,
+                Side::Server => &mut *flow.far,
+            };
+            flow.scheduled = Some(sending.insert_flow(key, host));
+        }
+        journal::opened(&flow.view);
         self.counters.count(|counters| &counters.opened);
         Ok(())
     }
@@ -319,33 +595,39 @@ impl Gateway {
     /// A flow could not be opened.
     fn fail(&mut self, key: usize, error: &io::Error) {
         let mut flow = self.flows.remove(key);
-        self.counters.count(|counters| &counters.unreached);
+        journal::unreached(flow.view.guest, flow.view.local, error);
         flow.far.reset();
+        let why = Refused::of(error);
         match flow.near {
-            Near::Waits(Some(pending)) => refuse(pending, error.kind()),
+            Near::Waits(Some(pending)) => return self.refuse(pending, why),
             // What could not be accepted was reset.
             Near::Waits(None) => {}
             Near::Open(mut near) => near.reset(),
         }
+        self.counters.count(why.counter());
     }
 
-    fn end(&mut self, key: usize, reason: fn(&Counters) -> &AtomicU64) {
+    /// The guest does not want the connection any more: the other half ends at once.
+    fn give_up(&mut self, key: usize) {
+        let mut flow = self.flows.remove(key);
+        flow.far.reset();
+        self.counters.count(|counters| &counters.given_up);
+    }
+
+    fn end(&mut self, key: usize, how: &'static str, reason: fn(&Counters) -> &AtomicU64) {
         let flow = self.flows.remove(key);
+        journal::ended(&flow.view, how, flow.relay.bytes());
+        if let (Some(sending), Some(scheduled)) = (&mut self.sending, flow.scheduled) {
+            sending.remove(scheduled.id);
+        }
         self.counters.count(reason);
-        self.counters.add_bytes(flow.relay.bytes());
     }
 }
 
-/// Refuses a connection in the way in which its other half was refused.
-fn refuse(pending: PendingConnection, why: io::ErrorKind) {
-    match why {
-        io::ErrorKind::NetworkUnreachable | io::ErrorKind::AddrNotAvailable => {
-            pending.reject(Refusal::Network);
-        }
-        io::ErrorKind::HostUnreachable | io::ErrorKind::TimedOut => pending.reject(Refusal::Host),
-        io::ErrorKind::PermissionDenied => pending.reject(Refusal::Prohibited),
-        _ => pending.reset(),
-    }
+/// Whether a flow is there, and is not open.
+fn is_opening(flows: &Slab<Flow>, slot: Slot) -> bool {
+    let flow = flows.get(slot.key);
+    flow.is_some_and(|flow| flow.generation == slot.generation && !flow.is_open)
 }
 
 fn token(key: usize, generation: Generation) -> u64 {

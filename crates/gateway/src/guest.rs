@@ -1,12 +1,17 @@
 //! Connections of the guest, as ends of a relay.
 
-use crate::relay::End;
+use crate::relay::{End, MOST_HELD};
 use crate::upstream::Far;
 use bytes::Bytes;
-use neap::{ConnectOptions, Events, Poller, Stack, TcpStream};
+use neap::{ConnectOptions, Events, Poller, SocketOptions, Stack, TcpStream};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
+
+/// Bytes of the headers of a packet, at the most: IPv6, and TCP with all options.
+const HEADERS: usize = 100;
+/// Most segments of a frame of the stack.
+const MOST_SEGMENTS: usize = 64;
 
 /// A connection of the guest in non-blocking mode.
 #[derive(Debug)]
@@ -27,9 +32,13 @@ impl GuestStream {
     ///
     /// # Errors
     /// As [`TcpStream::connect_nonblocking`].
-    pub fn connect(stack: &Stack, to: SocketAddr, from: SocketAddr) -> io::Result<Self> {
-        let mut options = ConnectOptions::default();
-        (options.local, options.transparent) = (Some(from), true);
+    pub fn connect(
+        stack: &Stack,
+        to: SocketAddr,
+        from: SocketAddr,
+        options: SocketOptions,
+    ) -> io::Result<Self> {
+        let options = ConnectOptions { local: Some(from), options, transparent: true };
         Self::new(TcpStream::connect_nonblocking(stack, to, options)?)
     }
 
@@ -52,6 +61,17 @@ impl End for GuestStream {
         self.0.shutdown(Shutdown::Write)
     }
 
+    fn frame(&self) -> Option<usize> {
+        let segment = usize::try_from(self.0.info().snd_mss).ok()?;
+        // As many segments as a packet with its headers holds.
+        let segments = (MOST_HELD - HEADERS).checked_div(segment)?.clamp(1, MOST_SEGMENTS);
+        Some(segment * segments)
+    }
+
+    fn take_error(&mut self) -> io::Result<()> {
+        self.0.take_error()?.map_or(Ok(()), Err)
+    }
+
     fn reset(&mut self) {
         // The reset is sent when the stream is dropped.
         let _ = self.0.set_linger(Some(Duration::ZERO));
@@ -60,9 +80,7 @@ impl End for GuestStream {
 
 impl Far for GuestStream {
     fn is_open(&mut self) -> io::Result<bool> {
-        if let Some(error) = self.0.take_error()? {
-            return Err(error);
-        }
+        self.take_error()?;
         Ok(self.0.peer_addr().is_ok())
     }
 

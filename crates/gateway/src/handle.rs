@@ -1,11 +1,15 @@
 //! What other threads ask of a gateway while it runs.
 
-use crate::published::{Publication, PublishedId, PublishedPort};
+use crate::inspect::Holdings;
+use crate::published::{Publication, PublishedId, PublishedPort, Transport};
 use neap::Poller;
 use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
 
 /// Requests that wait for the gateway. Whoever has one more waits until there is room.
 const MOST_WAITING: usize = 64;
@@ -24,8 +28,12 @@ pub struct GatewayHandle {
 /// A request, with the way of its answer.
 pub(crate) enum Request {
     Publish(Publication, SyncSender<io::Result<PublishedId>>),
+    PublishSocket(OwnedFd, Publication, SyncSender<io::Result<PublishedId>>),
+    Cross(Transport, OwnedFd, SocketAddr, SyncSender<io::Result<PublishedId>>),
     Unpublish(PublishedId, SyncSender<io::Result<()>>),
     List(SyncSender<Vec<PublishedPort>>),
+    Look(SyncSender<Holdings>),
+    Drain(Duration),
 }
 
 /// The gateway's end of its handles.
@@ -69,12 +77,52 @@ impl GatewayHandle {
         self.poller.notify();
     }
 
+    /// Ends the run when no flow is left, and after `time` at the latest. New connections, mappings
+    /// and identifiers are refused until then, and counted as those beyond the bounds are.
+    ///
+    /// # Errors
+    /// `BrokenPipe` if the run has ended.
+    pub fn drain(&self, time: Duration) -> io::Result<()> {
+        let sent = self.requests.send(Request::Drain(time));
+        sent.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+        self.poller.notify();
+        Ok(())
+    }
+
     /// Publishes a port, see [`Gateway::publish`](crate::Gateway::publish).
     ///
     /// # Errors
     /// As [`Gateway::publish`](crate::Gateway::publish); `BrokenPipe` if the run has ended.
     pub fn publish(&self, publication: Publication) -> io::Result<PublishedId> {
         self.ask(|answer| Request::Publish(publication, answer))?
+    }
+
+    /// Publishes a port with a socket that is bound, see
+    /// [`Gateway::publish_socket`](crate::Gateway::publish_socket).
+    ///
+    /// # Errors
+    /// As [`Gateway::publish_socket`](crate::Gateway::publish_socket); `BrokenPipe` if the run has
+    /// ended.
+    pub fn publish_socket(
+        &self,
+        socket: OwnedFd,
+        publication: Publication,
+    ) -> io::Result<PublishedId> {
+        self.ask(|answer| Request::PublishSocket(socket, publication, answer))?
+    }
+
+    /// Joins a socket of another namespace with a server of this one, see
+    /// [`Gateway::cross`](crate::Gateway::cross).
+    ///
+    /// # Errors
+    /// As [`Gateway::cross`](crate::Gateway::cross); `BrokenPipe` if the run has ended.
+    pub fn cross(
+        &self,
+        transport: Transport,
+        socket: OwnedFd,
+        to: SocketAddr,
+    ) -> io::Result<PublishedId> {
+        self.ask(|answer| Request::Cross(transport, socket, to, answer))?
     }
 
     /// Closes a published port, see [`Gateway::unpublish`](crate::Gateway::unpublish).
@@ -91,6 +139,14 @@ impl GatewayHandle {
     /// `BrokenPipe` if the run has ended.
     pub fn published(&self) -> io::Result<Vec<PublishedPort>> {
         self.ask(Request::List)
+    }
+
+    /// What the gateway holds; `None` if it does not answer within `patience`, or too many ask.
+    pub(crate) fn look(&self, patience: Duration) -> Option<Holdings> {
+        let (answer, answered) = sync_channel(1);
+        self.requests.try_send(Request::Look(answer)).ok()?;
+        self.poller.notify();
+        answered.recv_timeout(patience).ok()
     }
 
     fn ask<T>(&self, request: impl FnOnce(SyncSender<T>) -> Request) -> io::Result<T> {

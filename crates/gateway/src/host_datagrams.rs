@@ -1,21 +1,26 @@
 //! A UDP socket of the host, with super-datagrams in both directions and the errors of ICMP.
 
+use crate::host_errors::{self, Manner, Undelivered, socket_addr};
+use crate::outbound::Outbound;
 use bytes::Bytes;
 use neap::Refusal;
 use nix::errno::Errno;
-use nix::sys::socket::sockopt::{Ipv4RecvErr, Ipv6RecvErr, UdpGroSegment};
+use nix::sys::socket::sockopt::UdpGroSegment;
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt,
 };
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Most bytes of a call: those of the largest UDP datagram over IPv4.
-pub(crate) const MOST_BYTES: usize = 65_507;
+pub const MOST_BYTES: usize = 65_507;
 /// Most datagrams of a call (`UDP_MAX_SEGMENTS`).
-pub(crate) const MOST_SEGMENTS: usize = 64;
+pub const MOST_SEGMENTS: usize = 64;
+
+/// Bytes of datagrams that wait for the gateway, which may have other work for some milliseconds.
+const RECEIVE_BUFFER: usize = 4 << 20;
 
 /// A socket that sends to and receives from everybody.
 #[derive(Debug)]
@@ -23,20 +28,29 @@ pub(crate) struct HostDatagrams {
     socket: UdpSocket,
     /// The way out cannot cut super-datagrams.
     is_plain: bool,
+    is_v6: bool,
+    manner: Option<Manner>,
 }
 
 /// Datagrams of one sender that were received together.
 #[derive(Debug)]
-pub(crate) struct Arrived {
-    pub(crate) from: SocketAddr,
+pub struct Arrived {
+    /// Who sent them.
+    pub from: SocketAddr,
     data: Bytes,
     /// Length of each but the last, which may be shorter.
     segment: usize,
 }
 
 impl Arrived {
+    /// One datagram.
+    pub fn one(from: SocketAddr, data: Bytes) -> Self {
+        let segment = data.len().max(1);
+        Self { from, data, segment }
+    }
+
     /// The datagrams. They share memory.
-    pub(crate) fn datagrams(&self) -> impl Iterator<Item = Bytes> + '_ {
+    pub fn datagrams(&self) -> impl Iterator<Item = Bytes> + '_ {
         // An empty datagram is one, too.
         let count = self.data.len().div_ceil(self.segment).max(1);
         (0..count).map(move |index| {
@@ -46,33 +60,62 @@ impl Arrived {
     }
 }
 
-/// A datagram of ours that could not be delivered, as ICMP says.
-#[derive(Debug)]
-pub(crate) struct Undelivered {
-    pub(crate) to: SocketAddr,
-    /// Its beginning.
-    pub(crate) data: Bytes,
-    pub(crate) why: Refusal,
+/// What became of datagrams that were to be sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// How many were taken.
+    pub count: usize,
+    /// Why a guest is to be told that it did not take one. What is in the error queue is not told
+    /// here.
+    pub why: Option<Refusal>,
+    /// Whether one was longer than the way takes. The error queue says how long it may be, and
+    /// not to which port it went.
+    pub is_too_long: bool,
+}
+
+impl Sent {
+    fn failed(errno: Errno) -> Self {
+        Self { count: 0, why: refusal(errno), is_too_long: errno == Errno::EMSGSIZE }
+    }
 }
 
 impl HostDatagrams {
     /// A socket with an address and port of the host, which the kernel chooses where they are
     /// unspecified.
     pub(crate) fn bind(local: SocketAddr) -> io::Result<Self> {
+        Self::bind_with(local, &Outbound::default())
+    }
+
+    /// A socket for destinations of the family of `like`, from which flows leave in this way.
+    pub(crate) fn open(like: SocketAddr, outbound: &Outbound) -> io::Result<Self> {
+        Self::bind_with(outbound.from(like), outbound)
+    }
+
+    fn bind_with(local: SocketAddr, outbound: &Outbound) -> io::Result<Self> {
         let is_v6 = local.is_ipv6();
         let kind = Type::DGRAM.nonblocking().cloexec();
         let socket = Socket::new_raw(Domain::for_address(local), kind, Some(Protocol::UDP))?;
         if is_v6 {
             socket.set_only_v6(true)?;
         }
+        outbound.apply(&socket)?;
         socket.bind(&local.into())?;
+        Self::adopt(socket.into())
+    }
+
+    /// A socket that is bound already.
+    ///
+    /// # Errors
+    /// It is no UDP socket.
+    pub(crate) fn adopt(socket: OwnedFd) -> io::Result<Self> {
+        let socket = UdpSocket::from(socket);
+        socket.set_nonblocking(true)?;
+        // The host gives as much as `net.core.rmem_max` allows.
+        SockRef::from(&socket).set_recv_buffer_size(RECEIVE_BUFFER)?;
         setsockopt(&socket, UdpGroSegment, &true)?;
-        if is_v6 {
-            setsockopt(&socket, Ipv6RecvErr, &true)?;
-        } else {
-            setsockopt(&socket, Ipv4RecvErr, &true)?;
-        }
-        Ok(Self { socket: socket.into(), is_plain: false })
+        let is_v6 = socket.local_addr()?.is_ipv6();
+        host_errors::ask(&socket, is_v6)?;
+        Ok(Self { socket, is_plain: false, is_v6, manner: None })
     }
 
     /// The address and port of the host.
@@ -81,8 +124,11 @@ impl HostDatagrams {
     }
 
     /// Sends datagrams of one length, of which the last may be shorter; at most [`MOST_SEGMENTS`]
-    /// with [`MOST_BYTES`]. Returns how many the kernel took.
-    pub(crate) fn send(&mut self, datagrams: &[Bytes], to: SocketAddr) -> usize {
+    /// with [`MOST_BYTES`].
+    pub(crate) fn send(&mut self, datagrams: &[Bytes], to: SocketAddr, manner: Manner) -> Sent {
+        if manner.apply(&mut self.manner, &self.socket, self.is_v6).is_err() {
+            return Sent::default();
+        }
         let address = SockaddrStorage::from(to);
         let segment = datagrams.first().map_or(0, Bytes::len);
         if datagrams.len() > 1 && !self.is_plain {
@@ -90,14 +136,22 @@ impl HostDatagrams {
             let size = u16::try_from(segment).unwrap_or(u16::MAX);
             let control = [ControlMessage::UdpGsoSegments(&size)];
             match self.try_send(&parts, &control, &address) {
-                Ok(()) => return datagrams.len(),
-                // The way out cannot, or a datagram is longer than what it takes in one piece.
-                Err(Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE) => self.is_plain = true,
-                Err(_) => return 0,
+                Ok(()) => return Sent { count: datagrams.len(), ..Sent::default() },
+                // The way out cannot.
+                Err(Errno::EIO) => self.is_plain = true,
+                // Datagrams are longer than what it takes in one piece.
+                Err(Errno::EINVAL | Errno::EMSGSIZE) => {}
+                Err(errno) => return Sent::failed(errno),
             }
         }
-        let one = |data: &Bytes| self.try_send(&[IoSlice::new(data)], &[], &address);
-        datagrams.iter().filter(|data| one(data).is_ok()).count()
+        let mut sent = Sent::default();
+        for data in datagrams {
+            match self.try_send(&[IoSlice::new(data)], &[], &address) {
+                Ok(()) => sent.count += 1,
+                Err(errno) => sent = Sent { count: sent.count, ..Sent::failed(errno) },
+            }
+        }
+        sent
     }
 
     /// An error that is pending is of an earlier datagram: the call is made again.
@@ -110,8 +164,9 @@ impl HostDatagrams {
         let call =
             || sendmsg(self.socket.as_raw_fd(), parts, control, MsgFlags::MSG_NOSIGNAL, Some(to));
         match call() {
-            Err(Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::ENETUNREACH) => call(),
-            result => result,
+            Ok(count) => Ok(count),
+            Err(Errno::EAGAIN) => Err(Errno::EAGAIN),
+            Err(_) => call(),
         }
         .map(drop)
     }
@@ -140,27 +195,7 @@ impl HostDatagrams {
     /// The next of the datagrams that could not be delivered, by way of `buffer`. Errors of which a
     /// guest is not to be told are passed over.
     pub(crate) fn undelivered(&self, buffer: &mut [u8]) -> Option<Undelivered> {
-        loop {
-            let mut control = vec![0; 512];
-            let parts = &mut [IoSliceMut::new(buffer)];
-            let (descriptor, flags) = (self.socket.as_raw_fd(), MsgFlags::MSG_ERRQUEUE);
-            let received =
-                recvmsg::<SockaddrStorage>(descriptor, parts, Some(&mut control), flags).ok()?;
-            let count = received.bytes;
-            let to = received.address.and_then(socket_addr);
-            let why = received.cmsgs().ok()?.find_map(|message| match message {
-                ControlMessageOwned::Ipv4RecvErr(error, _) => refusal(error.ee_errno),
-                ControlMessageOwned::Ipv6RecvErr(error, _) => refusal(error.ee_errno),
-                _ => None,
-            });
-            if let (Some(to), Some(why)) = (to, why) {
-                return Some(Undelivered {
-                    to,
-                    data: Bytes::copy_from_slice(&buffer[..count]),
-                    why,
-                });
-            }
-        }
+        host_errors::take(&self.socket, buffer)
     }
 }
 
@@ -170,25 +205,22 @@ impl AsFd for HostDatagrams {
     }
 }
 
-/// What the error of the kernel (`icmp_err_convert`) is for a guest.
-fn refusal(errno: u32) -> Option<Refusal> {
-    match Errno::from_raw(i32::try_from(errno).ok()?) {
-        Errno::ECONNREFUSED => Some(Refusal::Port),
+/// What an error of `sendto(2)` is for a guest.
+fn refusal(errno: Errno) -> Option<Refusal> {
+    match errno {
         Errno::ENETUNREACH => Some(Refusal::Network),
         Errno::EHOSTUNREACH => Some(Refusal::Host),
-        Errno::EACCES => Some(Refusal::Prohibited),
+        Errno::EACCES | Errno::EPERM => Some(Refusal::Prohibited),
         _ => None,
     }
-}
-
-fn socket_addr(address: SockaddrStorage) -> Option<SocketAddr> {
-    let v4 = address.as_sockaddr_in().map(|v4| SocketAddr::V4((*v4).into()));
-    v4.or_else(|| address.as_sockaddr_in6().map(|v6| SocketAddr::V6((*v6).into())))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use neap::IcmpErrorKind;
+
+    const MANNER: Manner = Manner { hop_limit: 64, dont_fragment: true };
     use std::net::Ipv4Addr;
 
     fn pair() -> (HostDatagrams, HostDatagrams, SocketAddr) {
@@ -203,8 +235,8 @@ mod tests {
     fn datagrams_keep_their_boundaries() {
         let (mut a, b, to) = pair();
         let sent = [vec![1; 1000], vec![2; 1000], vec![3; 400]].map(Bytes::from);
-        assert_eq!(a.send(&sent, to), 3);
-        assert_eq!(a.send(&[Bytes::new()], to), 1);
+        assert_eq!(a.send(&sent, to, MANNER).count, 3);
+        assert_eq!(a.send(&[Bytes::new()], to, MANNER).count, 1);
         let (mut got, mut buffer) = (Vec::new(), vec![0; MOST_BYTES]);
         while let Ok(arrived) = b.receive(&mut buffer) {
             assert_eq!(arrived.from.ip(), to.ip());
@@ -217,14 +249,15 @@ mod tests {
     fn a_closed_port_is_told() {
         let (mut a, b, to) = pair();
         drop(b);
-        assert_eq!(a.send(&[Bytes::from_static(b"anybody?")], to), 1);
+        assert_eq!(a.send(&[Bytes::from_static(b"anybody?")], to, MANNER).count, 1);
         let mut buffer = vec![0; MOST_BYTES];
         let error = a.receive(&mut buffer).expect_err("nobody answers");
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
         let undelivered = a.undelivered(&mut buffer).expect("a record");
         assert_eq!(undelivered.to, to);
         assert_eq!(&undelivered.data[..], b"anybody?");
-        assert_eq!(undelivered.why, Refusal::Port);
+        assert_eq!(undelivered.kind, IcmpErrorKind::Unreachable { code: 3 });
+        assert_eq!(undelivered.offender, Some(to.ip()));
         assert!(a.undelivered(&mut buffer).is_none());
     }
 }

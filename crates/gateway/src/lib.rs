@@ -1,32 +1,55 @@
 //! A gateway from a TUN or TAP to the sockets of the host, without privileges of its own.
 #![forbid(unsafe_code)]
 
+mod bounds;
 mod clients;
 mod config;
 mod counters;
+mod crossings;
 mod datagrams;
+mod deadlines;
+mod destination;
 mod dhcp;
 mod dhcp_service;
+pub mod dns;
+mod echo;
 mod engine;
 pub mod guest;
+mod guest_rate;
 mod handle;
 pub mod host;
 mod host_datagrams;
+mod host_echo;
+mod host_errors;
+mod inspect;
+mod journal;
 mod outbound;
+mod pieces;
 mod policy;
+pub mod proxy;
 mod published;
+mod refused;
 mod relay;
 mod resolver;
+mod schedule;
+mod sending;
 mod token;
+mod translated;
 mod upstream;
+mod waiting_datagrams;
 
 pub use config::{GatewayConfig, Translation};
 pub use counters::Figures;
+pub use destination::Destination;
 pub use dhcp::{DhcpAnswer, DhcpConfig, DhcpError, DhcpServer};
 pub use engine::Gateway;
 pub use handle::GatewayHandle;
-pub use outbound::{DirectFrom, Outbound};
+pub use host_datagrams::{Arrived, MOST_BYTES, MOST_SEGMENTS, Sent};
+pub use host_errors::{Manner, Undelivered};
+pub use inspect::{FlowView, Holdings, Inspector};
+pub use outbound::Outbound;
 pub use policy::Policy;
 pub use published::{Publication, PublishedId, PublishedPort, Transport};
-pub use relay::{End, MOST_HELD, Progress, Relay, Side};
-pub use upstream::{Direct, Far, Upstream};
+pub use relay::{End, MOST_HELD, Progress, Relay, Segments, Side};
+pub use resolver::Resolver;
+pub use upstream::{Direct, DirectFrom, Far, FarDatagrams, Upstream};

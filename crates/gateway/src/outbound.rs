@@ -1,16 +1,21 @@
-//! Addresses of the host from which flows leave.
+//! How flows leave the host: addresses, interface and mark of its sockets.
 
-use crate::upstream::{Far, Upstream, connect};
+use socket2::Socket;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Addresses of the host from which flows leave; `None` is the one that the route prefers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How flows leave the host. `None` leaves it to the host's routes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outbound {
-    /// Of flows of IPv4.
+    /// Address of flows of IPv4.
     pub v4: Option<Ipv4Addr>,
-    /// Of flows of IPv6.
+    /// Address of flows of IPv6.
     pub v6: Option<Ipv6Addr>,
+    /// Interface by which packets leave and arrive (`SO_BINDTODEVICE`), whatever the routes say.
+    pub interface: Option<String>,
+    /// Mark of packets (`SO_MARK`), by which rules choose a routing table. It needs
+    /// `CAP_NET_ADMIN` or `CAP_NET_RAW`.
+    pub mark: Option<u32>,
 }
 
 impl Outbound {
@@ -22,16 +27,27 @@ impl Outbound {
         };
         SocketAddr::new(from, 0)
     }
-}
 
-/// The host's kernel: flows are its connections, from these addresses.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct DirectFrom(pub Outbound);
+    /// Gives a socket the interface and the mark.
+    ///
+    /// # Errors
+    /// The kernel knows no such interface (`ENODEV`), or the process lacks the right to set the
+    /// mark (`EPERM`).
+    pub fn apply(&self, socket: &Socket) -> io::Result<()> {
+        if let Some(interface) = &self.interface {
+            socket.bind_device(Some(interface.as_bytes()))?;
+        }
+        if let Some(mark) = self.mark {
+            socket.set_mark(mark)?;
+        }
+        Ok(())
+    }
 
-impl Upstream for DirectFrom {
-    fn connect(&self, to: SocketAddr, _: SocketAddr) -> io::Result<Box<dyn Far>> {
-        let from = Some(self.0.from(to)).filter(|from| !from.ip().is_unspecified());
-        connect(to, from)
+    /// What holds for flows to one address: the host's own loopback addresses are behind no
+    /// interface, and reached from no address of one.
+    #[must_use]
+    pub fn towards(&self, to: IpAddr) -> Self {
+        if to.is_loopback() { Self::default() } else { self.clone() }
     }
 }
 
@@ -42,7 +58,7 @@ mod tests {
     #[test]
     fn the_family_of_the_destination_decides() {
         let v4 = Ipv4Addr::new(192, 0, 2, 1);
-        let outbound = Outbound { v4: Some(v4), v6: None };
+        let outbound = Outbound { v4: Some(v4), ..Outbound::default() };
         let from = |to: &str| outbound.from(to.parse().expect("an address")).ip();
         assert_eq!(from("198.51.100.1:80"), IpAddr::V4(v4));
         assert_eq!(from("[2001:db8::1]:80"), IpAddr::V6(Ipv6Addr::UNSPECIFIED));

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Connections that wait for the gateway.
 const BACKLOG: i32 = 4096;
@@ -75,6 +75,7 @@ pub struct PublishedPort {
 pub(crate) enum Place {
     Listener(usize),
     Mapping(Slot),
+    Crossing(Slot),
 }
 
 /// All published ports, and the sockets of those that take connections.
@@ -135,9 +136,30 @@ impl PublishedPorts {
 pub(crate) struct Listener {
     socket: Socket,
     publication: Publication,
+    is_crossing: bool,
 }
 
 impl Listener {
+    /// One that somebody else has bound.
+    ///
+    /// # Errors
+    /// It is no socket, or cannot listen.
+    pub(crate) fn adopt(
+        socket: OwnedFd,
+        publication: Publication,
+        is_crossing: bool,
+    ) -> io::Result<Self> {
+        let socket = Socket::from(socket);
+        socket.set_nonblocking(true)?;
+        socket.listen(BACKLOG)?;
+        Ok(Self { socket, publication, is_crossing })
+    }
+
+    /// Whether its connections go to an address of the host instead of a guest.
+    pub(crate) fn is_crossing(&self) -> bool {
+        self.is_crossing
+    }
+
     pub(crate) fn open(publication: Publication) -> io::Result<Self> {
         let port = publication.port;
         let kind = Type::STREAM.nonblocking().cloexec();
@@ -149,7 +171,8 @@ impl Listener {
         socket.bind(&port.into())?;
         socket.listen(BACKLOG)?;
         let bound = socket.local_addr()?.as_socket().unwrap_or(port);
-        Ok(Self { socket, publication: Publication { port: bound, ..publication } })
+        let publication = Publication { port: bound, ..publication };
+        Ok(Self { socket, publication, is_crossing: false })
     }
 
     /// A connection, and the address that the guest is to see.

@@ -7,14 +7,14 @@
 //! Cost: a relay holds what one [`End::receive`] returned, at most [`MOST_HELD`] bytes in each
 //! direction, and only while the other end has no room for it.
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use std::io;
 
 /// Most bytes that [`End::receive`] returns at once.
 pub const MOST_HELD: usize = 64 << 10;
 
 /// Bytes that one visit moves in one direction, so that other flows have their turn.
-const VISIT: usize = 512 << 10;
+pub(crate) const VISIT: usize = 512 << 10;
 
 /// One side of a relayed connection, which never waits.
 pub trait End {
@@ -36,8 +36,65 @@ pub trait End {
     /// Why the connection is lost.
     fn finish(&mut self) -> io::Result<()>;
 
+    /// Bytes that the connection sends in one frame, if that is known.
+    fn frame(&self) -> Option<usize> {
+        None
+    }
+
+    /// Sets most bytes that [`receive`](Self::receive) returns: a frame of the other end, so that
+    /// none is followed by a small rest.
+    fn set_piece(&mut self, _bytes: usize) {}
+
+    /// Says why the connection is lost, if it is (`SO_ERROR`). It is asked of an end whose stream
+    /// has ended, and which therefore has no other call left that would tell. An end whose bytes
+    /// cannot be lost behind its own end has nothing to say.
+    ///
+    /// # Errors
+    /// Why the connection is lost.
+    fn take_error(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Ends the connection with a reset, and forgets what was not sent.
     fn reset(&mut self);
+
+    /// The segments that it sends, for an estimate of their headers.
+    fn segments(&self) -> Segments {
+        Segments::default()
+    }
+
+    /// Takes at most about so many bytes that cannot be sent yet; [`send`](Self::send) then has no
+    /// room.
+    fn limit_unsent(&mut self, _bytes: usize) {}
+}
+
+/// The segments of a connection: what an [`End`] that sends `n` bytes has on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segments {
+    /// Bytes of data in a full one.
+    pub data: usize,
+    /// Bytes of its headers: IP, and TCP with its options.
+    pub headers: usize,
+}
+
+impl Default for Segments {
+    /// Segments with time stamps over IPv4 on an Ethernet.
+    fn default() -> Self {
+        Self { data: 1448, headers: 52 }
+    }
+}
+
+impl Segments {
+    /// Bytes on the wire of so many bytes of data.
+    pub fn on_wire(self, data: usize) -> usize {
+        data + data.div_ceil(self.data.max(1)) * self.headers
+    }
+
+    /// Bytes of data that are so many on the wire: full segments, at least one.
+    pub fn data_in(self, on_wire: usize) -> usize {
+        let data = self.data.max(1);
+        on_wire.div_ceil(data + self.headers).max(1) * data
+    }
 }
 
 /// One side of a relay.
@@ -47,6 +104,15 @@ pub enum Side {
     Client,
     /// The side that the connection was opened to.
     Server,
+}
+
+impl Side {
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
 }
 
 /// One direction of a relay.
@@ -90,22 +156,37 @@ enum Stop {
 }
 
 impl Direction {
-    fn pump(&mut self, source: &mut dyn End, sink: &mut dyn End) -> Stop {
-        let mut budget = VISIT;
+    /// Sends at most `most` of the held bytes.
+    fn send_held(&mut self, sink: &mut dyn End, most: usize) -> io::Result<()> {
+        if self.held.len() <= most {
+            return sink.send(&mut self.held);
+        }
+        let mut part = self.held.slice(..most);
+        let result = sink.send(&mut part);
+        self.held.advance(most - part.len());
+        result
+    }
+
+    /// Passes on at most `budget` bytes.
+    fn pump(&mut self, source: &mut dyn End, sink: &mut dyn End, mut budget: usize) -> Stop {
         if self.is_closed {
             return Stop::Closed;
         }
         loop {
             while !self.held.is_empty() {
+                if budget == 0 {
+                    return Stop::HasMore;
+                }
                 let before = self.held.len();
-                match sink.send(&mut self.held) {
+                let result = self.send_held(sink, budget);
+                let sent = before - self.held.len();
+                self.bytes += sent as u64;
+                budget -= sent;
+                match result {
                     Ok(()) => {}
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Stop::Waits,
                     Err(error) => return Stop::SinkLost(error),
                 }
-                let sent = before - self.held.len();
-                self.bytes += sent as u64;
-                budget = budget.saturating_sub(sent);
             }
             // Keeps no memory of what was sent.
             self.held = Bytes::new();
@@ -142,25 +223,73 @@ impl Relay {
     /// After [`Progress::Finished`] and [`Progress::Lost`] the relay is over, and both ends are to
     /// be dropped.
     pub fn pump(&mut self, client: &mut dyn End, server: &mut dyn End) -> Progress {
-        let lost = |side, error, other: &mut dyn End| {
-            other.reset();
-            Progress::Lost { side, error }
-        };
-        let there = match self.to_server.pump(client, server) {
-            Stop::SourceLost(error) => return lost(Side::Client, error, server),
-            Stop::SinkLost(error) => return lost(Side::Server, error, client),
-            stop => stop,
-        };
-        let back = match self.to_client.pump(server, client) {
-            Stop::SourceLost(error) => return lost(Side::Server, error, client),
-            Stop::SinkLost(error) => return lost(Side::Client, error, server),
-            stop => stop,
-        };
-        match (there, back) {
-            (Stop::Closed, Stop::Closed) => Progress::Finished,
-            (Stop::HasMore, _) | (_, Stop::HasMore) => Progress::HasMore,
-            _ => Progress::Waits,
+        let there = self.pump_to(Side::Server, client, server, VISIT);
+        if matches!(there, Progress::Lost { .. }) {
+            return there;
         }
+        match self.pump_to(Side::Client, client, server, VISIT) {
+            Progress::Waits => there,
+            back => back,
+        }
+    }
+
+    /// Moves at most `most` bytes to one side. [`Progress::HasMore`] and [`Progress::Waits`] are
+    /// about this direction.
+    pub fn pump_to(
+        &mut self,
+        to: Side,
+        client: &mut dyn End,
+        server: &mut dyn End,
+        most: usize,
+    ) -> Progress {
+        let stop = match to {
+            Side::Server => self.to_server.pump(client, server, most),
+            Side::Client => self.to_client.pump(server, client, most),
+        };
+        let (side, error) = match stop {
+            Stop::HasMore => return Progress::HasMore,
+            Stop::Closed if self.to_server.is_closed && self.to_client.is_closed => {
+                return Progress::Finished;
+            }
+            Stop::Waits | Stop::Closed => return Progress::Waits,
+            Stop::SourceLost(error) => (to.other(), error),
+            Stop::SinkLost(error) => (to, error),
+        };
+        match side {
+            Side::Client => server.reset(),
+            Side::Server => client.reset(),
+        }
+        Progress::Lost { side, error }
+    }
+
+    pub(crate) fn bytes_to(&self, side: Side) -> u64 {
+        match side {
+            Side::Client => self.to_client.bytes,
+            Side::Server => self.to_server.bytes,
+        }
+    }
+
+    /// Bytes that one side has given and the other has not taken.
+    pub fn held(&self) -> usize {
+        self.to_server.held.len() + self.to_client.held.len()
+    }
+
+    /// Looks for the loss of a side that has ended its stream: what was sent to it may not have
+    /// arrived. Call it when a side has an error and [`pump`](Self::pump) waits.
+    pub fn check(&mut self, client: &mut dyn End, server: &mut dyn End) -> Progress {
+        if self.to_server.has_ended
+            && let Err(error) = client.take_error()
+        {
+            server.reset();
+            return Progress::Lost { side: Side::Client, error };
+        }
+        if self.to_client.has_ended
+            && let Err(error) = server.take_error()
+        {
+            client.reset();
+            return Progress::Lost { side: Side::Server, error };
+        }
+        Progress::Waits
     }
 
     /// Bytes passed to the server, and bytes passed to the client.
@@ -216,6 +345,9 @@ mod tests {
             assert!(!self.is_finished, "the end is passed on once");
             self.is_finished = true;
             Ok(())
+        }
+        fn take_error(&mut self) -> io::Result<()> {
+            self.check()
         }
         fn reset(&mut self) {
             self.is_reset = true;
@@ -290,6 +422,52 @@ mod tests {
         assert!(matches!(relay.pump(&mut client, &mut server), Progress::Waits));
         server.is_lost = true;
         let progress = relay.pump(&mut client, &mut server);
+        assert!(matches!(progress, Progress::Lost { side: Side::Server, .. }), "{progress:?}");
+        assert!(client.is_reset);
+    }
+
+    #[test]
+    fn a_visit_moves_what_it_may_and_in_one_direction() {
+        let (mut client, mut server) = ends();
+        client.incoming.push_back(Bytes::from_static(b"abcdefgh"));
+        server.incoming.push_back(Bytes::from_static(b"answer"));
+        client.has_ended = true;
+        let mut relay = Relay::default();
+        let mut visit =
+            |most, server: &mut Fake| relay.pump_to(Side::Server, &mut client, server, most);
+        for sent in ["abc", "abcdef"] {
+            assert!(matches!(visit(3, &mut server), Progress::HasMore));
+            assert_eq!(server.taken, sent.as_bytes());
+        }
+        assert!(!server.is_finished, "the end comes after the last bytes");
+        assert!(matches!(visit(3, &mut server), Progress::Waits));
+        assert!(server.is_finished && server.taken == b"abcdefgh");
+        assert!(client.taken.is_empty(), "the other direction has not moved");
+    }
+
+    #[test]
+    fn headers_are_those_of_full_segments_and_a_last_one() {
+        let segments = Segments { data: 1448, headers: 52 };
+        assert_eq!([0, 1, 1448, 1449].map(|data| segments.on_wire(data)), [0, 53, 1500, 1553]);
+        assert_eq!(
+            [1, 1500, 1501, 4750].map(|wire| segments.data_in(wire)),
+            [1448, 1448, 2896, 5792]
+        );
+        assert_eq!(Segments { data: 0, headers: 52 }.data_in(100), 2, "nothing is divided by zero");
+    }
+
+    #[test]
+    fn a_reset_behind_the_end_of_a_stream_passes_to_the_other_side() {
+        let (mut client, mut server) = ends();
+        client.incoming.push_back(Bytes::from_static(b"may not have arrived"));
+        server.has_ended = true;
+        let mut relay = Relay::default();
+        assert!(matches!(relay.pump(&mut client, &mut server), Progress::Waits));
+        assert!(matches!(relay.check(&mut client, &mut server), Progress::Waits));
+        server.is_lost = true;
+        // Nothing is to be sent, so no other call would tell.
+        assert!(matches!(relay.pump(&mut client, &mut server), Progress::Waits));
+        let progress = relay.check(&mut client, &mut server);
         assert!(matches!(progress, Progress::Lost { side: Side::Server, .. }), "{progress:?}");
         assert!(client.is_reset);
     }

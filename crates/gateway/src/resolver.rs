@@ -1,36 +1,20 @@
-//! The resolver that the host uses.
+//! Who answers the questions of guests.
 
-use resolv_conf::{Config, ScopedIp};
-use std::fs;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
-/// What names the resolvers of the host.
-const FILE: &str = "/etc/resolv.conf";
-
-/// The first resolver of the host. Cost: the file is read, so that a file that was replaced acts at
-/// once.
-pub(crate) fn first() -> Option<IpAddr> {
-    first_of(&fs::read(FILE).ok()?)
-}
-
-fn first_of(text: &[u8]) -> Option<IpAddr> {
-    let config = Config::parse(text).ok()?;
-    config.nameservers.first().map(|server| match server {
-        ScopedIp::V4(v4) => IpAddr::V4(*v4),
-        ScopedIp::V6(v6, _) => IpAddr::V6(*v6),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_nameserver_counts() {
-        let text = b"# mine\nsearch example.org\nnameserver 127.0.0.53\nnameserver 192.0.2.1\n";
-        assert_eq!(first_of(text), Some("127.0.0.53".parse().expect("an address")));
-        assert_eq!(first_of(b"nameserver ::1\n"), Some("::1".parse().expect("an address")));
-        assert_eq!(first_of(b"search example.org\n"), None);
-        assert_eq!(first_of(b"nameserver nowhere\n"), None);
-    }
+/// Who answers the questions of guests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Resolver {
+    /// The resolvers of the host: each `nameserver` of `/etc/resolv.conf`, which is read again
+    /// when it has changed. They are asked by the host itself, beside the upstream.
+    #[default]
+    Host,
+    /// This one, asked by the host itself, beside the upstream.
+    Server(SocketAddr),
+    /// This one, asked over TCP by way of the upstream.
+    Through(SocketAddr),
+    /// The gateway itself, with addresses of 198.18.0.0/15 that stand for names. What is sent to
+    /// them goes to the upstream by name. Nothing else is asked.
+    Names,
 }

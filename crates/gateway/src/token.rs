@@ -5,11 +5,17 @@ pub(crate) const MOST_PUBLISHED: usize = 1 << 16;
 
 const NEW: u64 = u64::MAX;
 const GUESTS: u64 = u64::MAX - 1;
-const DHCP: u64 = u64::MAX - 2;
+const PINGS: u64 = u64::MAX - 2;
+const DHCP: u64 = u64::MAX - 3;
 /// Tokens of published ports begin here.
 const PUBLISHED: u64 = DHCP - MOST_PUBLISHED as u64;
-/// Tokens of mappings have this bit, those of flows do not.
-const MAPPING: u64 = 1 << 63;
+/// The kind of what has a slot is in the bits from this on.
+const KIND: u32 = 60;
+const FLOW: u64 = 0;
+const MAPPING: u64 = 1;
+const ECHO: u64 = 2;
+const CROSSING: u64 = 3;
+const QUERY: u64 = 4;
 
 /// What an event is about. A poller holds it as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,11 +24,19 @@ pub(crate) enum Token {
     New,
     /// Datagrams of guests.
     Guests,
+    /// ICMP messages of guests.
+    Pings,
     /// DHCP messages of guests.
     Dhcp,
     /// Connections to a published port.
     Published(usize),
     Mapping(Slot),
+    /// A ping socket.
+    Echo(Slot),
+    /// Datagrams between namespaces.
+    Crossing(Slot),
+    /// A question on its way to a resolver.
+    Query(Slot),
     Flow(Slot),
 }
 
@@ -33,15 +47,15 @@ pub(crate) struct Slot {
     pub(crate) generation: Generation,
 }
 
-/// A number of 30 bits that few others have had before.
+/// A number of 28 bits that few others have had before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Generation(u32);
 
 impl Generation {
     /// Goes on to the next one, and returns it.
     pub(crate) fn advance(&mut self) -> Self {
-        // One bit less than there are: no mapping has the token of a published port.
-        self.0 = (self.0 + 1) & (u32::MAX >> 2);
+        // The bits above tell kinds apart.
+        self.0 = (self.0 + 1) & (u32::MAX >> 4);
         *self
     }
 }
@@ -62,10 +76,14 @@ impl Token {
         match self {
             Self::New => NEW,
             Self::Guests => GUESTS,
+            Self::Pings => PINGS,
             Self::Dhcp => DHCP,
             Self::Published(index) => PUBLISHED + index as u64,
-            Self::Mapping(slot) => MAPPING | slot.to_bits(),
-            Self::Flow(slot) => slot.to_bits(),
+            Self::Mapping(slot) => MAPPING << KIND | slot.to_bits(),
+            Self::Echo(slot) => ECHO << KIND | slot.to_bits(),
+            Self::Crossing(slot) => CROSSING << KIND | slot.to_bits(),
+            Self::Query(slot) => QUERY << KIND | slot.to_bits(),
+            Self::Flow(slot) => FLOW << KIND | slot.to_bits(),
         }
     }
 
@@ -73,10 +91,19 @@ impl Token {
         match bits {
             NEW => Self::New,
             GUESTS => Self::Guests,
+            PINGS => Self::Pings,
             DHCP => Self::Dhcp,
             PUBLISHED.. => Self::Published((bits - PUBLISHED) as usize),
-            MAPPING.. => Self::Mapping(Slot::from_bits(bits & !MAPPING)),
-            _ => Self::Flow(Slot::from_bits(bits)),
+            _ => {
+                let slot = Slot::from_bits(bits & ((1 << KIND) - 1));
+                match bits >> KIND {
+                    MAPPING => Self::Mapping(slot),
+                    ECHO => Self::Echo(slot),
+                    CROSSING => Self::Crossing(slot),
+                    QUERY => Self::Query(slot),
+                    _ => Self::Flow(slot),
+                }
+            }
         }
     }
 }
@@ -87,17 +114,20 @@ mod tests {
 
     #[test]
     fn a_token_is_read_as_it_was_written() {
-        let mut last = Generation(u32::MAX >> 2);
+        let kinds = [Token::Flow, Token::Mapping, Token::Echo, Token::Crossing, Token::Query];
+        let mut last = Generation(u32::MAX >> 4);
         for generation in [last, last.advance(), last.advance()] {
             for key in [0, 7, u32::MAX as usize] {
                 let slot = Slot { key, generation };
-                for token in [Token::Flow(slot), Token::Mapping(slot)] {
+                for token in kinds {
+                    let token = token(slot);
                     assert_eq!(Token::from_bits(token.to_bits()), token);
                 }
             }
         }
         let ports = [0, MOST_PUBLISHED - 1].map(Token::Published);
-        for token in [Token::New, Token::Guests, Token::Dhcp].into_iter().chain(ports) {
+        let single = [Token::New, Token::Guests, Token::Pings, Token::Dhcp];
+        for token in single.into_iter().chain(ports) {
             assert_eq!(Token::from_bits(token.to_bits()), token);
         }
     }

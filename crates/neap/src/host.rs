@@ -8,7 +8,7 @@ use neap_stack::neighbor::Neighbor;
 use neap_stack::qdisc::report::Report;
 use neap_stack::route::RouteEntry;
 use neap_stack::socket::tcp::FlowInfo;
-use neap_stack::stack::Usage;
+use neap_stack::stack::{Sockets, Usage};
 use neap_stack::stats::IpCounter;
 use neap_tcp::config::Config;
 use neap_tcp::counters::Counter;
@@ -50,6 +50,12 @@ impl<'a> Host<'a> {
     /// -tin`). It waits for threads that are in a call on one of them.
     pub fn flows(&self) -> Vec<FlowInfo> {
         self.engine.stack.flows(clock::now())
+    }
+
+    /// Returns all TCP and UDP sockets, and the connections without a socket: half-open ones, and
+    /// those in TIME-WAIT (`ss -a`). It waits for threads that are in a call on one of them.
+    pub fn sockets(&self) -> Sockets {
+        self.engine.stack.sockets(clock::now())
     }
 
     /// Returns all interfaces with their addresses, queues and neighbours.

@@ -12,7 +12,8 @@
 //! or a [`device::Device`] of your own.
 //!
 //! **Sockets.** [`TcpStream`], [`TcpListener`] and [`UdpSocket`] are used as those of std, with a
-//! stack as the first argument. [`IcmpSocket`] has whole ICMP messages. [`Poller`] waits for many
+//! stack as the first argument. [`IcmpSocket`] has whole ICMP messages. [`TcpForwarder`] and
+//! [`UdpForwarder`] take what goes to addresses of others. [`Poller`] waits for many
 //! sockets in one thread. With the feature `tokio` the module `neap::tokio` has the same sockets
 //! for tasks. [`Stack::posix`] gives descriptors with Linux's calls ([`posix`]). A name such as
 //! `"example.org:80"` needs a resolver ([`Builder::resolver`]); an address needs none.
@@ -32,6 +33,9 @@
 //! **Figures.** [`TcpStream::info`] is `TCP_INFO` with the reason why the flow is not sending and
 //! the places of its bytes. [`Stack::host`] has the flows, interfaces, counters and drops of the
 //! whole host; [`info`] has their types, and [`time`] those of times and rates.
+//!
+//! **Looking inside.** With the feature `control` the module `neap::control` serves those figures
+//! to the programs `neap ss` and `neap nstat`, and `neap::metrics` to Prometheus.
 //!
 //! **Your own parts.** A congestion controller is a trait in [`congestion`], a queueing discipline
 //! one in [`qdisc`], a device one in [`device`]. The folder `examples` has a program for each.
@@ -98,6 +102,8 @@ mod builder;
 mod condition;
 pub mod config;
 pub mod congestion;
+#[cfg(feature = "control")]
+pub mod control;
 pub mod device;
 mod driver;
 mod engine;
@@ -108,12 +114,16 @@ pub mod info;
 mod interfaces;
 mod lease;
 mod machine;
+#[cfg(feature = "control")]
+pub mod metrics;
 pub mod net;
 mod poller;
 pub mod posix;
 pub mod qdisc;
 mod resolver;
 pub mod scheduling;
+#[cfg(feature = "control")]
+mod serving;
 mod settings;
 mod sleeper;
 pub mod threadless;
@@ -169,6 +179,7 @@ mod guide {
         Nic: "nic.md",
         Watch: "watch.md",
         Change: "change.md",
+        Forwarder: "forwarder.md",
         Controller: "controller.md",
         Extend: "extend.md",
     }

@@ -20,6 +20,8 @@ pub use neap_stack::socket::mapped;
 pub use neap_stack::socket::readiness::{Ready, ReadyState};
 pub use neap_stack::socket::tcp::{TcpHandle, WeakTcpHandle};
 pub use neap_stack::socket::udp::{ReceivedDatagram, SendDatagram, UdpHandle, WeakUdpHandle};
-pub use neap_stack::stack::{Stack, StackConfig, StackError, TcpForwarderOptions, Why};
+pub use neap_stack::stack::{
+    BindOptions, Stack, StackConfig, StackError, TcpForwarderOptions, Why,
+};
 pub use neap_stack::stats::IpCounters;
 pub use neap_tcp::connection::{ReadError, WriteError};

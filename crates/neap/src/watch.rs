@@ -1,8 +1,12 @@
 //! Sources that a [`Poller`](crate::Poller) can wait for.
 
-use crate::blocking::{IcmpSocket, TcpForwarder, TcpListener, TcpStream, UdpForwarder, UdpSocket};
+use crate::blocking::{
+    IcmpSocket, PendingConnection, TcpForwarder, TcpListener, TcpStream, UdpForwarder, UdpSocket,
+};
 use crate::engine::Engine;
-use neap_stack::socket::forwarder::{ForwarderHandle, WeakForwarderHandle};
+use neap_stack::socket::forwarder::{
+    ForwarderHandle, PendingWatch, WeakForwarderHandle, WeakPendingHandle,
+};
 use neap_stack::socket::icmp::{IcmpHandle, WeakIcmpHandle};
 use neap_stack::socket::listener::{ListenerHandle, WeakListenerHandle};
 use neap_stack::socket::readiness::{Ready, ReadyState};
@@ -14,8 +18,8 @@ use std::sync::Arc;
 use std::task::Waker;
 
 /// Source of events that a [`Poller`](crate::Poller) can wait for: [`TcpStream`], [`TcpListener`],
-/// [`TcpForwarder`], [`UdpSocket`], [`UdpForwarder`] and [`IcmpSocket`] of any stack, and every
-/// descriptor of the kernel.
+/// [`TcpForwarder`], [`PendingConnection`], [`UdpSocket`], [`UdpForwarder`] and [`IcmpSocket`] of
+/// any stack, and every descriptor of the kernel.
 pub trait Pollable: sealed::Watch {}
 
 impl<T: sealed::Watch> Pollable for T {}
@@ -61,6 +65,12 @@ impl Watch for TcpForwarder {
     }
 }
 
+impl Watch for PendingConnection {
+    fn target(&self) -> Target<'_> {
+        Target::Socket(WeakSocket::Pending(self.handle().downgrade()), self.engine().clone())
+    }
+}
+
 impl Watch for UdpSocket {
     fn target(&self) -> Target<'_> {
         Target::Socket(WeakSocket::Udp(self.handle().downgrade()), self.engine().clone())
@@ -88,6 +98,8 @@ pub enum WeakSocket {
     Listener(WeakListenerHandle),
     /// A forwarder of SYNs.
     Forwarder(WeakForwarderHandle),
+    /// A SYN that nobody has answered.
+    Pending(WeakPendingHandle),
     /// A UDP socket.
     Udp(WeakUdpHandle),
     /// An ICMP socket.
@@ -101,6 +113,7 @@ impl WeakSocket {
             Self::Tcp(weak) => Socket::Tcp(weak.upgrade()?),
             Self::Listener(weak) => Socket::Listener(weak.upgrade()?),
             Self::Forwarder(weak) => Socket::Forwarder(weak.upgrade()?),
+            Self::Pending(weak) => Socket::Pending(weak.upgrade()?),
             Self::Udp(weak) => Socket::Udp(weak.upgrade()?),
             Self::Icmp(weak) => Socket::Icmp(weak.upgrade()?),
         })
@@ -112,6 +125,7 @@ impl WeakSocket {
             Self::Tcp(weak) => weak.identity(),
             Self::Listener(weak) => weak.identity(),
             Self::Forwarder(weak) => weak.identity(),
+            Self::Pending(weak) => weak.identity(),
             Self::Udp(weak) => weak.identity(),
             Self::Icmp(weak) => weak.identity(),
         }
@@ -124,6 +138,7 @@ pub(crate) enum Socket {
     Tcp(TcpHandle),
     Listener(ListenerHandle),
     Forwarder(ForwarderHandle),
+    Pending(PendingWatch),
     Udp(UdpHandle),
     Icmp(IcmpHandle),
 }
@@ -134,6 +149,7 @@ impl Source for Socket {
             Self::Tcp(handle) => handle.readiness(),
             Self::Listener(handle) => handle.readiness(),
             Self::Forwarder(handle) => handle.readiness(),
+            Self::Pending(handle) => handle.readiness(),
             Self::Udp(handle) => handle.readiness(),
             Self::Icmp(handle) => handle.readiness(),
         }
@@ -144,6 +160,7 @@ impl Source for Socket {
             Self::Tcp(handle) => handle.register(seen, interest, waker),
             Self::Listener(handle) => handle.register(seen, interest, waker),
             Self::Forwarder(handle) => handle.register(seen, interest, waker),
+            Self::Pending(handle) => handle.register(seen, interest, waker),
             Self::Udp(handle) => handle.register(seen, interest, waker),
             Self::Icmp(handle) => handle.register(seen, interest, waker),
         }
@@ -154,6 +171,7 @@ impl Source for Socket {
             Self::Tcp(handle) => handle.unregister(waker),
             Self::Listener(handle) => handle.unregister(waker),
             Self::Forwarder(handle) => handle.unregister(waker),
+            Self::Pending(handle) => handle.unregister(waker),
             Self::Udp(handle) => handle.unregister(waker),
             Self::Icmp(handle) => handle.unregister(waker),
         }
@@ -164,6 +182,7 @@ impl Source for Socket {
             Self::Tcp(handle) => Source::shard(handle),
             Self::Listener(handle) => Source::shard(handle),
             Self::Forwarder(handle) => Source::shard(handle),
+            Self::Pending(handle) => Source::shard(handle),
             Self::Udp(handle) => Source::shard(handle),
             Self::Icmp(handle) => Source::shard(handle),
         }

@@ -230,6 +230,8 @@ pub const IPV6_HOPLIMIT: i32 = 52;
 pub const IPV6_RECVTCLASS: i32 = 66;
 pub const IPV6_TCLASS: i32 = 67;
 pub const IPV6_ORIGDSTADDR: i32 = 74;
+pub const IPV6_TRANSPARENT: i32 = 75;
+pub const IPV6_FREEBIND: i32 = 78;
 pub const IPV6_RECVORIGDSTADDR: i32 = IPV6_ORIGDSTADDR;
 /// `SO_EE_ORIGIN_*` of `linux/errqueue.h`.
 pub const SO_EE_ORIGIN_NONE: u8 = 0;

@@ -50,12 +50,29 @@ pub(crate) struct Common {
     pub(crate) tos: (u8, u8),
     /// `SO_BROADCAST`
     pub(crate) broadcast: bool,
+    /// `IP_TRANSPARENT` and `IPV6_TRANSPARENT`, one switch as in Linux.
+    pub(crate) transparent: bool,
+    /// `IP_FREEBIND` and `IPV6_FREEBIND`, one switch as in Linux.
+    pub(crate) freebind: bool,
     /// `IP_PKTINFO`, `IP_RECVTTL` and their like.
     pub(crate) asked: Asked,
     /// `SO_RCVTIMEO`; `None` is forever.
     pub(crate) receive_timeout: Option<Nanos>,
     /// `SO_SNDTIMEO`
     pub(crate) send_timeout: Option<Nanos>,
+}
+
+impl Common {
+    /// Whether the socket may be bound to an address of others (`inet_can_nonlocal_bind`).
+    pub(crate) fn binds_as_others(&self) -> bool {
+        self.transparent || self.freebind
+    }
+
+    /// Whether packets may leave from an address of others. As in Linux, a route of IPv4 asks for
+    /// `IP_TRANSPARENT` (`FLOWI_FLAG_ANYSRC`).
+    pub(crate) fn sends_as_others(&self, is_v4: bool) -> bool {
+        self.transparent || self.freebind && !is_v4
+    }
 }
 
 /// A socket of any kind.
@@ -121,6 +138,7 @@ impl Socket {
         let (v4, v6) = self.common.tos;
         handle.set_tos(v4, v6);
         handle.set_broadcast(self.common.broadcast);
+        handle.set_transparent(self.common.sends_as_others(handle.local_addr().is_ipv4()));
     }
 
     /// Whether an own address is that of IPv4 too.

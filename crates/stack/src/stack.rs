@@ -1,6 +1,7 @@
 //! [`Stack`]: one host, driven only by [`poll`](Stack::poll).
 
 mod network;
+mod sockets;
 
 use crate::drop_reason::{DropReason, Drops};
 use crate::host::Host;
@@ -29,10 +30,11 @@ use std::task::Waker;
 
 pub use crate::host::demux::SocketCounts;
 pub use crate::host::forwarder::TcpForwarderOptions;
-pub use crate::host::opening::{ConnectOptions, ListenOptions};
+pub use crate::host::opening::{BindOptions, ConnectOptions, ListenOptions};
 pub use crate::host::shard::Why;
 pub use crate::host::udp::{UdpForwarderOptions, UdpOptions};
 pub use crate::host::{StackConfig, secrets};
+pub use sockets::{BucketInfo, ListenerInfo, Sockets, UdpInfo};
 
 /// Reason why a stack could not be made or changed.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -241,18 +243,16 @@ impl Stack {
     /// Binds a TCP socket that neither listens nor connects yet. No other socket gets the address
     /// while the returned value is held.
     ///
-    /// Port 0 is an ephemeral one. `is_dual` says that `local` is `[::]` and stands for `0.0.0.0`
-    /// too, as without `IPV6_V6ONLY`; `reuse` is `SO_REUSEADDR`.
+    /// Port 0 is an ephemeral one.
     ///
     /// # Errors
     /// `AddressInUse`, `AddressNotAvailable`, `ShutDown`.
     pub fn bind_tcp(
         &self,
         local: SocketAddr,
-        is_dual: bool,
-        reuse: bool,
+        options: BindOptions,
     ) -> Result<BoundPort, SocketError> {
-        let bound = self.host.bind_tcp(local, is_dual, reuse)?;
+        let bound = self.host.bind_tcp(local, options)?;
         Ok(BoundPort::new(bound, self.host.clone()))
     }
 
@@ -439,12 +439,13 @@ impl Stack {
         self.host.set_sysctl(name, value)
     }
 
-    /// Whether a socket may be bound to this address: the unspecified one, or an own one.
+    /// Whether a socket may be bound to this address: the unspecified one, or an own one, or with
+    /// `transparent` also one of others.
     ///
     /// # Errors
     /// `AddressNotAvailable`.
-    pub fn check_local(&self, local: IpAddr) -> Result<(), SocketError> {
-        self.host.check_local(local)
+    pub fn check_local(&self, local: IpAddr, transparent: bool) -> Result<(), SocketError> {
+        self.host.check_source(local, transparent)
     }
 
     /// Returns the address of this host from which an unbound socket sends to `remote`.

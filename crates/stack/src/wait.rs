@@ -8,7 +8,7 @@
 //! No wake-up is lost: a waiter reads the word, tries its call, leaves its waker with the word that
 //! it read, and sleeps only if the word has not changed in between.
 
-use crate::socket::forwarder::{ForwarderHandle, PendingHandle};
+use crate::socket::forwarder::{ForwarderHandle, PendingHandle, PendingWatch};
 use crate::socket::icmp::IcmpHandle;
 use crate::socket::listener::ListenerHandle;
 use crate::socket::readiness::{Ready, ReadyState};
@@ -66,6 +66,7 @@ source!(UdpHandle, |_| 0);
 source!(IcmpHandle, |_| 0);
 source!(ForwarderHandle, |_| 0);
 source!(PendingHandle, Self::shard);
+source!(PendingWatch, Self::shard);
 
 /// Condition that a thread waits for, from one source or from many.
 pub trait Condition {

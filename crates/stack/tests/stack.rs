@@ -11,6 +11,8 @@ mod foreign;
 mod forwarding;
 #[path = "stack/icmp.rs"]
 mod icmp;
+#[path = "stack/listing.rs"]
+mod listing;
 #[path = "stack/memory.rs"]
 mod memory;
 #[path = "stack/network.rs"]
@@ -30,7 +32,7 @@ use neap_stack::socket::SocketError;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::udp::SendDatagram;
-use neap_stack::stack::{ConnectOptions, ListenOptions, Stack, UdpOptions};
+use neap_stack::stack::{BindOptions, ConnectOptions, ListenOptions, Stack, UdpOptions};
 use neap_stack::stats::IpCounter;
 use neap_tcp::connection::{ConnectionError, ReadError, WriteError};
 use neap_tcp::counters::Counter;
@@ -413,7 +415,10 @@ fn errors_of_binding_and_routing_are_told() {
 #[test]
 fn a_bound_port_is_kept_from_all_others_until_it_is_given_back() {
     let world = World::new(&WireConfig::default());
-    let bind = |text: &str, is_dual, reuse| world.a.bind_tcp(address(text), is_dual, reuse);
+    let bind = |text: &str, is_dual, reuse_address| {
+        let options = BindOptions { is_dual, reuse_address, ..BindOptions::default() };
+        world.a.bind_tcp(address(text), options)
+    };
     let listen = |text: &str, reuse_address| {
         let options = ListenOptions { reuse_address, ..ListenOptions::default() };
         world.a.listen(address(text), options)

@@ -118,7 +118,7 @@ pub struct TcpInfo {
     pub ofo_bytes: u32,
     /// Bytes of memory in qdiscs and devices (`t` of `skmem`).
     pub below_bytes: u64,
-    /// Payload bytes that devices hold, a part of the bytes below TCP.
+    /// Bytes of memory that devices hold, a part of the bytes below TCP. Qdiscs have the rest.
     pub device_bytes: u64,
     /// Send buffer, in bytes of memory (`tb` of `skmem`).
     pub sndbuf: u32,
@@ -177,6 +177,51 @@ pub struct Timeouts {
     pub rows: u32,
     /// Time from the first timeout of each row until the loss was repaired.
     pub time: Nanos,
+}
+
+/// What a socket waits for by time (`idiag_timer`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TimerKind {
+    /// An acknowledgment: retransmission timeout, tail loss probe or reordering window.
+    Retransmit,
+    /// An open window of the peer, or room below: the next probe.
+    Persist,
+    /// A sign of life, or the end of an orphan in FIN-WAIT-2.
+    Keepalive,
+    /// The end of TIME-WAIT.
+    TimeWait,
+}
+
+impl TimerKind {
+    /// Returns the name that `ss -o` prints.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Retransmit => "on",
+            Self::Persist => "persist",
+            Self::Keepalive => "keepalive",
+            Self::TimeWait => "timewait",
+        }
+    }
+}
+
+/// The timer of a socket, as `ss -o` shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Timer {
+    /// What the socket waits for.
+    pub kind: TimerKind,
+    /// Time until it expires.
+    pub left: Nanos,
+    /// How often it has expired in a row without an answer.
+    pub tries: u32,
+}
+
+impl Timer {
+    /// Returns a timer that expires after `left`.
+    pub const fn new(kind: TimerKind, left: Nanos, tries: u32) -> Self {
+        Self { kind, left, tries }
+    }
 }
 
 impl fmt::Display for TcpInfo {

@@ -52,6 +52,15 @@ impl Remains {
         }
     }
 
+    /// Returns the state of the connection.
+    pub fn state(&self) -> State {
+        match self {
+            Self::Orphan(orphan) => orphan.state,
+            Self::TimeWait(time_wait) if time_wait.waits_for_fin() => State::FinWait2,
+            Self::TimeWait(_) => State::TimeWait,
+        }
+    }
+
     /// Returns whether the FIN of this end is not acknowledged.
     pub fn is_orphan(&self) -> bool {
         matches!(self, Self::Orphan(_))

@@ -2,20 +2,17 @@
 //! and becomes the command.
 
 use super::passing::{self, Message};
-use super::{routes, sandbox};
+use super::{etc, routes, sandbox};
 use clap::Args as ClapArgs;
 use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
 use nix::sched::{CloneFlags, unshare};
-use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount,
-};
 use rustix::process::{Signal, getegid, geteuid, set_parent_process_death_signal};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 /// Exit statuses of a command that cannot be run, as shells have them.
@@ -114,32 +111,11 @@ fn build(mtu: u16) -> Result<OwnedFd, String> {
         routes::set_default(gateway, index)
             .map_err(|error| format!("no route through {gateway}: {error}"))?;
     }
-    use_resolver().map_err(|error| format!("cannot replace {RESOLVER}: {error}"))?;
+    etc::use_resolver().map_err(|error| format!("no {} of its own: {error}", etc::RESOLVER))?;
     let mut descriptors = tap.into_fds();
     Ok(descriptors.remove(0))
 }
 
 fn write(path: &str, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|error| format!("cannot write {path}: {error}"))
-}
-
-/// What names the resolver.
-const RESOLVER: &str = "/etc/resolv.conf";
-/// Where the file of the sandbox is made before it is put in the place of the host's. Nothing of it
-/// is on a disk.
-const SCRATCH: &str = "/tmp";
-
-/// Makes the gateway the resolver of the sandbox, by a file over the host's.
-fn use_resolver() -> io::Result<()> {
-    // What is mounted here stays here.
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-    // A link would lead into a folder of the host.
-    let target = fs::canonicalize(RESOLVER)?;
-    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    mount("tmpfs", SCRATCH, "tmpfs", flags, c"size=64k,mode=755")?;
-    let own: PathBuf = [SCRATCH, "resolv.conf"].iter().collect();
-    fs::write(&own, format!("nameserver {}\n", sandbox::DNS.ip()))?;
-    mount_bind(&own, &target)?;
-    unmount(SCRATCH, UnmountFlags::DETACH)?;
-    Ok(())
 }

@@ -3,6 +3,7 @@
 use super::Failure;
 use clap::Args;
 use ipnet::IpNet;
+use neap::time::Rate;
 use neap_gateway::{GatewayConfig, Policy};
 use std::net::IpAddr;
 
@@ -25,6 +26,21 @@ pub(super) struct Options {
     /// what the limit of descriptors allows]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     flows: Option<u32>,
+    /// Rate of what is sent, such as 19mbit: somewhat below that of the uplink, so that packets
+    /// wait here, and those of flows that send little do not
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    rate: Option<Rate>,
+    /// Rate of what is received
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    rate_in: Option<Rate>,
+}
+
+/// The lowest rate: an MTU of Ethernet takes more than a second.
+const LOWEST_RATE: Rate = Rate::from_kbit(8);
+
+fn rate(text: &str) -> Result<Rate, String> {
+    let expected = "expected a rate of at least 8kbit, such as 19mbit";
+    text.parse().ok().filter(|&rate| rate >= LOWEST_RATE).ok_or_else(|| expected.to_owned())
 }
 
 fn prefix(text: &str) -> Result<IpNet, String> {
@@ -41,6 +57,7 @@ impl Options {
         self.allow.iter().for_each(|&prefix| policy.allow(prefix));
         let mut config = GatewayConfig::default();
         config.policy = policy;
+        (config.rate, config.rate_in) = (self.rate, self.rate_in);
         let allowed = raise_file_limit();
         config.most_flows = match self.flows {
             Some(flows) if flows as usize > allowed => {

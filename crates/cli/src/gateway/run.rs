@@ -2,11 +2,14 @@
 
 use super::options::{MTU, Options};
 use super::passing::{self, Message};
+use super::ports::Ports;
+use super::watching::{Watched, Watching};
+use super::way_out::WayOut;
 use super::{Failure, sandbox};
 use clap::Args as ClapArgs;
 use neap::device::Tun;
 use neap::{InterfaceConfig, Stack};
-use neap_gateway::{Direct, Gateway, Translation};
+use neap_gateway::{Gateway, GatewayConfig, Translation, Upstream};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
@@ -29,16 +32,26 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES", default_value_t = MTU)]
     #[arg(value_parser = clap::value_parser!(u16).range(1280..=65521))]
     mtu: u16,
+    /// Make ports of this machine those of the sandbox: [ADDRESS:]HOST:GUEST[/udp], such as 8080:80
+    /// or 8000-8010:9000-9010; may be repeated
+    #[arg(short, long, value_name = "PORTS")]
+    publish: Vec<Ports>,
+    #[command(flatten)]
+    way_out: WayOut,
     #[command(flatten)]
     options: Options,
+    #[command(flatten)]
+    watching: Watching,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
+    args.watching.start_log();
     let mut config = args.options.config()?;
     config.translations.push(Translation::resolver(sandbox::DNS));
+    let upstream = args.way_out.open(&mut config)?;
     let (socket, theirs) = passing::pair().map_err(system("a socket"))?;
     let signals = Signals::new(FORWARDED).map_err(system("signals"))?;
     let mut child = start(args, theirs)?;
@@ -55,8 +68,8 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         }
         _ => return Err(Failure::System("the sandbox did not hand over its device".to_owned())),
     };
-    let served = serve(device, args.mtu, config);
-    let mut gateway = match served {
+    let served = serve(device, args, upstream, config);
+    let (mut gateway, watched) = match served {
         Ok(served) => served,
         Err(failure) => {
             let _ = child.kill();
@@ -64,6 +77,9 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
             return Err(failure);
         }
     };
+    if args.way_out.is_direct() {
+        super::tell_of_echo(&gateway);
+    }
     let stop = gateway.handle();
     let engine = thread::Builder::new()
         .name("gateway".to_owned())
@@ -75,6 +91,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     stop.stop();
     let ended = engine.join().map_err(|_| Failure::System("the gateway ended".to_owned()))?;
     ended.map_err(system("the gateway"))?;
+    drop(watched);
     Ok(exit_code(status))
 }
 
@@ -96,17 +113,23 @@ fn start(args: &Args, socket: OwnedFd) -> Result<Child, Failure> {
 /// A stack on the device of the sandbox, and the gateway on it.
 fn serve(
     device: OwnedFd,
-    mtu: u16,
-    config: neap_gateway::GatewayConfig,
-) -> Result<Gateway, Failure> {
+    args: &Args,
+    upstream: Box<dyn Upstream>,
+    config: GatewayConfig,
+) -> Result<(Gateway, Watched), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
-    let tap = Tun::from_fd(device, Some(mtu)).map_err(|error| failed(&error))?;
+    let tap = Tun::from_fd(device, Some(args.mtu)).map_err(|error| failed(&error))?;
     let mut interface = InterfaceConfig::new(tap.into_device()).any_destination(true);
     for address in sandbox::gateway_addresses() {
         interface = interface.address(address);
     }
     let stack = Stack::builder().interface(interface).build().map_err(|error| failed(&error))?;
-    Gateway::new(Arc::new(stack), Box::new(Direct), config).map_err(|error| failed(&error))
+    let stack = Arc::new(stack);
+    let mut gateway =
+        Gateway::new(stack.clone(), upstream, config).map_err(|error| failed(&error))?;
+    args.publish.iter().try_for_each(|ports| ports.publish(&mut gateway))?;
+    let watched = args.watching.serve(&stack, &gateway)?;
+    Ok((gateway, watched))
 }
 
 /// Signals that the command gets.

@@ -3,20 +3,24 @@
 
 use super::Failure;
 use super::options::Options;
+use super::watching::Watching;
+use super::way_out::WayOut;
 use clap::Args as ClapArgs;
 use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
 use neap::net::Address;
 use neap::{InterfaceConfig, Stack};
-use neap_gateway::{Direct, Gateway};
+use neap_gateway::Gateway;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 /// Connect everything that is routed into a TUN to the sockets of this machine
 ///
-/// The routes into the TUN are the user's to set. SIGINT and SIGTERM end the gateway.
+/// The routes into the TUN are the user's to set. SIGINT and SIGTERM end the gateway; with --drain
+/// a second one ends it at once.
 #[derive(ClapArgs, Clone, Debug)]
 pub(crate) struct Args {
     /// Interface, which is made if it is not there
@@ -32,14 +36,24 @@ pub(crate) struct Args {
     /// MTU of the TUN [default: as it is]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1280..))]
     mtu: Option<u16>,
+    /// After SIGINT or SIGTERM, refuse new flows and let the others go on for so long
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=86_400))]
+    drain: u32,
+    #[command(flatten)]
+    way_out: WayOut,
     #[command(flatten)]
     options: Options,
+    #[command(flatten)]
+    watching: Watching,
 }
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| failed(&error))?;
-    let config = args.options.config()?;
+    args.watching.start_log();
+    let mut config = args.options.config()?;
+    let upstream = args.way_out.open(&mut config)?;
     let tun = TunConfig { name: Some(args.tun.clone()), ..TunConfig::default() };
     let tun = Tun::open(&tun).map_err(|error| failed(&error))?;
     let addresses = args.host_address.iter();
@@ -51,10 +65,21 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         interface = interface.address(address);
     }
     let stack = Stack::builder().interface(interface).build().map_err(|error| failed(&error))?;
+    let stack = Arc::new(stack);
     let mut gateway =
-        Gateway::new(Arc::new(stack), Box::new(Direct), config).map_err(|error| failed(&error))?;
-    let stop = gateway.handle();
-    thread::spawn(move || signals.forever().take(1).for_each(|_| stop.stop()));
+        Gateway::new(stack.clone(), upstream, config).map_err(|error| failed(&error))?;
+    if args.way_out.is_direct() {
+        super::tell_of_echo(&gateway);
+    }
+    let _watched = args.watching.serve(&stack, &gateway)?;
+    let (handle, drain) = (gateway.handle(), Duration::from_secs(args.drain.into()));
+    thread::spawn(move || {
+        let mut signals = signals.forever();
+        if signals.next().is_some() && !drain.is_zero() && handle.drain(drain).is_ok() {
+            signals.next();
+        }
+        handle.stop();
+    });
     gateway.run().map_err(|error| failed(&error))?;
     Ok(ExitCode::SUCCESS)
 }

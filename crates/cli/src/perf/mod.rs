@@ -20,6 +20,7 @@ mod streams;
 
 use interrupt::Interrupt;
 use json::JsonReport;
+use neap::control::{self, Control, ControlOptions};
 use net::{IpVersion, SocketOptions, Stack};
 use network::{Network, NetworkArgs, NetworkError};
 use plan::{DEFAULT_TIME, Plan, Refusal, Until};
@@ -336,6 +337,7 @@ pub(crate) fn main(args: &Args) -> ExitCode {
     let result = match prepare(args) {
         Err(error) => Err(error),
         Ok((stack, version, interrupt)) => {
+            let _control = control(&stack);
             let version = Some(version);
             let done = match &args.client {
                 Some(host) => run_client(args, host, &stack, version, &mut reporter, &interrupt),
@@ -389,6 +391,12 @@ fn nstat(stack: &Stack) {
             eprintln!("{qdisc}");
         }
     }
+}
+
+/// Lets `neap ss` look inside. A measurement goes on without.
+fn control(stack: &Stack) -> Option<Control> {
+    let served = control::serve(stack, ControlOptions::new("perf"));
+    served.inspect_err(|error| eprintln!("neap perf: {error}")).ok()
 }
 
 fn exit_code(result: &Result<(), PerfError>) -> ExitCode {

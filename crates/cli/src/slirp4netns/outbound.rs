@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub(super) fn outbound(v4: Option<&str>, v6: Option<&str>) -> Result<Outbound, Failure> {
     let v4 = v4.map(|text| v4_of(text).ok_or_else(|| unknown("--outbound-addr", text, "IPv4")));
     let v6 = v6.map(|text| v6_of(text).ok_or_else(|| unknown("--outbound-addr6", text, "IPv6")));
-    Ok(Outbound { v4: v4.transpose()?, v6: v6.transpose()? })
+    Ok(Outbound { v4: v4.transpose()?, v6: v6.transpose()?, ..Outbound::default() })
 }
 
 fn unknown(option: &str, text: &str, family: &str) -> Failure {

@@ -43,7 +43,7 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     config.most_flows = limit / 4 * 3;
     config.most_mappings = limit / 5 * 4;
     config.dhcp = Some(options.network.dhcp());
-    config.outbound = outbound;
+    config.outbound = outbound.clone();
 
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
     let tap = Tun::from_fd(device, Some(options.network.mtu)).map_err(|error| failed(&error))?;

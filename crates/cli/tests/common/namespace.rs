@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const INSIDE: &str = "NEAP_TEST_NAMESPACE";
 
 /// Says that a test cannot run here; not by `eprintln!`, which the harness swallows.
-fn skip(reason: &str) {
+pub(crate) fn skip(reason: &str) {
     writeln!(std::io::stderr(), "SKIP: {reason}").expect("stderr");
 }
 

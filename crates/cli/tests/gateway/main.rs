@@ -2,8 +2,17 @@
 //!
 //! The programs in the sandbox are functions of this test binary, which runs itself there.
 
+mod bounds;
+#[path = "../common/host.rs"]
+mod host;
+mod names;
 #[path = "../common/namespace.rs"]
 mod namespace;
+mod path;
+mod ports;
+mod proxies;
+mod rate;
+mod world;
 
 use namespace::{in_namespace, run};
 use neap_lab::pattern::Pattern;
@@ -25,9 +34,14 @@ const TARGET: &str = "NEAP_TEST_TARGET";
 /// Bytes of a large transfer.
 const BULK: usize = 8 << 20;
 
+/// Makes the loopback of a namespace usable.
+fn up() {
+    run("ip link set lo up");
+}
+
 /// A network with the servers' addresses, where `test` runs.
 fn in_network(test: impl FnOnce()) {
-    run("ip link set lo up");
+    up();
     run("ip link add outside type veth peer name far");
     run(&format!("ip address add {SERVER}/24 dev outside"));
     run(&format!("ip address add {SERVER_V6}/64 dev outside nodad"));
@@ -64,6 +78,12 @@ fn in_sandbox(program: &str, target: &str, options: &[&str]) {
 fn inside() {
     let Ok(program) = env::var(PROGRAM) else { return };
     let target = env::var(TARGET).expect("a target");
+    if proxies::inside(&program, &target)
+        || ports::inside(&program, &target)
+        || names::inside(&program, &target)
+    {
+        return;
+    }
     match program.as_str() {
         "echo" => echo(to(&target)),
         "refused" => refused(to(&target), ErrorKind::ConnectionRefused),
@@ -72,7 +92,11 @@ fn inside() {
         "reset" => server_resets(to(&target)),
         "give up" => give_up(to(&target)),
         "datagrams" => datagrams(&target),
-        "resolve" => resolve(),
+        "world" => world::serve(),
+        "upload" => rate::upload(to(&target)),
+        "stalled writer" => bounds::guest(to(&target), true),
+        "stalled reader" => bounds::guest(to(&target), false),
+        "path mtu" => path::learn_mtu(to(&target)),
         other => panic!("there is no program {other}"),
     }
 }
@@ -133,14 +157,6 @@ fn datagrams(servers: &str) {
         seen.push(String::from_utf8_lossy(&answer[..count]).into_owned());
     }
     assert_eq!(seen[0], seen[1], "one address and port outside for one inside");
-}
-
-/// Asks the resolver that the sandbox names.
-fn resolve() {
-    let text = std::fs::read_to_string("/etc/resolv.conf").expect("a file");
-    let server: IpAddr =
-        text.trim().strip_prefix("nameserver ").expect("one").parse().expect("one");
-    datagrams(&format!("{server}:53 {server}:53"));
 }
 
 /// Accepts one connection and does something with it.
@@ -241,30 +257,6 @@ fn datagrams_of_one_socket_come_from_one_socket_outside() {
 }
 
 #[test]
-fn the_resolver_of_the_host_answers_in_the_sandbox() {
-    in_namespace(|| {
-        in_network(|| {
-            tell(SocketAddr::new(SERVER.parse().expect("an address"), 53));
-            let file = env::temp_dir().join(format!("neap-resolv-{}", std::process::id()));
-            std::fs::write(&file, format!("nameserver {SERVER}\n")).expect("a file");
-            let own = env::current_exe().expect("the test knows its binary");
-            let script = format!(
-                "mount --bind {} /etc/resolv.conf && exec {} gateway run -- {} --exact inside",
-                file.display(),
-                env!("CARGO_BIN_EXE_neap"),
-                own.display()
-            );
-            let mut command = Command::new("unshare");
-            command.args(["-m", "sh", "-c", &script]).stdin(Stdio::null());
-            command.env(PROGRAM, "resolve").env(TARGET, "");
-            let (status, stdout, stderr) = finish(command);
-            std::fs::remove_file(&file).expect("the file is there");
-            assert!(status == Some(0) && stdout.contains("1 passed"), "{stdout}{stderr}");
-        });
-    });
-}
-
-#[test]
 fn the_status_of_the_command_is_passed_on() {
     in_namespace(|| {
         in_network(|| {
@@ -311,6 +303,8 @@ fn bad_arguments_end_with_status_2_and_say_what_is_expected() {
         (&["--mtu", "100", "--", "true"], "1280"),
         (&["--deny", "everything", "--", "true"], "expected a prefix"),
         (&["--flows", "0", "--", "true"], "1.."),
+        (&["--rate", "fast", "--", "true"], "such as 19mbit"),
+        (&["--rate-in", "1kbit", "--", "true"], "at least 8kbit"),
         (&["--flows", "4000000000", "--", "true"], "ulimit -n"),
     ] {
         let (status, _, stderr) = finish(gateway(arguments));

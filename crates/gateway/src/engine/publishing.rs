@@ -1,13 +1,22 @@
 //! Published ports, and the connections that come to them.
 
-use super::{CHANGES, Gateway, NEW_AT_ONCE, Near, token};
+use super::{CHANGES, Gateway, NEW_AT_ONCE, Near};
+use crate::bounds;
+use crate::counters::Counters;
 use crate::guest::GuestStream;
 use crate::host::HostStream;
+use crate::host_datagrams::HostDatagrams;
+use crate::inspect::FlowView;
 use crate::published::{Listener, Place, Publication, PublishedId, PublishedPort, Transport};
-use crate::relay::End;
-use crate::token::Token;
+use crate::refused::Refused;
+use crate::relay::{End, Side};
+use crate::token::{Slot, Token};
+use crate::upstream::{Direct, Far, Upstream};
 use neap::Events;
 use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU64;
 
 impl Gateway {
     /// Makes a port of the host one of a guest: what comes to the one goes to the other, from the
@@ -23,11 +32,62 @@ impl Gateway {
         }
         self.published.check_room()?;
         if publication.transport == Transport::Udp {
-            let (port, slot) = self.datagrams.publish(&self.poller, publication)?;
+            let socket = HostDatagrams::bind(publication.port)?;
+            let (port, slot) = self.datagrams.publish(&self.poller, socket, publication)?;
             let publication = Publication { port, ..publication };
             return Ok(self.published.note(publication, Place::Mapping(slot)));
         }
-        let listener = Listener::open(publication)?;
+        self.take_listener(Listener::open(publication)?)
+    }
+
+    /// As [`publish`](Self::publish), with a socket that is bound already, to the port that the
+    /// publication names: by an interface, or before a right was given up.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish), and those of a socket that is none of this transport.
+    pub fn publish_socket(
+        &mut self,
+        socket: OwnedFd,
+        publication: Publication,
+    ) -> io::Result<PublishedId> {
+        if publication.guest.is_ipv6() != publication.stand_in.is_ipv6() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.published.check_room()?;
+        if publication.transport == Transport::Udp {
+            let socket = HostDatagrams::adopt(socket)?;
+            let (port, slot) = self.datagrams.publish(&self.poller, socket, publication)?;
+            let publication = Publication { port, ..publication };
+            return Ok(self.published.note(publication, Place::Mapping(slot)));
+        }
+        self.take_listener(Listener::adopt(socket, publication, false)?)
+    }
+
+    /// Joins a socket of another network namespace with a server of this one, past the stack:
+    /// what comes to the bound `socket` goes to `to`, from an address of the host's choice.
+    /// [`unpublish`](Self::unpublish) ends it.
+    ///
+    /// # Errors
+    /// `QuotaExceeded` for more than 65,536 ports, and those of a socket that is none of this
+    /// transport.
+    pub fn cross(
+        &mut self,
+        transport: Transport,
+        socket: OwnedFd,
+        to: SocketAddr,
+    ) -> io::Result<PublishedId> {
+        self.published.check_room()?;
+        let publication = Publication { transport, port: to, guest: to, stand_in: to.ip() };
+        match transport {
+            Transport::Tcp => self.take_listener(Listener::adopt(socket, publication, true)?),
+            Transport::Udp => {
+                let slot = self.crossings.take(&self.poller, HostDatagrams::adopt(socket)?, to)?;
+                Ok(self.published.note(publication, Place::Crossing(slot)))
+            }
+        }
+    }
+
+    fn take_listener(&mut self, listener: Listener) -> io::Result<PublishedId> {
         let publication = *listener.publication();
         let index = self.published.listen(listener);
         let id = self.published.note(publication, Place::Listener(index));
@@ -47,7 +107,8 @@ impl Gateway {
     pub fn unpublish(&mut self, id: PublishedId) -> io::Result<()> {
         match self.published.remove(id) {
             Some(Place::Listener(_)) => {}
-            Some(Place::Mapping(slot)) => self.datagrams.unpublish(slot),
+            Some(Place::Mapping(slot)) => self.datagrams.unpublish(slot, self.sending.as_mut()),
+            Some(Place::Crossing(slot)) => self.crossings.remove(slot),
             None => return Err(io::ErrorKind::NotFound.into()),
         }
         Ok(())
@@ -63,7 +124,7 @@ impl Gateway {
         for _ in 0..NEW_AT_ONCE {
             // It may have been closed since the event.
             let Some(listener) = self.published.listener(index) else { return false };
-            let guest = listener.publication().guest;
+            let (guest, is_crossing) = (listener.publication().guest, listener.is_crossing());
             let (mut near, client) = match listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
@@ -74,12 +135,28 @@ impl Gateway {
                 }
             };
             if self.flows.len() >= self.config.most_flows {
-                self.counters.count(|counters| &counters.full);
+                self.counters.count(Refused::Full.counter());
                 near.reset();
                 continue;
             }
-            match GuestStream::connect(&self.stack, guest, client) {
-                Ok(far) => self.enter_published(near, far),
+            let far = if is_crossing {
+                Direct.connect(&guest.into(), client)
+            } else {
+                GuestStream::connect(
+                    &self.stack,
+                    guest,
+                    client,
+                    bounds::options(self.config.rate_in),
+                )
+                .map(|far| Box::new(far) as Box<dyn Far>)
+            };
+            match far {
+                Ok(far) => {
+                    // A crossing begins at a socket of the guest.
+                    let host = if is_crossing { Side::Server } else { Side::Client };
+                    let view = FlowView { local: client, guest, far: client, held: 0 };
+                    self.enter_published(near, far, host, view);
+                }
                 Err(_) => {
                     self.counters.count(|counters| &counters.unreached);
                     near.reset();
@@ -89,12 +166,33 @@ impl Gateway {
         true
     }
 
-    fn enter_published(&mut self, near: HostStream, far: GuestStream) {
-        let mut generation = self.generation;
-        let token = token(self.flows.vacant_key(), generation.advance());
-        let entered = self.poller.add(&near, token, CHANGES);
-        if entered.is_ok() {
-            self.begin(Near::Open(Box::new(near)), Box::new(far));
+    /// Passes datagrams on between namespaces. Whether there may be more.
+    pub(super) fn cross_datagrams(&mut self, slot: Slot) -> bool {
+        let crossed = self.crossings.pass(slot, &self.poller, self.config.most_mappings);
+        for (number, which) in [
+            (crossed.out, (|counters| &counters.datagrams_out) as fn(&Counters) -> &AtomicU64),
+            (crossed.back, |counters| &counters.datagrams_in),
+            (crossed.unsent, |counters| &counters.unsent_datagrams),
+            (crossed.full, |counters| &counters.full_mappings),
+        ] {
+            self.counters.add(which, number as u64);
         }
+        crossed.has_more
+    }
+
+    fn enter_published(
+        &mut self,
+        mut near: HostStream,
+        mut far: Box<dyn Far>,
+        host: Side,
+        view: FlowView,
+    ) {
+        let token = Token::Flow(self.next_flow()).to_bits();
+        if self.poller.add(&near, token, CHANGES).is_err() {
+            self.counters.count(|counters| &counters.full);
+            near.reset();
+            return far.reset();
+        }
+        self.begin(Near::Open(Box::new(near)), far, host, view);
     }
 }

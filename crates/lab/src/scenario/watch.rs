@@ -381,7 +381,8 @@ fn prompt_wire(world: &World, host: HostId) -> Option<(HostId, usize, usize)> {
     let mut interfaces = world.interfaces(host);
     let (interface, LinkId(link), end) = interfaces.next()?;
     let holds = |report: &Report| {
-        matches!(report.config, QdiscConfig::Fq(_) | QdiscConfig::Tbf(_) | QdiscConfig::Mq(_))
+        use QdiscConfig::{Fq, Mq, Shaped, Tbf};
+        matches!(report.config, Fq(_) | Tbf(_) | Shaped(..) | Mq(_))
     };
     let is_prompt = interfaces.next().is_none()
         && world.links()[link].completes_at_once(end)

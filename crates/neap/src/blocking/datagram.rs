@@ -66,9 +66,23 @@ pub struct Arrival {
     pub tos: u8,
     /// Whether it was sent to all hosts of a network.
     pub is_broadcast: bool,
+    /// Whether it is a datagram that routers may not cut: it came whole in a packet with the
+    /// don't-fragment bit or of IPv6.
+    pub dont_fragment: bool,
 }
 
 impl Datagram {
+    /// Returns a received datagram as the IP packet that it came in, for an ICMP error to quote
+    /// ([`IcmpMessage::of_error`](crate::IcmpMessage::of_error)). `None` for one that was not
+    /// received. The bytes are copied.
+    pub fn to_packet(&self) -> Option<Bytes> {
+        let (local, arrival) = (self.local?, self.arrival?);
+        let (from, to) = (mapped::to_canonical(self.peer), mapped::to_canonical(local));
+        let mut received = ReceivedDatagram::new(from, to, self.data.clone());
+        (received.hop_limit, received.tos) = (arrival.hop_limit, arrival.tos);
+        received.to_packet()
+    }
+
     /// Makes a datagram that is to be sent to `peer` with the settings of the socket.
     pub fn new(data: impl Into<Bytes>, peer: SocketAddr) -> Self {
         Self {
@@ -349,9 +363,18 @@ impl UdpSocket {
 
     /// A received datagram as the application sees it.
     fn received(&self, datagram: ReceivedDatagram) -> Datagram {
-        let ReceivedDatagram { from, to, hop_limit, tos, interface, is_broadcast, data, .. } =
-            datagram;
-        let arrival = Arrival { interface, hop_limit, tos, is_broadcast };
+        let ReceivedDatagram {
+            from,
+            to,
+            hop_limit,
+            tos,
+            interface,
+            is_broadcast,
+            dont_fragment,
+            data,
+            ..
+        } = datagram;
+        let arrival = Arrival { interface, hop_limit, tos, is_broadcast, dont_fragment };
         let local = Some(self.show(to));
         Datagram { local, arrival: Some(arrival), ..Datagram::new(data, self.show(from)) }
     }

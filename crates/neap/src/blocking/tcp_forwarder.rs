@@ -141,7 +141,8 @@ impl TcpForwarder {
 /// value without a decision resets it. SYNs that the peer repeats meanwhile belong to it. It is
 /// over without a decision if the peer gives up by a reset, when the time of the forwarder
 /// ([`TcpForwarderOptions::expiry`]) is over, and with the forwarder itself;
-/// [`take_error`](Self::take_error) tells.
+/// [`take_error`](Self::take_error) tells, and a [`Poller`](crate::Poller) reports
+/// [`Events::ERR`](crate::Events::ERR) then.
 pub struct PendingConnection {
     handle: PendingHandle,
     engine: Arc<Engine>,
@@ -157,9 +158,12 @@ impl fmt::Debug for PendingConnection {
 }
 
 impl PendingConnection {
-    #[cfg(feature = "tokio")]
     pub(crate) fn handle(&self) -> &PendingHandle {
         &self.handle
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
     }
 
     /// Returns the address and port that the peer wants to reach.
@@ -179,6 +183,7 @@ impl PendingConnection {
             hop_limit: self.handle.hop_limit(),
             tos: self.handle.tos(),
             is_broadcast: false,
+            dont_fragment: false,
         }
     }
 

@@ -10,6 +10,7 @@ mod http_client;
 mod http_server;
 
 mod events;
+mod forwarding;
 mod http;
 mod idle;
 mod names;

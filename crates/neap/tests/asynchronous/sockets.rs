@@ -25,7 +25,7 @@ async fn pair(stack: &neap::Stack) -> (TcpStream, std::net::TcpStream) {
     (ours, listener.accept().expect("accept").0)
 }
 
-fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
+pub(crate) fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
     pin!(future).as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 

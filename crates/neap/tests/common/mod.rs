@@ -1,5 +1,7 @@
 //! A network namespace per test, a stack on a TUN in it, and data that can be recognised.
 
+pub(crate) mod foreign;
+
 use std::any::type_name;
 use std::env;
 use std::fmt::Debug;

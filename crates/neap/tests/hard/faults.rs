@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{Family, eventually, expect_end, in_namespace, run};
 use crate::flow::Flow;
-use crate::ground::{DESCRIPTORS, is_free, turn};
+use crate::ground::{DESCRIPTORS, at, is_free, turn};
 use crate::victim::{ECHO, SOURCE, Victim};
 
 /// Blocks of the honest flow that show that it goes on.
@@ -20,7 +20,7 @@ const FAULT: Duration = Duration::from_millis(500);
 /// A victim and honest flows that are at work.
 fn at_work(flows: usize) -> (Victim, Vec<Flow>) {
     let victim = Victim::start(Family::V4, DESCRIPTORS);
-    let flows: Vec<_> = (0..flows).map(|_| Flow::begin(Family::V4)).collect();
+    let flows: Vec<_> = (0..flows).map(|_| Flow::begin(at(Family::V4, ECHO))).collect();
     flows.iter().for_each(|flow| flow.wait_for(SOME));
     (victim, flows)
 }
@@ -248,7 +248,7 @@ fn the_namespace_of_the_peer_is_destroyed() {
             .spawn()
             .expect("nsenter runs");
         peer.stdout.as_mut().expect("a pipe").read_exact(&mut [0; 6]).expect("it connects");
-        let flow = Flow::begin(Family::V4);
+        let flow = Flow::begin(at(Family::V4, ECHO));
         // Its device goes first, so that no reset tells the victim that the peer has ended.
         inside("ip link del v1");
         for process in [&mut peer, &mut there] {

@@ -27,17 +27,17 @@ const TICK: Nanos = Nanos::from_millis(1);
 
 /// Memory that a flood may cost the victim, bytes: 4096 half-open connections of 400 bytes, 4 MiB
 /// of fragments, the blocks of a queue of the device.
-const MEMORY: u64 = 24 << 20;
+pub(crate) const MEMORY: u64 = 24 << 20;
 
 /// Sends what `make` makes.
-struct Flood<F> {
+pub(crate) struct Flood<F> {
     make: F,
     rng: Rng,
     next: Instant,
 }
 
 impl<F: FnMut(&mut Rng) -> Option<Frame>> Flood<F> {
-    fn new(make: F) -> Self {
+    pub(crate) fn new(make: F) -> Self {
         Self { make, rng: Rng::new(1), next: Instant::ZERO }
     }
 }
@@ -75,7 +75,7 @@ fn number(rng: &mut Rng) -> SeqNumber {
     SeqNumber(rng.next_u64() as u32)
 }
 
-fn syn(rng: &mut Rng) -> Segment {
+pub(crate) fn syn(rng: &mut Rng) -> Segment {
     Segment {
         seq: number(rng),
         flags: Flags::SYN,
@@ -216,15 +216,20 @@ fn fragments(family: Family) {
 fn datagrams(family: Family) {
     endure(family, |rng| {
         let (from, to) = (anybody(family, rng), at(family, rng.pick(&[ECHO, 1, 2, 3])));
-        let payload = Bytes::from(vec![0; rng.below(1200) as usize]);
-        let mut headers = Headers::default();
-        let ports = Ports { source: from.port(), destination: to.port() };
-        let pseudo = Pseudo::of(from.ip(), to.ip(), Protocol::UDP)?;
-        let body = payload.clone().into();
-        udp::emit(&mut headers, ports, &body, pseudo, ChecksumBy::Stack);
-        let body = [headers.as_slice(), &payload].concat();
-        datagram(from.ip(), to.ip(), Protocol::UDP, None, &body)
+        udp_datagram(rng, from, to)
     });
+}
+
+/// A datagram of UDP with some zeros.
+pub(crate) fn udp_datagram(rng: &mut Rng, from: SocketAddr, to: SocketAddr) -> Option<Frame> {
+    let payload = Bytes::from(vec![0; rng.below(1200) as usize]);
+    let mut headers = Headers::default();
+    let ports = Ports { source: from.port(), destination: to.port() };
+    let pseudo = Pseudo::of(from.ip(), to.ip(), Protocol::UDP)?;
+    let body = payload.clone().into();
+    udp::emit(&mut headers, ports, &body, pseudo, ChecksumBy::Stack);
+    let body = [headers.as_slice(), &payload].concat();
+    datagram(from.ip(), to.ip(), Protocol::UDP, None, &body)
 }
 
 /// Echo requests, and errors that quote segments of nobody or of the honest flow.

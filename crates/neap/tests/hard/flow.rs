@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::common::{Family, Pattern};
-use crate::victim::ECHO;
+use crate::common::Pattern;
 
 /// Bytes of a block, each of which goes there and comes back.
 const BLOCK: usize = 20_000;
@@ -34,9 +33,9 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// Connects, and begins.
-    pub(crate) fn begin(family: Family) -> Self {
-        let stream = TcpStream::connect((family.ours(), ECHO)).expect("the victim listens");
+    /// Connects to an echo server, and begins.
+    pub(crate) fn begin(to: SocketAddr) -> Self {
+        let stream = TcpStream::connect(to).expect("the victim listens");
         stream.set_nodelay(true).expect("an option");
         stream.set_read_timeout(Some(PATIENCE)).expect("an option");
         stream.set_write_timeout(Some(PATIENCE)).expect("an option");
@@ -87,6 +86,46 @@ impl Drop for Flow {
     fn drop(&mut self) {
         self.progress.is_over.store(true, SeqCst);
     }
+}
+
+/// Clients of the kernel that come one after the other, each for one byte there and back, until
+/// this is ended.
+pub(crate) struct Newcomers {
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<u64>,
+}
+
+impl Newcomers {
+    pub(crate) fn begin(to: SocketAddr) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::spawn({
+            let is_over = is_over.clone();
+            move || {
+                let mut served = 0;
+                while !is_over.load(SeqCst) {
+                    served += u64::from(visit(to).is_ok());
+                    std::thread::sleep(PACE);
+                }
+                served
+            }
+        });
+        Self { is_over, thread }
+    }
+
+    /// Ends them; how many were served.
+    pub(crate) fn end(self) -> u64 {
+        self.is_over.store(true, SeqCst);
+        self.thread.join().expect("no panic")
+    }
+}
+
+/// One byte there and back. Who is not served after three SYNs goes away.
+pub(crate) fn visit(to: SocketAddr) -> std::io::Result<()> {
+    let limit = Duration::from_secs(4);
+    let mut stream = TcpStream::connect_timeout(&to, limit)?;
+    stream.set_read_timeout(Some(limit))?;
+    stream.write_all(b"x")?;
+    stream.read_exact(&mut [0])
 }
 
 /// Exchanges blocks at the pace, each byte verified.

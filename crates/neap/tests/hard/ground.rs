@@ -1,14 +1,16 @@
 //! Where attacks take place: victim, attacker and an honest flow; and the bars of an attack.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use neap_lab::world::{Actor, Outbox};
 
-use crate::common::Family;
-use crate::flow::Flow;
-use crate::victim::Victim;
+use crate::common::foreign::{addresses, networks};
+use crate::common::{Family, run};
+use crate::flow::{Flow, Newcomers};
+use crate::victim::{ECHO, Victim};
 use crate::wire::{Reborn, Wire};
 
 /// Memory that the victim may have more afterwards than before: heaps do not give all of it back.
@@ -58,23 +60,49 @@ pub(crate) struct Ground {
     pub(crate) victim: Victim,
     pub(crate) wire: Wire,
     pub(crate) flow: Flow,
+    /// Where new clients must be served while the attack goes on.
+    pub(crate) newcomers: Option<SocketAddr>,
 }
 
 impl Ground {
     pub(crate) fn new(family: Family) -> Self {
-        let victim = Victim::start(family, DESCRIPTORS);
+        Self::around(family, Victim::start(family, DESCRIPTORS), at(family, ECHO))
+    }
+
+    /// A victim that is the gateway to the networks of others. The honest flow goes there.
+    pub(crate) fn of_gateway(family: Family) -> Self {
+        let victim = Victim::gateway(family);
+        for network in networks(family) {
+            run(&format!("ip route add {network} dev t0"));
+        }
+        Self::around(family, victim, SocketAddr::new(addresses(family)[0], ECHO))
+    }
+
+    fn around(family: Family, victim: Victim, to: SocketAddr) -> Self {
         let wire = Wire::open(family);
-        let flow = Flow::begin(family);
+        let flow = Flow::begin(to);
         flow.wait_for(20);
-        Self { victim, wire, flow }
+        Self { victim, wire, flow, newcomers: None }
     }
 
     /// Has the victim attacked, and holds the result against the bars: memory never exceeds that
     /// before the attack by more than `memory` bytes, the honest flow keeps half of its rate, and
     /// afterwards everything is free again.
-    pub(crate) fn endure(mut self, memory: u64, foe: &mut dyn Foe) {
+    pub(crate) fn endure(self, memory: u64, foe: &mut dyn Foe) {
+        self.endure_and(memory, foe, |_| {});
+    }
+
+    /// As [`endure`](Self::endure). In the end `look` judges the victim's figures after the attack,
+    /// while the victim still serves.
+    pub(crate) fn endure_and(
+        mut self,
+        memory: u64,
+        foe: &mut dyn Foe,
+        look: impl FnOnce(&Figures),
+    ) {
         self.victim.forget_peak();
         let (start, _) = self.victim.memory();
+        let newcomers = self.newcomers.map(Newcomers::begin);
         let mut round = self.round(foe);
         for _ in 1..TRIES {
             if round.is_fair() {
@@ -86,6 +114,7 @@ impl Ground {
         let Round { before, during, cpu } = round;
         let (_, peak) = self.victim.memory();
         let report = self.victim.report();
+        let served = newcomers.map(Newcomers::end);
         let (sent, received) = (self.wire.sent, self.wire.received);
         let relief = self.relieve(foe);
         let left = self.victim.report();
@@ -93,7 +122,7 @@ impl Ground {
         let (end, _) = self.victim.memory();
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         println!(
-            "figures: sent {sent} got {received} | memory {:.1} peak {:.1} end {:.1} MiB | CPU \
+            "figures: sent {sent} got {received} newcomers {served:?} | memory {:.1} peak {:.1} end {:.1} MiB | CPU \
              {:.0} % | honest flow {:.2} -> {:.2} MB/s | free after {:.1} s | {report:?}",
             mib(start),
             mib(peak),
@@ -104,15 +133,17 @@ impl Ground {
             relief.as_secs_f64(),
         );
         assert_eq!(fared, Ok(()), "the honest flow");
+        assert!(served.is_none_or(|count| count > 0), "no newcomer was served");
         assert!(round.is_fair(), "the honest flow had {before:.0} and then {during:.0}");
         assert!(peak <= start + memory, "memory went from {start} to {peak}");
         assert!(is_free(&left, 1), "not free: {left:?}");
         assert!(end <= start + RESIDUE, "memory went from {start} to {end}");
+        look(&report);
     }
 
     /// One attack, and the rates of the honest flow before and meanwhile.
     fn round(&mut self, foe: &mut dyn Foe) -> Round {
-        let Self { victim, wire, flow } = self;
+        let Self { victim, wire, flow, .. } = self;
         let (before, ()) = flow.rate_during(|| std::thread::sleep(BEFORE));
         let (began, worked) = (Instant::now(), victim.cpu());
         let (during, ()) = flow.rate_during(|| wire.play(foe, length(), || false));
@@ -160,10 +191,14 @@ impl Round {
     }
 }
 
+/// Figures of a victim, by name.
+pub(crate) type Figures = BTreeMap<String, u64>;
+
 /// Whether a victim has so many connections and nothing else but TIME-WAIT, which lasts a minute.
-pub(crate) fn is_free(report: &std::collections::BTreeMap<String, u64>, connections: u64) -> bool {
+pub(crate) fn is_free(report: &Figures, connections: u64) -> bool {
     let of = |name| report.get(name).copied().unwrap_or_default();
-    of("connections") == connections && of("requests") + of("waiting") + of("loopback") == 0
+    let others = ["requests", "waiting", "loopback", "pending"];
+    of("connections") == connections && others.into_iter().map(of).sum::<u64>() == 0
 }
 
 /// A port of the victim.

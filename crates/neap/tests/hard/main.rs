@@ -16,6 +16,8 @@ mod common;
 mod faults;
 mod floods;
 mod flow;
+mod forwarders;
+mod gateway;
 mod ground;
 mod peers;
 mod rare;

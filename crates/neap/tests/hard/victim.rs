@@ -13,9 +13,13 @@ use neap::time::Nanos;
 use neap::{SocketOption, Stack, TcpListener, TcpStream, UdpSocket};
 
 use crate::common::Family;
+use crate::gateway;
+use crate::ground::DESCRIPTORS;
 
 /// Tells the test binary that it is the victim.
 const ROLE: &str = "NEAP_HARD_VICTIM";
+/// End of the role of a victim that takes what goes to addresses of others.
+const GATEWAY: &str = "gateway";
 /// Begin of the lines that the victim prints; the harness of the tests prints others.
 const MARK: &str = "> ";
 
@@ -34,9 +38,13 @@ const CHUNK: usize = 64 << 10;
 #[test]
 fn victim() {
     // Started by the other tests.
-    let Ok(family) = std::env::var(ROLE) else { return };
-    let family = if family == "v6" { Family::V6 } else { Family::V4 };
-    let stack = build(family);
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let family = if role.starts_with("v6") { Family::V6 } else { Family::V4 };
+    let is_gateway = role.ends_with(GATEWAY);
+    let stack = build(family, is_gateway);
+    if is_gateway {
+        gateway::begin(&stack);
+    }
     for (port, work) in [
         (ECHO, echo as fn(TcpStream)),
         (DISCARD, discard),
@@ -55,12 +63,13 @@ fn victim() {
     }
 }
 
-fn build(family: Family) -> Stack {
+fn build(family: Family, is_gateway: bool) -> Stack {
     Stack::builder()
         .tun("t0")
         .host_address(family.cidr(family.kernel()))
         .address(family.cidr(family.ours()))
         .gateway(family.kernel())
+        .any_destination(is_gateway)
         // So that what half-open connections and orphans hold is free again soon.
         .sysctl("net.ipv4.tcp_synack_retries", "1")
         .sysctl("net.ipv4.tcp_fin_timeout", "2")
@@ -75,7 +84,7 @@ fn serve(listener: &TcpListener, work: fn(TcpStream)) {
     }
 }
 
-fn echo(mut stream: TcpStream) {
+pub(crate) fn echo(mut stream: TcpStream) {
     let _ = stream.set_option(SocketOption::NoDelay(true));
     let mut buf = vec![0; 16 << 10];
     while let Ok(len) = stream.read(&mut buf)
@@ -141,7 +150,9 @@ fn report(stack: &Stack) -> String {
     let host = stack.host();
     let usage = host.usage();
     let mut line = format!(
-        "connections={} requests={} waiting={} time_wait={} names={} loopback={} overrun={}",
+        "pending={} connections={} requests={} waiting={} time_wait={} names={} loopback={} \
+         overrun={}",
+        usage.pending,
         usage.tcp.connections,
         usage.tcp.requests,
         usage.tcp.waiting,
@@ -173,13 +184,23 @@ pub(crate) struct Victim {
 impl Victim {
     /// Starts the victim; `descriptors` is the most that it may have open.
     pub(crate) fn start(family: Family, descriptors: u32) -> Self {
+        Self::with_role(family, "", descriptors)
+    }
+
+    /// Starts a victim that also takes what goes to addresses of others.
+    pub(crate) fn gateway(family: Family) -> Self {
+        Self::with_role(family, GATEWAY, DESCRIPTORS)
+    }
+
+    fn with_role(family: Family, role: &str, descriptors: u32) -> Self {
+        let version = if family == Family::V6 { "v6" } else { "v4" };
         let binary = std::env::current_exe().expect("the test knows its binary");
         let limited = format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"");
         let mut process = Command::new("sh")
             .args(["-c", &limited])
             .arg(binary)
             .args(["--exact", "victim::victim", "--nocapture", "--test-threads", "1"])
-            .env(ROLE, if family == Family::V6 { "v6" } else { "v4" })
+            .env(ROLE, format!("{version} {role}"))
             // Memory that is free goes back to the system at once, so that it can be measured.
             .env("MALLOC_ARENA_MAX", "1")
             .env("MALLOC_TRIM_THRESHOLD_", "65536")

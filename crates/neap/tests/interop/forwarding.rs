@@ -1,107 +1,25 @@
 //! A UDP socket for every address and port, with clients of the kernel behind a TUN.
 
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use neap::{Datagram, Events, Poller, Refusal, Stack, UdpForwarder, UdpForwarderOptions};
-use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with, sockopt};
+use neap::{Datagram, Events, Poller, Refusal, UdpForwarder, UdpForwarderOptions};
 
-use crate::common::{Family, Pattern, in_namespace, run};
-
-/// For a datagram that must come: they are not lost here.
-const LONG: Option<Duration> = Some(Duration::from_secs(60));
-
-/// A stack that takes what the kernel sends to these networks.
-fn stack(family: Family) -> Stack {
-    let stack = Stack::builder()
-        .tun("t0")
-        .host_address(family.cidr(family.kernel()))
-        .address(family.cidr(family.ours()))
-        .any_destination(true)
-        .build()
-        .expect("a stack on a TUN");
-    match family {
-        Family::V4 => {
-            run("ip route add 192.0.2.0/24 dev t0");
-            run("ip route add 198.51.100.0/24 dev t0");
-        }
-        Family::V6 => {
-            run("ip -6 route add 2001:db8::/32 dev t0");
-        }
-    }
-    stack
-}
-
-fn foreign(family: Family) -> [IpAddr; 3] {
-    [
-        family.text("192.0.2.7", "2001:db8::7"),
-        family.text("192.0.2.200", "2001:db8:1::8"),
-        family.text("198.51.100.1", "2001:db8:2::9"),
-    ]
-}
-
-/// A socket of the kernel that hears `peer` alone, with this TTL and TOS byte.
-fn client(family: Family, peer: SocketAddr, ttl: u8, tos: u8) -> UdpSocket {
-    let client = UdpSocket::bind((family.kernel(), 0)).expect("bind");
-    match family {
-        Family::V4 => {
-            sockopt::set_ip_ttl(client.as_fd(), ttl.into()).expect("set");
-            sockopt::set_ip_tos(client.as_fd(), tos).expect("set");
-        }
-        Family::V6 => {
-            sockopt::set_ipv6_unicast_hops(client.as_fd(), Some(ttl)).expect("set");
-            sockopt::set_ipv6_tclass(client.as_fd(), tos.into()).expect("set");
-        }
-    }
-    client.connect(peer).expect("a route");
-    client.set_read_timeout(LONG).expect("a timeout");
-    client
-}
-
-/// All packets of the namespace, from the IP header on.
-fn sniffer() -> UdpSocket {
-    const ETH_P_ALL: u32 = 3;
-    let protocol = Protocol::from_raw((ETH_P_ALL << 8).try_into().expect("not zero"));
-    let flags = SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::PACKET, SocketType::DGRAM, flags, Some(protocol));
-    let socket: OwnedFd = socket.expect("root of the namespace");
-    let socket = UdpSocket::from(socket);
-    socket.set_read_timeout(LONG).expect("a timeout");
-    socket
-}
-
-/// TTL and TOS byte of the first packet from an address.
-fn seen(sniffer: &UdpSocket, from: IpAddr) -> (u8, u8) {
-    let mut packet = [0; 2000];
-    loop {
-        let len = sniffer.recv(&mut packet).expect("a packet");
-        match (from, &packet[..len]) {
-            (IpAddr::V4(ip), packet)
-                if packet[0] >> 4 == 4 && packet[12..16] == ip.octets()[..] =>
-            {
-                return (packet[8], packet[1]);
-            }
-            (IpAddr::V6(ip), packet) if packet[0] >> 4 == 6 && packet[8..24] == ip.octets()[..] => {
-                return (packet[7], packet[0] << 4 | packet[1] >> 4);
-            }
-            _ => {}
-        }
-    }
-}
+use crate::common::foreign::{LONG, Link, addresses, seen, sniffer, stack, udp_client as client};
+use crate::common::{Family, Pattern, in_namespace};
 
 #[test]
 fn every_address_answers_and_ttl_and_tos_pass_both_ways() {
     in_namespace(|| {
         for family in Family::BOTH {
-            let stack = stack(family);
+            let stack = stack(family, Link::Tun);
             let forwarder = UdpForwarder::new(&stack, UdpForwarderOptions::default());
             let forwarder = forwarder.expect("a forwarder");
             forwarder.set_read_timeout(LONG).expect("a timeout");
             let sniffer = sniffer();
-            for (nth, address) in (1..).zip(foreign(family)) {
+            for (nth, address) in (1..).zip(addresses(family)) {
                 let peer = SocketAddr::new(address, 53 * u16::from(nth));
                 let client = client(family, peer, 40 + nth, 0x2c + nth);
                 let question = Pattern(nth.into()).bytes(1000 * usize::from(nth));
@@ -133,11 +51,11 @@ fn every_address_answers_and_ttl_and_tos_pass_both_ways() {
 fn a_refusal_is_the_error_of_the_kernels_socket() {
     in_namespace(|| {
         for family in Family::BOTH {
-            let stack = stack(family);
+            let stack = stack(family, Link::Tun);
             let forwarder = UdpForwarder::new(&stack, UdpForwarderOptions::default());
             let forwarder = forwarder.expect("a forwarder");
             forwarder.set_read_timeout(LONG).expect("a timeout");
-            let peer = SocketAddr::new(foreign(family)[0], 53);
+            let peer = SocketAddr::new(addresses(family)[0], 53);
             // In one packet, and in fragments.
             for len in [10, 4000] {
                 let client = client(family, peer, 64, 0);
@@ -158,14 +76,14 @@ fn a_refusal_is_the_error_of_the_kernels_socket() {
 fn what_the_kernel_refuses_is_told_with_both_ends() {
     in_namespace(|| {
         for family in Family::BOTH {
-            let stack = stack(family);
+            let stack = stack(family, Link::Tun);
             let forwarder = UdpForwarder::new(&stack, UdpForwarderOptions::default());
             let forwarder = forwarder.expect("a forwarder");
             forwarder.set_read_timeout(LONG).expect("a timeout");
             forwarder.set_receive_errors(true).expect("set");
             let poller = Poller::new().expect("a poller");
             poller.add(&forwarder, 7, Events::IN).expect("added");
-            let own = SocketAddr::new(foreign(family)[0], 53);
+            let own = SocketAddr::new(addresses(family)[0], 53);
             let closed = SocketAddr::new(family.kernel(), 9);
             let datagram = Datagram { local: Some(own), ..Datagram::new(&b"anybody?"[..], closed) };
             forwarder.send(&datagram).expect("sent");
@@ -195,7 +113,7 @@ fn many_clients_are_served_by_a_thread_that_polls() {
     const CLIENTS: u8 = 100;
     in_namespace(|| {
         let family = Family::V4;
-        let stack = stack(family);
+        let stack = stack(family, Link::Tun);
         let forwarder = UdpForwarder::new(&stack, UdpForwarderOptions::default());
         let forwarder = forwarder.expect("a forwarder");
         forwarder.set_nonblocking(true).expect("a mode");

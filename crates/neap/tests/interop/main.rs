@@ -3,12 +3,15 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../../examples/transparent_echo.rs"]
+mod transparent_echo;
 
 mod bulk;
 mod datagrams;
 mod descriptors;
 mod dual;
 mod errors;
+mod ethernet;
 mod fairness;
 mod forwarding;
 mod gateway;
@@ -17,6 +20,7 @@ mod lifecycle;
 mod links;
 mod names;
 mod network;
+mod pending;
 mod polling;
 mod posix;
 mod qdiscs;

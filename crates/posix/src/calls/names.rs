@@ -25,7 +25,7 @@ impl Posix {
         }
         let local = socket.canonical(local);
         if socket.is_stream() || !self.stack.is_broadcast(local.ip()) {
-            self.stack.check_local(local.ip())?;
+            self.stack.check_local(local.ip(), socket.common.binds_as_others())?;
         }
         match &socket.kind {
             Kind::Fresh if socket.bound.is_none() => self.bind_stream(&mut socket, local),

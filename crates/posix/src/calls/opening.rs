@@ -11,7 +11,7 @@ use core::net::SocketAddr;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::udp::UdpHandle;
-use neap_stack::stack::{ConnectOptions, ListenOptions, UdpOptions};
+use neap_stack::stack::{BindOptions, ConnectOptions, ListenOptions, UdpOptions};
 use neap_tcp::state::State;
 use neap_tcp::time::{Instant, Nanos};
 use std::sync::Arc;
@@ -72,9 +72,10 @@ impl Posix {
             backlog,
             reuse_address: socket.common.reuse_address,
             only_v6: socket.common.v6_only,
+            // `bind` has judged the address.
+            transparent: true,
             options: socket.options_for(local.is_ipv4()),
             options_v4: local.is_ipv6().then(|| socket.options_for(true)),
-            ..ListenOptions::default()
         };
         socket.kind = Kind::Listening(port.listen(local, options)?);
         shared.changed();
@@ -83,8 +84,12 @@ impl Posix {
 
     /// Gives a TCP socket its own address.
     pub(super) fn bind_stream(&self, socket: &mut Socket, local: SocketAddr) -> Result<(), Errno> {
-        let reuse = socket.common.reuse_address;
-        let port = self.stack.bind_tcp(local, socket.is_dual(local), reuse)?;
+        let options = BindOptions {
+            is_dual: socket.is_dual(local),
+            reuse_address: socket.common.reuse_address,
+            transparent: socket.common.binds_as_others(),
+        };
+        let port = self.stack.bind_tcp(local, options)?;
         socket.bound = Some(port.local_addr());
         socket.port = Some(port);
         Ok(())
@@ -190,8 +195,10 @@ impl Posix {
             return Err(Errno::ENETUNREACH);
         }
         let local = socket.bound_for(remote);
+        let transparent = socket.common.sends_as_others(remote.is_ipv4());
+        self.check_source(local, transparent)?;
         let options = socket.options_for(remote.is_ipv4());
-        let options = ConnectOptions { local, options, ..ConnectOptions::default() };
+        let options = ConnectOptions { local, options, transparent };
         let handle = self.stack.connect(now, remote, options).map_err(|error| match error {
             SocketError::AddressInUse => Errno::EADDRNOTAVAIL,
             error => error.into(),
@@ -205,6 +212,14 @@ impl Posix {
         Ok(())
     }
 
+    /// Whether the socket may send from what it is bound to. It may not from an address of others
+    /// that `IP_FREEBIND` alone gave it (`ip_route_output_key_hash_rcu`).
+    fn check_source(&self, local: Option<SocketAddr>, transparent: bool) -> Result<(), Errno> {
+        let local = local.map(|local| local.ip()).filter(|ip| !self.stack.is_broadcast(*ip));
+        let judged = local.map_or(Ok(()), |local| self.stack.check_local(local, transparent));
+        judged.map_err(|_| Errno::ENETUNREACH)
+    }
+
     fn connect_datagram(
         &self,
         shared: &SharedSocket,
@@ -216,6 +231,8 @@ impl Posix {
         }
         let remote = socket.canonical(sockaddr::parse(socket.domain, address)?);
         self.stack.source_for(remote.ip())?;
+        let transparent = socket.common.sends_as_others(remote.is_ipv4());
+        self.check_source(socket.bound_for(remote), transparent)?;
         if self.stack.is_broadcast(remote.ip()) && !socket.common.broadcast {
             return Err(Errno::EACCES);
         }
@@ -246,9 +263,11 @@ impl Posix {
         socket: &mut Socket,
         local: SocketAddr,
     ) -> Result<UdpHandle, Errno> {
-        let reuse = socket.common.reuse_address;
-        let only_v6 = socket.common.v6_only;
-        let options = UdpOptions { reuse_address: reuse, only_v6, ..UdpOptions::default() };
+        let options = UdpOptions {
+            reuse_address: socket.common.reuse_address,
+            only_v6: socket.common.v6_only,
+            transparent: socket.common.binds_as_others(),
+        };
         let handle = self.stack.bind_udp(local, options)?;
         socket.configure(&handle);
         socket.kind = Kind::Datagram(Some(handle.clone()));

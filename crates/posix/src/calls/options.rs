@@ -37,8 +37,6 @@ const FIXED: &[(i32, i32, i32)] = &[
     (SOL_TCP, TCP_TX_DELAY, 0),
     (SOL_IP, IP_TOS, 0),
     (SOL_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT),
-    (SOL_IP, IP_FREEBIND, 0),
-    (SOL_IP, IP_TRANSPARENT, 0),
     (SOL_IPV6, IPV6_MTU_DISCOVER, IP_PMTUDISC_WANT),
     (SOL_IPV6, IPV6_TCLASS, 0),
 ];
@@ -49,6 +47,15 @@ const NEVER_EMPTY: &[i32] = &[IP_TTL, IP_FREEBIND, IP_TRANSPARENT];
 fn fixed(level: i32, name: i32) -> Option<i32> {
     let found = FIXED.iter().find(|(one, other, _)| (*one, *other) == (level, name));
     found.map(|(_, _, value)| *value)
+}
+
+/// The option for addresses of others of this name, by either family.
+fn foreign(common: &mut Common, level: i32, name: i32) -> Option<&mut bool> {
+    match (level, name) {
+        (SOL_IP, IP_TRANSPARENT) | (SOL_IPV6, IPV6_TRANSPARENT) => Some(&mut common.transparent),
+        (SOL_IP, IP_FREEBIND) | (SOL_IPV6, IPV6_FREEBIND) => Some(&mut common.freebind),
+        _ => None,
+    }
 }
 
 /// The `int` at the front of a value.
@@ -167,6 +174,9 @@ impl Posix {
         if !socket.is_stream() && is_served && socket.set_of_datagrams(level, name, value)? {
             return Ok(());
         }
+        if is_served && socket.set_foreign(level, name, value)? {
+            return Ok(());
+        }
         if let Some(only) = fixed(level, name).filter(|_| is_served) {
             let asked = if level == SOL_IP { ip_int(value)? } else { int(value)? };
             let is_default = level == SOL_IPV6 && asked == -1;
@@ -244,7 +254,8 @@ impl Posix {
             _ => {
                 let asked = Asked::by(level, name).filter(|_| !socket.is_stream());
                 let is_asked = asked.map(|asked| socket.common.asked.contains(asked).into());
-                is_asked.or_else(|| fixed(level, name))
+                let is_foreign = foreign(&mut socket.common, level, name).map(|on| (*on).into());
+                is_asked.or(is_foreign).or_else(|| fixed(level, name))
             }
         };
         if let Some(value) = value {
@@ -332,6 +343,16 @@ impl Socket {
             Kind::Datagram(Some(handle)) => handle.set_hop_limits(v4, v6),
         }
         Ok(())
+    }
+
+    /// Sets an option for addresses of others; false if it is none.
+    fn set_foreign(&mut self, level: i32, name: i32, value: &[u8]) -> Result<bool, Errno> {
+        let Some(option) = foreign(&mut self.common, level, name) else { return Ok(false) };
+        *option = if level == SOL_IP { ip_int(value)? != 0 } else { switch(value)? };
+        if let Kind::Datagram(Some(handle)) = &self.kind {
+            self.configure(handle);
+        }
+        Ok(true)
     }
 
     /// Sets an option of datagrams; false if it is none.

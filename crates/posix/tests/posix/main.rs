@@ -5,6 +5,7 @@
 mod closing;
 mod datagrams;
 mod errors;
+mod foreign;
 mod opening;
 mod options;
 mod pipes;

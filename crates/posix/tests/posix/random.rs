@@ -138,7 +138,12 @@ fn control(p: &mut Process, source: &mut Source<'_>) {
     let (posix, now) = (&mut p.posix, p.now);
     match source.below(10) {
         9 => {
-            let (level, name) = source.of(&[(SOL_IP, IP_RECVERR), (SOL_IPV6, IPV6_RECVERR)]);
+            let (level, name) = source.of(&[
+                (SOL_IP, IP_RECVERR),
+                (SOL_IPV6, IPV6_RECVERR),
+                (SOL_IP, IP_TRANSPARENT),
+                (SOL_IPV6, IPV6_FREEBIND),
+            ]);
             let _ = posix.setsockopt(now, fd, level, name, &int(i32::from(source.below(3))));
         }
         0 => drop(posix.setsockopt(now, fd, level, name, &value[..len])),

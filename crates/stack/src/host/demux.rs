@@ -7,6 +7,7 @@
 
 use super::bound::Bound;
 use super::error::SocketError;
+use super::listed::BucketInfo;
 use super::listener::Listener;
 use super::ports::{Ephemeral, Exhausted, PortUses};
 use super::remains::{Looked, RemainsTable, Reuse};
@@ -349,6 +350,11 @@ impl Demux {
     /// All listeners.
     pub(crate) fn listeners(&self) -> Vec<Arc<Listener>> {
         self.lock().listeners.iter().cloned().collect()
+    }
+
+    /// What a listing says of what is left of connections. The tables are locked meanwhile.
+    pub(crate) fn remains(&self, now: Instant) -> Vec<BucketInfo> {
+        self.lock().remains.listed(now)
     }
 
     /// Refuses all further sockets, and hands out what is there.

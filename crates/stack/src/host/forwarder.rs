@@ -9,6 +9,7 @@
 //! socket from then on, and keeps its place in the bounds until its handshake is over.
 
 use super::error::SocketError;
+use super::listed::BucketInfo;
 use super::readiness::{Readiness, Ready};
 use crate::flow::{FlowKey, FourTuple, source_of};
 use crate::keyed::Keyed;
@@ -23,6 +24,7 @@ use hashbrown::HashTable;
 use neap_tcp::connection::ConnectionError;
 use neap_tcp::segment::{Flags, Options, Segment, Timestamps};
 use neap_tcp::seq::SeqNumber;
+use neap_tcp::state::State;
 use neap_tcp::time::{Instant, Nanos};
 use slab::Slab;
 use std::collections::VecDeque;
@@ -514,6 +516,21 @@ impl Forwarders {
         self.is_any.store(!list.is_empty(), Relaxed);
         drop(list);
         forwarder.close()
+    }
+
+    /// What a listing says of the connections that nobody has decided about.
+    pub(crate) fn listed(&self) -> Vec<BucketInfo> {
+        let mut listed = Vec::new();
+        for forwarder in self.all() {
+            let table = forwarder.lock();
+            listed.extend(table.pending.iter().map(|(_, (_, pending))| BucketInfo {
+                local: pending.tuple.local_addr(),
+                remote: pending.tuple.remote_addr(),
+                state: State::SynReceived,
+                timer: None,
+            }));
+        }
+        listed
     }
 
     fn all(&self) -> Vec<Arc<Forwarder>> {

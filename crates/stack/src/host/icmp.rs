@@ -10,10 +10,10 @@ use super::readiness::{Readiness, Ready};
 use crate::drop_reason::DropReason;
 use crate::flow::FourTuple;
 use crate::frame::Headers;
-use crate::net::Visit;
 use crate::net::egress::{CachedRoute, OutgoingDatagram};
 use crate::net::icmp::{IcmpErrorKind, Refused};
 use crate::net::interface::InterfaceId;
+use crate::net::{self, Visit};
 use crate::stats::IpCounter;
 use crate::sync::{Mutex, lock};
 use crate::wire::checksum::{Checksum, Pseudo};
@@ -126,6 +126,19 @@ impl IcmpMessage {
         data.put_u8(reply);
         data.extend_from_slice(&self.data[1..]);
         Some(Self { tos: self.tos, ..Self::new(self.destination, self.source, data) })
+    }
+
+    /// Makes the error that a router or a host with the address `source` reports of `packet`, an IP
+    /// packet from its header on, to its sender. [`send`](crate::socket::icmp::IcmpHandle::send)
+    /// does not limit its rate, so this is for errors that another host has limited: those that a
+    /// gateway passes on. An unspecified `source` stands for an own address.
+    ///
+    /// `None` for a packet that no error may be sent about (RFC 1122 section 3.2.2, RFC 4443
+    /// section 2.4), for a source of the other family, and for a code that does not exist.
+    pub fn of_error(source: IpAddr, packet: &Bytes, error: IcmpErrorKind) -> Option<Self> {
+        let (to, header, most) = net::icmp::error_header(source, packet, error)?;
+        let quote = &packet[..packet.len().min(most)];
+        Some(Self::new(source, to, [&header[..], quote].concat()))
     }
 
     /// Returns the message as an IP packet, for an ICMP error to quote. The identification of IPv4

@@ -88,6 +88,8 @@ struct Delivery<'a> {
     is_verified: bool,
     /// The payload was put together from fragments, in memory of its own.
     is_whole: bool,
+    /// The packet has the don't-fragment bit, or is of IPv6.
+    dont_fragment: bool,
     /// The packet from its IP header on, for ICMP errors to quote.
     packet: &'a Bytes,
 }
@@ -192,6 +194,7 @@ impl Input<'_> {
             gso_size,
             is_verified,
             is_whole: false,
+            dont_fragment: header.dont_fragment,
             packet: data,
         };
         let Some(part) = Part::v4(&packet, data) else {
@@ -243,6 +246,7 @@ impl Input<'_> {
             gso_size,
             is_verified,
             is_whole: false,
+            dont_fragment: true,
             packet: data,
         };
         let Some(part) = Part::v6(&packet, data) else {
@@ -480,6 +484,7 @@ impl Input<'_> {
             tos: delivery.tos,
             interface: self.interface.map(|interface| interface.id()),
             is_broadcast: delivery.is_broadcast,
+            dont_fragment: delivery.dont_fragment && !delivery.is_whole,
             data: datagram.payload,
         };
         // Packets of a device share large buffers, and one that nobody reads would keep them all.

@@ -6,6 +6,7 @@
 //! of time.
 
 use super::error::SocketError;
+use super::listed::{BucketInfo, ListenerInfo};
 use super::readiness::{Readiness, Ready};
 use super::run_list::RunCell;
 use super::tcp::TcpSocket;
@@ -19,10 +20,12 @@ use neap_tcp::config::Config;
 use neap_tcp::connection::ConnectionError;
 use neap_tcp::counters::{Counter, Counters};
 use neap_tcp::handshake::{Accepted, Offer, Request, RequestVerdict, SynCookies};
+use neap_tcp::info::{Timer, TimerKind};
 use neap_tcp::isn::Secrets;
 use neap_tcp::options::{OptionError, SocketOption, SocketOptions};
 use neap_tcp::segment::{Flags, Segment};
 use neap_tcp::seq::SeqNumber;
+use neap_tcp::state::State;
 use neap_tcp::time::Instant;
 use slab::Slab;
 use std::collections::VecDeque;
@@ -160,6 +163,33 @@ impl Listener {
         let max_accept = AtomicUsize::new(max_accept);
         let backlog = Mutex::new(backlog);
         Self { local, is_dual, max_accept, hop_limits, backlog, readiness, cell }
+    }
+
+    /// What a listing says of it.
+    pub(crate) fn listed(&self) -> ListenerInfo {
+        ListenerInfo {
+            id: self.cell.id().0,
+            local: self.local,
+            is_dual: self.is_dual,
+            queued: self.lock().accept.len(),
+            max_queued: self.max_queued(),
+        }
+    }
+
+    /// What a listing says of its half-open connections.
+    pub(crate) fn half_open(&self, now: Instant) -> Vec<BucketInfo> {
+        let backlog = self.lock();
+        let requests = backlog.requests.iter().map(|(_, Entry { tuple, request, .. })| {
+            let left = request.deadline().since(now);
+            let timer = Timer::new(TimerKind::Retransmit, left, request.timeouts().into());
+            BucketInfo {
+                local: tuple.local_addr(),
+                remote: tuple.remote_addr(),
+                state: State::SynReceived,
+                timer: Some(timer),
+            }
+        });
+        requests.collect()
     }
 
     /// Half-open connections, and connections that wait to be accepted.

@@ -14,6 +14,7 @@ pub(crate) mod icmp;
 mod icmp_error;
 pub(crate) mod input;
 mod links;
+pub(crate) mod listed;
 pub(crate) mod listener;
 pub(crate) mod opening;
 mod pages;

@@ -39,6 +39,17 @@ pub struct ConnectOptions {
     pub transparent: bool,
 }
 
+/// Options of [`Stack::bind_tcp`](crate::stack::Stack::bind_tcp).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BindOptions {
+    /// The address is `[::]` and stands for `0.0.0.0` too, as without `IPV6_V6ONLY`.
+    pub is_dual: bool,
+    /// `SO_REUSEADDR`: sockets that have it too may be bound to the same address.
+    pub reuse_address: bool,
+    /// `IP_TRANSPARENT`, `IP_FREEBIND`: the address may be one of others.
+    pub transparent: bool,
+}
+
 /// Options of [`Stack::listen`](crate::stack::Stack::listen).
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
@@ -279,16 +290,16 @@ impl Host {
         if options == *self.default_options { self.default_options.clone() } else { options.into() }
     }
 
-    /// As [`Stack::bind_tcp`](crate::stack::Stack::bind_tcp); `is_dual` binds `[::]` and `0.0.0.0`.
+    /// As [`Stack::bind_tcp`](crate::stack::Stack::bind_tcp).
     pub(crate) fn bind_tcp(
         &self,
         local: SocketAddr,
-        is_dual: bool,
-        reuse: bool,
+        options: BindOptions,
     ) -> Result<Arc<Bound>, SocketError> {
-        self.check_local(local.ip())?;
+        let BindOptions { is_dual, reuse_address, transparent } = options;
+        self.check_source(local.ip(), transparent)?;
         let salt = if local.port() == 0 { self.port_salt() } else { 0 };
-        self.demux.bind(local, is_dual, reuse, salt)
+        self.demux.bind(local, is_dual, reuse_address, salt)
     }
 
     /// As [`Stack::listen`](crate::stack::Stack::listen). `own` is the reservation of the socket

@@ -6,11 +6,13 @@
 //! `tcp_max_tw_buckets`, that of orphans by `tcp_max_orphans`: a connection is reset in its stead
 //! before it gets here.
 
+use super::listed::BucketInfo;
 use crate::flow::{FlowKey, FourTuple};
 use crate::net::egress::IpOptions;
 use crate::wheel::Wheel;
 use hashbrown::HashTable;
 use neap_tcp::counters::{Counter, Counters};
+use neap_tcp::info::{Timer, TimerKind};
 use neap_tcp::memory::HostMemory;
 use neap_tcp::orphan::Remains;
 use neap_tcp::time::{Instant, Nanos};
@@ -142,6 +144,21 @@ impl RemainsTable {
     /// Connections whose FIN is not acknowledged.
     pub(crate) fn orphans(&self) -> usize {
         self.orphans
+    }
+
+    /// What a listing says of all.
+    pub(crate) fn listed(&self, now: Instant) -> Vec<BucketInfo> {
+        let entries = self.entries.iter().map(|(_, Entry { tuple, remains, .. })| {
+            let kind =
+                if remains.is_orphan() { TimerKind::Retransmit } else { TimerKind::TimeWait };
+            BucketInfo {
+                local: tuple.local_addr(),
+                remote: tuple.remote_addr(),
+                state: remains.state(),
+                timer: Some(Timer::new(kind, remains.deadline().since(now), 0)),
+            }
+        });
+        entries.collect()
     }
 
     /// The memory of the host, which counts all orphans.

@@ -17,7 +17,7 @@ use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use neap_tcp::connection::{Connection, Path, WriteError, WriteFlags};
 use neap_tcp::counters::Counter;
-use neap_tcp::info::TcpInfo;
+use neap_tcp::info::{TcpInfo, Timer};
 use neap_tcp::orphan::Remains;
 use neap_tcp::segment::Segment;
 use neap_tcp::seq::SeqNumber;
@@ -590,11 +590,14 @@ impl TcpSocket {
     pub(crate) fn flow(self: &Arc<Self>, host: &Host, now: Instant) -> FlowInfo {
         let (local, remote) = (self.tuple.local_addr(), self.tuple.remote_addr());
         let owner = self.state.own();
+        let now_there = now.max(owner.time);
         let flow = FlowInfo {
+            id: self.cell.id().0,
             local,
             remote,
             state: owner.connection.state(),
-            info: owner.connection.info(now.max(owner.time)),
+            timer: owner.connection.timer(now_there),
+            info: owner.connection.info(now_there),
         };
         self.release(owner, &mut Context { now, host, socket: self });
         flow
@@ -610,12 +613,16 @@ impl TcpSocket {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct FlowInfo {
+    /// Number of the socket, never used twice in a host.
+    pub id: u64,
     /// Address and port of this end.
     pub local: SocketAddr,
     /// The peer's address and port.
     pub remote: SocketAddr,
     /// State of the connection.
     pub state: State,
+    /// What it waits for by time.
+    pub timer: Option<Timer>,
     /// `TCP_INFO`, with the unsent, in-flight and unread bytes and the memory below TCP.
     pub info: TcpInfo,
 }

@@ -4,6 +4,7 @@
 use super::Host;
 use super::error::SocketError;
 use super::error_queue::{ErrorOrigin, ErrorQueue, ErrorRecord, ErrorReport};
+use super::listed::UdpInfo;
 use super::readiness::{Readiness, Ready};
 use super::udp_memory::{Held, UdpMemory};
 use super::udp_queue::{DatagramQueue, ReceivedDatagram};
@@ -16,7 +17,7 @@ use crate::sync::{Mutex, MutexGuard, lock};
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::ops::RangeInclusive;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use neap_tcp::connection::ConnectionError;
 use neap_tcp::time::{Instant, Rate};
 use neap_tcp::transmit::small_queue::TxAccount;
@@ -172,6 +173,8 @@ pub(crate) struct UdpSocket {
     forwards: Option<UdpForwarderOptions>,
     readiness: Arc<UdpReadiness>,
     pub(super) account: Arc<TxAccount>,
+    /// Datagrams that were not queued for lack of memory.
+    drops: AtomicU64,
     state: Mutex<UdpState>,
 }
 
@@ -220,6 +223,7 @@ impl UdpSocket {
             forwards: None,
             readiness,
             account,
+            drops: AtomicU64::new(0),
             state: Mutex::new(state),
         }
     }
@@ -295,10 +299,12 @@ impl UdpSocket {
         let mut state = lock(&self.state);
         let room = state.receive_buffer.saturating_sub(state.errors.memory());
         if state.is_closed || !state.queue.has_room(&datagram, room) {
+            self.drops.fetch_add(1, Relaxed);
             return Delivered::BufferFull;
         }
         let waiting = state.waiting_bytes().saturating_add(datagram.memory());
         if !state.held.raise(waiting) {
+            self.drops.fetch_add(1, Relaxed);
             return Delivered::NoMemory;
         }
         if !is_alone {
@@ -427,6 +433,22 @@ impl UdpSocket {
 impl UdpSocket {
     pub(crate) fn local_addr(&self) -> SocketAddr {
         self.binding.local
+    }
+
+    /// What a listing says of it.
+    pub(crate) fn listed(&self) -> UdpInfo {
+        let state = lock(&self.state);
+        UdpInfo {
+            id: self.number,
+            local: self.binding.local,
+            is_dual: self.binding.is_dual,
+            remote: state.remote,
+            rmem_alloc: state.waiting_bytes(),
+            rcvbuf: state.receive_buffer,
+            below_bytes: self.account.bytes(),
+            sndbuf: state.send_buffer,
+            drops: self.drops.load(Relaxed),
+        }
     }
 
     pub(crate) fn readiness(&self) -> &Readiness {

@@ -174,30 +174,14 @@ impl UdpSocket {
         datagram: &ReceivedDatagram,
         why: Refusal,
     ) -> Result<(), SocketError> {
-        let &ReceivedDatagram { from, to, hop_limit, tos, .. } = datagram;
+        let &ReceivedDatagram { from, to, .. } = datagram;
         host.check_source(to.ip(), self.state().is_transparent)?;
-        let pseudo = Pseudo::of(from.ip(), to.ip(), Protocol::UDP);
-        let pseudo = pseudo.ok_or(SocketError::AddressFamily)?;
-        if datagram.data.len() > udp::MAX_PAYLOAD_V4 || to.ip().is_unspecified() {
-            return Err(SocketError::InvalidArgument);
+        if from.is_ipv4() != to.is_ipv4() {
+            return Err(SocketError::AddressFamily);
         }
-        let ports = Ports { source: from.port(), destination: to.port() };
-        let (mut headers, payload) = (Headers::default(), Payload::from(datagram.data.clone()));
-        udp::emit(&mut headers, ports, &payload, pseudo, ChecksumBy::Stack);
-        let packet = OutgoingDatagram {
-            local: from.ip(),
-            remote: to.ip(),
-            protocol: Protocol::UDP,
-            headers,
-            payload,
-            flow: 0,
-            pacing_rate: Rate::UNLIMITED,
-            credit: None,
-            hop_limit,
-            tos,
-            interface: None,
-        };
-        host.net.refuse(Visit::new(now, SHARD), from.ip(), to.ip(), &packet.quoted(), why);
+        let packet = datagram.to_packet().filter(|_| !to.ip().is_unspecified());
+        let packet = packet.ok_or(SocketError::InvalidArgument)?;
+        host.net.refuse(Visit::new(now, SHARD), from.ip(), to.ip(), &packet, why);
         Ok(())
     }
 
@@ -358,5 +342,33 @@ impl UdpSocket {
             return Err(SocketError::NoBuffers);
         }
         Ok(())
+    }
+}
+
+impl ReceivedDatagram {
+    /// The datagram as an IP packet, for an ICMP error to quote. The identification of IPv4 is 0.
+    /// `None` for addresses of two families, and for more data than a datagram has.
+    pub fn to_packet(&self) -> Option<Bytes> {
+        let pseudo = Pseudo::of(self.from.ip(), self.to.ip(), Protocol::UDP)?;
+        if self.data.len() > udp::MAX_PAYLOAD_V4 {
+            return None;
+        }
+        let ports = Ports { source: self.from.port(), destination: self.to.port() };
+        let (mut headers, payload) = (Headers::default(), Payload::from(self.data.clone()));
+        udp::emit(&mut headers, ports, &payload, pseudo, ChecksumBy::Stack);
+        let packet = OutgoingDatagram {
+            local: self.from.ip(),
+            remote: self.to.ip(),
+            protocol: Protocol::UDP,
+            headers,
+            payload,
+            flow: 0,
+            pacing_rate: Rate::UNLIMITED,
+            credit: None,
+            hop_limit: self.hop_limit,
+            tos: self.tos,
+            interface: None,
+        };
+        Some(packet.quoted())
     }
 }

@@ -38,6 +38,9 @@ pub struct ReceivedDatagram {
     pub interface: Option<InterfaceId>,
     /// Whether it was sent to all hosts of a network.
     pub is_broadcast: bool,
+    /// Whether routers may not cut it: it came whole in a packet with the don't-fragment bit or of
+    /// IPv6.
+    pub dont_fragment: bool,
     /// Data of the datagram.
     pub data: Bytes,
 }
@@ -45,7 +48,16 @@ pub struct ReceivedDatagram {
 impl ReceivedDatagram {
     /// Makes a datagram from `from` to `to` as one of this host would be received.
     pub fn new(from: SocketAddr, to: SocketAddr, data: Bytes) -> Self {
-        Self { from, to, hop_limit: 64, tos: 0, interface: None, is_broadcast: false, data }
+        Self {
+            from,
+            to,
+            hop_limit: 64,
+            tos: 0,
+            interface: None,
+            is_broadcast: false,
+            dont_fragment: false,
+            data,
+        }
     }
 
     /// Bytes of the receive buffer that it takes.

@@ -5,6 +5,7 @@
 
 use super::Host;
 use super::error::SocketError;
+use super::listed::UdpInfo;
 use super::ports::Ephemeral;
 use super::udp::{Binding, Delivered, UdpForwarderOptions, UdpSocket};
 use super::udp_memory::UdpMemory;
@@ -193,6 +194,12 @@ impl UdpTable {
         for socket in sockets {
             socket.on_device_gone(host, now, interface, is_last);
         }
+    }
+
+    /// What a listing says of all sockets and forwarders.
+    pub(crate) fn listed(&self) -> Vec<UdpInfo> {
+        let sockets: Vec<_> = lock(&self.sockets).all().cloned().collect();
+        sockets.iter().map(|socket| socket.listed()).collect()
     }
 
     /// Forgets a socket whose last handle is gone.

@@ -193,6 +193,22 @@ fn reportable(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
     (!is_error && !is_many(source) && !is_many(destination)).then_some((source, destination))
 }
 
+/// The sender of a packet, the header of an error about it, without its checksum, and how much of
+/// the packet the error quotes at most. `None` if there is no such error.
+pub(crate) fn error_header(
+    source: IpAddr,
+    packet: &[u8],
+    error: IcmpErrorKind,
+) -> Option<(IpAddr, [u8; icmp::HEADER_LEN], usize)> {
+    let (to, _) = reportable(packet)?;
+    let (header, most) = match (source, to) {
+        (IpAddr::V4(_), IpAddr::V4(_)) => (error.v4()?.first_words(), icmp::MAX_QUOTE),
+        (IpAddr::V6(_), IpAddr::V6(_)) => (error.v6()?.first_words(), icmpv6::MAX_QUOTE),
+        _ => return None,
+    };
+    Some((to, header, most))
+}
+
 /// An ICMP error about a packet that this host sent. Nobody has checked yet that it was sent.
 #[derive(Debug)]
 pub(crate) struct IcmpError {

@@ -236,4 +236,53 @@ impl PendingHandle {
     pub fn shard(&self) -> usize {
         self.pending.shard
     }
+
+    /// A reference to wait with, which neither decides nor keeps the SYN pending.
+    pub fn downgrade(&self) -> WeakPendingHandle {
+        WeakPendingHandle(Arc::downgrade(&self.pending))
+    }
+}
+
+/// A reference to a pending connection that decides nothing.
+#[derive(Clone, Debug)]
+pub struct WeakPendingHandle(Weak<Pending>);
+
+impl WeakPendingHandle {
+    /// What is to be waited for, while the connection is pending.
+    pub fn upgrade(&self) -> Option<PendingWatch> {
+        self.0.upgrade().map(PendingWatch)
+    }
+
+    /// Tells sockets apart, as long as this reference is held.
+    pub fn identity(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+}
+
+/// The readiness of a pending connection: [`Ready::ERROR`] when there is nothing to decide any
+/// more.
+#[derive(Debug)]
+pub struct PendingWatch(Arc<Pending>);
+
+impl PendingWatch {
+    /// As [`PendingHandle::readiness`].
+    pub fn readiness(&self) -> ReadyState {
+        self.0.readiness.state()
+    }
+
+    /// As [`PendingHandle::register`].
+    #[must_use = "false means: look again"]
+    pub fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
+        self.0.readiness.register(seen, interest, waker)
+    }
+
+    /// As [`PendingHandle::unregister`].
+    pub fn unregister(&self, waker: &Waker) {
+        self.0.readiness.unregister(waker);
+    }
+
+    /// As [`PendingHandle::shard`].
+    pub fn shard(&self) -> usize {
+        self.0.shard
+    }
 }

@@ -188,12 +188,23 @@ pub fn parse(bytes: &[u8]) -> Result<(Message, &[u8]), Error> {
 impl Message {
     /// Writes the message in front of its body.
     pub fn emit(&self, headers: &mut Headers, body: &Payload) {
+        let bytes = headers.prepend(HEADER_LEN);
+        bytes.copy_from_slice(&self.first_words());
+        let mut sum = Checksum::new();
+        sum.add(bytes);
+        for chunk in body.chunks() {
+            sum.add(chunk);
+        }
+        bytes[2..4].copy_from_slice(&sum.finish().to_be_bytes());
+    }
+
+    /// Type, code, a checksum of 0, and the rest of the header.
+    pub(crate) fn first_words(&self) -> [u8; HEADER_LEN] {
         let pair = |kind, high: u16, low: u16| {
             let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
             [kind, 0, 0, 0, a, b, c, d]
         };
-        let bytes = headers.prepend(HEADER_LEN);
-        bytes.copy_from_slice(&match *self {
+        match *self {
             Self::EchoRequest { identifier, sequence } => pair(ECHO_REQUEST, identifier, sequence),
             Self::EchoReply { identifier, sequence } => pair(ECHO_REPLY, identifier, sequence),
             Self::Unreachable(code) => [UNREACHABLE, code as u8, 0, 0, 0, 0, 0, 0],
@@ -203,13 +214,7 @@ impl Message {
             }
             Self::TimeExceeded(code) => [TIME_EXCEEDED, code as u8, 0, 0, 0, 0, 0, 0],
             Self::ParameterProblem { pointer } => [PARAMETER_PROBLEM, 0, 0, 0, pointer, 0, 0, 0],
-        });
-        let mut sum = Checksum::new();
-        sum.add(bytes);
-        for chunk in body.chunks() {
-            sum.add(chunk);
         }
-        bytes[2..4].copy_from_slice(&sum.finish().to_be_bytes());
     }
 }
 

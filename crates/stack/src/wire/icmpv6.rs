@@ -373,7 +373,7 @@ impl Message {
         }
     }
 
-    fn first_words(&self) -> [u8; HEADER_LEN] {
+    pub(crate) fn first_words(&self) -> [u8; HEADER_LEN] {
         let words = |kind, code, word: u32| {
             let [a, b, c, d] = word.to_be_bytes();
             [kind, code, 0, 0, a, b, c, d]

@@ -7,7 +7,7 @@ use neap_stack::drop_reason::DropReason;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::udp::SendDatagram;
-use neap_stack::stack::{ConnectOptions, ListenOptions, UdpOptions};
+use neap_stack::stack::{BindOptions, ConnectOptions, ListenOptions, UdpOptions};
 use neap_stack::wire::checksum;
 use neap_tcp::connection::ConnectionError;
 use neap_tcp::options::SocketOptions;
@@ -59,7 +59,7 @@ fn own_addresses_keep_working() {
     let (client, server) = connect(&mut world, "10.0.0.2:80");
     transfer(&mut world, &client, &server, &pattern(100_000));
     world.b.remove_address(world.b_interface, "10.0.0.2".parse().unwrap()).unwrap();
-    let error = world.b.check_local("10.0.0.2".parse().unwrap());
+    let error = world.b.check_local("10.0.0.2".parse().unwrap(), false);
     assert_eq!(error, Err(SocketError::AddressNotAvailable));
 }
 
@@ -232,9 +232,13 @@ fn a_transparent_listener_is_bound_to_an_address_of_others() {
     let to = address("192.0.2.7:80");
     let error = world.b.listen(to, ListenOptions::default()).unwrap_err();
     assert_eq!(error, SocketError::AddressNotAvailable);
+    let error = world.b.bind_tcp(to, BindOptions::default()).unwrap_err();
+    assert_eq!(error, SocketError::AddressNotAvailable);
+    let transparent = BindOptions { transparent: true, ..BindOptions::default() };
+    let bound = world.b.bind_tcp(to, transparent).unwrap();
     let options = SocketOptions { hop_limit: 9, ..SocketOptions::default() };
     let options = ListenOptions { transparent: true, options, ..ListenOptions::default() };
-    let listener = world.b.listen(to, options).unwrap();
+    let listener = bound.listen(to, options).unwrap();
     let client = world.a.connect(world.now, to, ConnectOptions::default()).unwrap();
     let other = address("192.0.2.8:80");
     let other = world.a.connect(world.now, other, ConnectOptions::default()).unwrap();

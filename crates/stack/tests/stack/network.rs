@@ -313,7 +313,7 @@ fn an_address_that_is_removed_keeps_its_sockets_and_takes_no_packets() {
     assert!(world.a.drops().get(DropReason::IpOtherHost) > before);
     assert_eq!(client.read(world.now, &mut [0; 9]), Err(ReadError::WouldBlock));
     assert_eq!(
-        world.a.check_local(ip("10.0.0.1")),
+        world.a.check_local(ip("10.0.0.1"), false),
         Err(SocketError::AddressNotAvailable),
         "no new socket is bound to it"
     );

@@ -1,7 +1,8 @@
 //! Fills in `TCP_INFO` ([`TcpInfo`]).
 
 use super::Connection;
-use crate::info::{TcpInfo, Timeouts};
+use super::deadlines::Deadline;
+use crate::info::{TcpInfo, Timeouts, Timer, TimerKind};
 use crate::time::{Instant, Nanos};
 
 impl Connection {
@@ -95,5 +96,24 @@ impl Connection {
             snd_wscale: self.opening.snd_wscale,
             rcv_wscale: self.opening.rcv_wscale,
         }
+    }
+
+    /// Returns the timer that `ss -o` shows: what `icsk_pending` or `sk_timer` has in Linux.
+    pub fn timer(&self, now: Instant) -> Option<Timer> {
+        let retransmits =
+            self.sender.recovery().timeouts_in_row().max(u32::from(self.opening.retransmits));
+        let probes = self.liveness.probes_out();
+        let kinds = [
+            (Deadline::Retransmit, TimerKind::Retransmit, retransmits),
+            (Deadline::LossProbe, TimerKind::Retransmit, retransmits),
+            (Deadline::Reorder, TimerKind::Retransmit, retransmits),
+            (Deadline::Probe, TimerKind::Persist, probes),
+            (Deadline::Keepalive, TimerKind::Keepalive, probes),
+            (Deadline::Orphan, TimerKind::Keepalive, probes),
+        ];
+        let armed = kinds.into_iter().find(|(deadline, ..)| self.deadlines.is_armed(*deadline));
+        armed.map(|(deadline, kind, tries)| {
+            Timer::new(kind, self.deadlines.get(deadline).since(now), tries)
+        })
     }
 }

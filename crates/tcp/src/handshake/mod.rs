@@ -291,6 +291,11 @@ impl Request {
         self.deadline
     }
 
+    /// Returns how often the SYN-ACK was sent again since nobody answered.
+    pub fn timeouts(&self) -> u8 {
+        self.timeouts
+    }
+
     /// Asks for the SYN-ACK to be sent again, after a time that doubles, and gives up after
     /// `tcp_synack_retries`.
     pub fn on_deadline(&mut self, now: Instant, config: &Config) -> RequestVerdict {

@@ -2,6 +2,7 @@
 
 mod blocking;
 mod epoll;
+mod foreign;
 mod pipes;
 mod stress;
 mod threads;

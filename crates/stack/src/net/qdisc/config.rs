@@ -7,6 +7,7 @@ use super::fq::{self, Fq};
 use super::fq_codel::{self, FqCodel};
 use super::kinds::{BUILT_IN, CustomQdisc, QdiscSetup};
 use super::param::{self, Bits, Size, Time};
+use super::shaped::Shaped;
 use super::tbf::{self, Tbf};
 use crate::device::{Capabilities, Medium};
 use crate::wire::ethernet;
@@ -42,6 +43,9 @@ pub enum QdiscConfig {
     Codel(codel::Config),
     /// `tbf`: the token bucket filter.
     Tbf(tbf::Config),
+    /// `tbf` with another qdisc below it, which holds and orders the frames: the words of `tbf`, and
+    /// behind them those of the other one.
+    Shaped(tbf::Config, Box<Self>),
     /// `mq`: one of these at each queue of the device, which is how neap arranges every qdisc.
     Mq(Box<Self>),
     /// One of a user's own, see [`QdiscConfig::custom`].
@@ -126,7 +130,7 @@ impl QdiscConfig {
             Self::Fq(_) => "fq",
             Self::FqCodel(_) => "fq_codel",
             Self::Codel(_) => "codel",
-            Self::Tbf(_) => "tbf",
+            Self::Tbf(_) | Self::Shaped(..) => "tbf",
             Self::Mq(_) => "mq",
             Self::Custom(own) => own.name(),
         }
@@ -151,6 +155,9 @@ impl QdiscConfig {
             Self::FqCodel(config) => Box::new(FqCodel::new(*config, mtu, seed)),
             Self::Codel(config) => Box::new(Codel::new(*config, mtu)),
             Self::Tbf(config) => Box::new(Tbf::new(*config)),
+            Self::Shaped(config, child) => {
+                Box::new(Shaped::new(*config, child.build(capabilities, seed)))
+            }
             Self::Mq(child) => child.build(capabilities, seed),
             Self::Custom(own) => own.build(&QdiscSetup { config: self, capabilities, seed }),
         }
@@ -168,6 +175,12 @@ impl<'a> Words<'a> {
     fn next_name(&mut self) -> Option<&'a str> {
         self.name = self.words.next()?;
         Some(self.name)
+    }
+
+    /// The last name and all behind it, which are then read.
+    fn rest(&mut self) -> String {
+        let rest: Vec<_> = core::iter::once(self.name).chain(self.words.by_ref()).collect();
+        rest.join(" ")
     }
 
     fn unknown(&self) -> QdiscError {
@@ -241,7 +254,7 @@ impl FromStr for QdiscConfig {
             "fq" => fq(behind("fq")).map(Self::Fq),
             "fq_codel" => fq_codel(behind("fq_codel")).map(Self::FqCodel),
             "codel" => codel(behind("codel")).map(Self::Codel),
-            "tbf" => tbf(behind("tbf")).map(Self::Tbf),
+            "tbf" => tbf(behind("tbf")),
             "mq" => {
                 let (_, child) = text.trim_ascii_start().split_at("mq".len());
                 let child = match words.next() {
@@ -358,9 +371,9 @@ fn codel(mut words: Words<'_>) -> Result<codel::Config, QdiscError> {
     Ok(config)
 }
 
-fn tbf(mut words: Words<'_>) -> Result<tbf::Config, QdiscError> {
+fn tbf(mut words: Words<'_>) -> Result<QdiscConfig, QdiscError> {
     let (mut rate, mut burst, mut limit, mut latency) = (None, None, None, None);
-    let (mut peak_rate, mut peak_size) = (None, None);
+    let (mut peak_rate, mut peak_size, mut child) = (None, None, None);
     while let Some(name) = words.next_name() {
         match name {
             "rate" => rate = Some(words.rate()?),
@@ -369,6 +382,9 @@ fn tbf(mut words: Words<'_>) -> Result<tbf::Config, QdiscError> {
             "latency" => latency = Some(words.time()?),
             "peakrate" => peak_rate = Some(words.rate()?),
             "mtu" | "minburst" => peak_size = Some(words.size()?),
+            "pfifo_fast" | "fq" | "fq_codel" | "codel" | "tbf" => {
+                child = Some(words.rest().parse::<QdiscConfig>()?);
+            }
             _ => return Err(words.unknown()),
         }
     }
@@ -380,14 +396,27 @@ fn tbf(mut words: Words<'_>) -> Result<tbf::Config, QdiscError> {
         let bytes = rate.bytes_in(latency).saturating_add(burst.into());
         u32::try_from(bytes).unwrap_or(u32::MAX)
     };
-    let limit = limit.or(latency.map(by_latency)).ok_or_else(|| missing("limit or latency"))?;
+    let limit = limit.or(latency.map(by_latency));
+    // The other qdisc has a limit of its own.
+    let limit = limit.or(child.is_some().then_some(burst));
+    let limit = limit.ok_or_else(|| missing("limit or latency"))?;
     let peak = match (peak_rate, peak_size) {
         (Some(rate), Some(size)) => Some((rate, size)),
         (None, None) => None,
         (Some(_), None) => return Err(missing("mtu with its peakrate")),
         (None, Some(_)) => return Err(missing("peakrate with its mtu")),
     };
-    Ok(tbf::Config { rate, burst, limit, peak })
+    let config = tbf::Config { rate, burst, limit, peak };
+    Ok(match child {
+        None => QdiscConfig::Tbf(config),
+        Some(child) => QdiscConfig::Shaped(config, Box::new(child)),
+    })
+}
+
+fn print_tbf(f: &mut fmt::Formatter<'_>, config: &tbf::Config) -> fmt::Result {
+    let tbf::Config { rate, burst, limit, peak } = config;
+    write!(f, " rate {} burst {} limit {}", Bits(*rate), Size(*burst), Size(*limit))?;
+    peak.map_or(Ok(()), |(rate, size)| write!(f, " peakrate {} mtu {}", Bits(rate), Size(size)))
 }
 
 impl fmt::Display for QdiscConfig {
@@ -408,11 +437,10 @@ impl fmt::Display for QdiscConfig {
                 write!(f, " limit {limit}p")?;
                 print_law(f, law)
             }
-            Self::Tbf(tbf::Config { rate, burst, limit, peak }) => {
-                write!(f, " rate {} burst {} limit {}", Bits(*rate), Size(*burst), Size(*limit))?;
-                peak.map_or(Ok(()), |(rate, size)| {
-                    write!(f, " peakrate {} mtu {}", Bits(rate), Size(size))
-                })
+            Self::Tbf(config) => print_tbf(f, config),
+            Self::Shaped(config, child) => {
+                print_tbf(f, config)?;
+                write!(f, " {child}")
             }
             Self::Mq(child) => write!(f, " {child}"),
             Self::Custom(_) => Ok(()),

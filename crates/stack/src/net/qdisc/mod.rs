@@ -13,6 +13,7 @@ pub mod kinds;
 mod lists;
 mod param;
 pub mod report;
+pub mod shaped;
 pub mod tbf;
 
 #[cfg(all(test, not(loom)))]

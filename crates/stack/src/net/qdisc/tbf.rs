@@ -51,16 +51,59 @@ impl Bucket {
     }
 }
 
-/// Qdisc `tbf`.
+/// The buckets of one qdisc.
 #[derive(Debug)]
-pub struct Tbf {
+pub(super) struct Shaper {
     config: Config,
-    /// Longest frame that may ever pass.
-    max_size: usize,
     average: Bucket,
     peak: Option<Bucket>,
     /// When the buckets were filled last.
     filled: Instant,
+}
+
+impl Shaper {
+    /// Full buckets.
+    pub(super) fn new(config: Config) -> Self {
+        Self {
+            average: Bucket::new(config.rate, config.burst),
+            peak: config.peak.map(|(rate, mtu)| Bucket::new(rate, mtu)),
+            filled: Instant::ZERO,
+            config,
+        }
+    }
+
+    pub(super) fn config(&self) -> Config {
+        self.config
+    }
+
+    /// Longest frame that may ever pass.
+    pub(super) fn max_size(&self) -> usize {
+        let burst = self.config.burst;
+        self.config.peak.map_or(burst, |(_, mtu)| mtu.min(burst)) as usize
+    }
+
+    /// Takes so many bytes out of the buckets, or returns after what time they will be there.
+    pub(super) fn admit(&mut self, bytes: u64, now: Instant) -> Result<(), Nanos> {
+        let passed = now.since(self.filled);
+        let average = self.average.after(passed, bytes);
+        let peak = self.peak.as_ref().map_or(0, |bucket| bucket.after(passed, bytes));
+        let missing = average.min(peak);
+        if missing < 0 {
+            return Err(Nanos(missing.unsigned_abs()));
+        }
+        self.filled = now;
+        self.average.tokens = average;
+        if let Some(bucket) = &mut self.peak {
+            bucket.tokens = peak;
+        }
+        Ok(())
+    }
+}
+
+/// Qdisc `tbf`.
+#[derive(Debug)]
+pub struct Tbf {
+    shaper: Shaper,
     frames: Frames,
     queue: Chain,
     stats: QdiscStats,
@@ -69,23 +112,18 @@ pub struct Tbf {
 impl Tbf {
     /// Returns an empty queue with full buckets.
     pub fn new(config: Config) -> Self {
-        let max_size = config.peak.map_or(config.burst, |(_, mtu)| mtu.min(config.burst));
         Self {
-            max_size: max_size as usize,
-            average: Bucket::new(config.rate, config.burst),
-            peak: config.peak.map(|(rate, mtu)| Bucket::new(rate, mtu)),
-            filled: Instant::ZERO,
+            shaper: Shaper::new(config),
             frames: Frames::default(),
             queue: Chain::default(),
             stats: QdiscStats::default(),
-            config,
         }
     }
 
     fn push(&mut self, frame: Frame, now: Instant, dropped: &mut Dropped) -> Verdict {
         let bytes = frame.wire_len();
         let total = self.stats.backlog_bytes + bytes as u64;
-        if bytes > self.max_size || total > u64::from(self.config.limit) {
+        if bytes > self.shaper.max_size() || total > u64::from(self.shaper.config.limit) {
             self.stats.drops += 1;
             dropped.push(frame);
             return Verdict::Dropped;
@@ -98,7 +136,7 @@ impl Tbf {
 
 impl Qdisc for Tbf {
     fn enqueue(&mut self, frame: Frame, now: Instant, dropped: &mut Dropped) -> Verdict {
-        if frame.wire_len() <= self.max_size || frame.gso.is_none() {
+        if frame.wire_len() <= self.shaper.max_size() || frame.gso.is_none() {
             return self.push(frame, now, dropped);
         }
         let mut verdict = Verdict::Dropped;
@@ -113,18 +151,9 @@ impl Qdisc for Tbf {
     fn dequeue(&mut self, now: Instant, _dropped: &mut Dropped) -> Dequeued {
         let Some(first) = self.frames.front(self.queue) else { return Dequeued::Empty };
         let bytes = first.frame.wire_len() as u64;
-        let passed = now.since(self.filled);
-        let average = self.average.after(passed, bytes);
-        let peak = self.peak.as_ref().map_or(0, |bucket| bucket.after(passed, bytes));
-        let missing = average.min(peak);
-        if missing < 0 {
+        if let Err(missing) = self.shaper.admit(bytes, now) {
             self.stats.overlimits += 1;
-            return Dequeued::NotBefore(now + Nanos(missing.unsigned_abs()));
-        }
-        self.filled = now;
-        self.average.tokens = average;
-        if let Some(bucket) = &mut self.peak {
-            bucket.tokens = peak;
+            return Dequeued::NotBefore(now + missing);
         }
         let Some(waiting) = self.frames.pop_front(&mut self.queue) else { return Dequeued::Empty };
         self.stats.on_sent(bytes);
@@ -146,7 +175,7 @@ impl Qdisc for Tbf {
     }
 
     fn config(&self) -> QdiscConfig {
-        QdiscConfig::Tbf(self.config)
+        QdiscConfig::Tbf(self.shaper.config)
     }
 }
 

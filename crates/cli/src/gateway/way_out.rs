@@ -1,0 +1,279 @@
+//! Options for how flows leave: by the machine itself or by a proxy, and who resolves names.
+
+use super::Failure;
+use clap::Args;
+use neap_gateway::proxy::{Credentials, Protocol, Proxy};
+use neap_gateway::{DirectFrom, GatewayConfig, Outbound, Resolver, Upstream};
+use rustix::process::geteuid;
+use socket2::{Domain, Socket, Type};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A proxy has so long to answer at the start.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest file with a user and a password, bytes.
+const MOST_AUTH: u64 = 1024;
+/// Port of resolvers.
+const RESOLVER_PORT: u16 = 53;
+
+#[derive(Args, Clone, Debug)]
+pub(super) struct WayOut {
+    /// Where connections go: direct, socks5://HOST:PORT or http://HOST:PORT (CONNECT). A proxy gets
+    /// names, and resolves them
+    #[arg(long, value_name = "URL", default_value = "direct")]
+    upstream: String,
+    /// File with USER:PASSWORD for the upstream, which only its owner may read
+    #[arg(long, value_name = "FILE")]
+    auth_file: Option<PathBuf>,
+    /// Who resolves names: proxy (it gets them with the connections), direct (the nameservers of
+    /// this machine), or the address of a resolver, which is asked by way of the upstream. What is
+    /// sent to port 53 of any address is answered so [default: proxy with a proxy, else direct for
+    /// what is sent to the gateway's own resolver]
+    #[arg(long, value_name = "WAY", value_parser = dns)]
+    dns: Option<Dns>,
+    /// Interface by which everything leaves, whatever the routes say
+    #[arg(long, value_name = "INTERFACE")]
+    bind: Option<String>,
+    /// Mark of all packets outside, for rules of `ip rule`; needs CAP_NET_ADMIN
+    #[arg(long, value_name = "N", value_parser = mark)]
+    mark: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dns {
+    Proxy,
+    Direct,
+    Server(SocketAddr),
+}
+
+fn dns(text: &str) -> Result<Dns, String> {
+    let address = || text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, RESOLVER_PORT));
+    match text {
+        "proxy" => Ok(Dns::Proxy),
+        "direct" => Ok(Dns::Direct),
+        _ => text
+            .parse()
+            .or_else(|_| address())
+            .map(Dns::Server)
+            .map_err(|_| "expected proxy, direct or an address, such as 9.9.9.9".to_owned()),
+    }
+}
+
+/// A number in the notations of `ip rule`.
+fn mark(text: &str) -> Result<u32, String> {
+    let number =
+        text.strip_prefix("0x").map_or_else(|| text.parse(), |hex| u32::from_str_radix(hex, 16));
+    number.map_err(|_| "expected a number of 32 bits, such as 51820 or 0xca6c".to_owned())
+}
+
+/// Where flows go, as the user names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Url {
+    Direct,
+    Proxy { protocol: Protocol, host: String, port: u16 },
+}
+
+impl FromStr for Url {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const EXPECTED: &str = "expected direct, socks5://HOST:PORT or http://HOST:PORT";
+        if text == "direct" {
+            return Ok(Self::Direct);
+        }
+        // It may have a password, so that it is not repeated.
+        if text.contains('@') {
+            return Err("a user and a password do not belong into a command line, which others \
+                        can read: write USER:PASSWORD into a file and name it with --auth-file");
+        }
+        let (scheme, rest) = text.split_once("://").ok_or(EXPECTED)?;
+        let protocol = match scheme {
+            "socks5" | "socks5h" => Protocol::Socks5,
+            "http" => Protocol::Http,
+            _ => return Err(EXPECTED),
+        };
+        let (host, port) = rest.trim_end_matches('/').rsplit_once(':').ok_or(EXPECTED)?;
+        let port = port.parse().ok().filter(|&port| port != 0).ok_or(EXPECTED)?;
+        let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let is_name = |host: &str| !host.is_empty() && !host.contains([':', '/', '[', ']', '?']);
+        let host = match bracketed {
+            Some(v6) if v6.parse::<std::net::Ipv6Addr>().is_ok() => v6,
+            None if is_name(host) => host,
+            _ => return Err(EXPECTED),
+        };
+        Ok(Self::Proxy { protocol, host: host.to_owned(), port })
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Direct => f.write_str("direct"),
+            Self::Proxy { protocol, host, port } => {
+                let scheme = if *protocol == Protocol::Socks5 { "socks5" } else { "http" };
+                let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
+                write!(f, "{scheme}://{open}{host}{close}:{port}")
+            }
+        }
+    }
+}
+
+impl WayOut {
+    /// The upstream, and what the engine has to know of it. A proxy is asked whether it is there.
+    pub(super) fn open(&self, config: &mut GatewayConfig) -> Result<Box<dyn Upstream>, Failure> {
+        let url: Url = self
+            .upstream
+            .parse()
+            .map_err(|expected| Failure::Arguments(format!("--upstream: {expected}")))?;
+        let is_proxy = url != Url::Direct;
+        if self.auth_file.is_some() && !is_proxy {
+            let why = "--auth-file is for a proxy: name one with --upstream";
+            return Err(Failure::Arguments(why.to_owned()));
+        }
+        let outbound = self.outbound()?;
+        config.resolver = match self.dns {
+            Some(Dns::Proxy) if !is_proxy => {
+                let why = "--dns proxy needs a proxy: name one with --upstream";
+                return Err(Failure::Arguments(why.to_owned()));
+            }
+            Some(Dns::Proxy) => Resolver::Names,
+            None if is_proxy => Resolver::Names,
+            Some(Dns::Direct) | None => Resolver::Host,
+            Some(Dns::Server(server)) if is_proxy => Resolver::Through(server),
+            Some(Dns::Server(server)) => Resolver::Server(server),
+        };
+        config.takes_all_dns = is_proxy || self.dns.is_some();
+        config.outbound = outbound.clone();
+        let Url::Proxy { protocol, host, port } = &url else {
+            return Ok(Box::new(DirectFrom(outbound)));
+        };
+        let credentials = self.auth_file.as_deref().map(credentials).transpose()?;
+        let addresses = (host.as_str(), *port).to_socket_addrs().map_err(|error| {
+            Failure::System(format!("the upstream {url} has no address: {error}; check its name"))
+        })?;
+        let mut error = io::Error::from(io::ErrorKind::NotFound);
+        for address in addresses {
+            let proxy = Proxy::new(*protocol, address, credentials.clone());
+            let proxy = proxy.outbound(outbound.clone());
+            match proxy.probe(PATIENCE) {
+                Ok(()) => return Ok(Box::new(proxy)),
+                Err(why) => error = why,
+            }
+        }
+        Err(unusable(&url, &error))
+    }
+
+    /// Whether flows leave by this machine itself.
+    pub(super) fn is_direct(&self) -> bool {
+        self.upstream == "direct"
+    }
+
+    /// The settings of sockets, tried on one.
+    fn outbound(&self) -> Result<Outbound, Failure> {
+        let mut outbound = Outbound::default();
+        (outbound.interface, outbound.mark) = (self.bind.clone(), self.mark);
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)
+            .map_err(|error| Failure::System(format!("a socket: {error}")))?;
+        let Err(error) = outbound.apply(&socket) else { return Ok(outbound) };
+        let why = match (&self.bind, error.raw_os_error().map(rustix::io::Errno::from_raw_os_error))
+        {
+            (Some(name), Some(rustix::io::Errno::NODEV)) => {
+                format!("--bind {name}: there is no such interface: `ip link` lists them")
+            }
+            (_, Some(rustix::io::Errno::PERM)) => {
+                "--bind and --mark: no right to set them: run with CAP_NET_ADMIN".to_owned()
+            }
+            _ => format!("--bind or --mark: {error}"),
+        };
+        Err(Failure::System(why))
+    }
+}
+
+/// One line that says why a proxy is of no use, and what to do.
+fn unusable(url: &Url, error: &io::Error) -> Failure {
+    let why = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            format!("the upstream {url} does not let us in: {error}; check --auth-file")
+        }
+        io::ErrorKind::InvalidData => {
+            format!("the upstream {url} is something else: {error}; check the URL")
+        }
+        _ => format!(
+            "the upstream {url} does not answer: {error}; start it, or name another one with \
+             --upstream"
+        ),
+    };
+    Failure::System(why)
+}
+
+/// Reads USER:PASSWORD from a file.
+fn credentials(path: &Path) -> Result<Credentials, Failure> {
+    let bad = |why: String| Failure::Arguments(format!("--auth-file {}: {why}", path.display()));
+    let file = File::open(path).map_err(|error| bad(error.to_string()))?;
+    let state = file.metadata().map_err(|error| bad(error.to_string()))?;
+    if state.mode() & 0o077 != 0 {
+        return Err(bad("others may read it: chmod 600".to_owned()));
+    }
+    let owners = [geteuid().as_raw(), 0];
+    if !owners.contains(&state.uid()) {
+        return Err(bad("it belongs to somebody else: chown".to_owned()));
+    }
+    let mut text = String::new();
+    file.take(MOST_AUTH).read_to_string(&mut text).map_err(|error| bad(error.to_string()))?;
+    let line = text.strip_suffix('\n').unwrap_or(&text);
+    let parsed = line.split_once(':').and_then(|(user, password)| Credentials::new(user, password));
+    parsed
+        .ok_or_else(|| bad("expected one line USER:PASSWORD, each of at most 255 bytes".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn upstreams_are_read_and_printed() {
+        for text in ["direct", "socks5://10.0.0.1:1080", "http://[2001:db8::1]:8080"] {
+            assert_eq!(text.parse::<Url>().expect(text).to_string(), text);
+        }
+        let proxy = |text: &str| text.parse::<Url>().expect(text).to_string();
+        assert_eq!(proxy("socks5h://tor:9050/"), "socks5://tor:9050");
+        for text in [
+            "",
+            "socks5",
+            "socks5://",
+            "socks5://host",
+            "socks5://host:0",
+            "socks5://host:99999",
+            "socks5://:1080",
+            "socks5://2001:db8::1:80",
+            "socks5://[host]:80",
+            "socks4://host:80",
+            "https://host:80",
+            "http://host:80/path",
+        ] {
+            let error = text.parse::<Url>().expect_err(text);
+            assert!(error.contains("expected direct"), "{text}: {error}");
+        }
+        let error = "http://me:secret@host:80".parse::<Url>().expect_err("a password");
+        assert!(error.contains("--auth-file") && !error.contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn resolvers_are_read() {
+        assert_eq!(dns("proxy"), Ok(Dns::Proxy));
+        assert_eq!(dns("direct"), Ok(Dns::Direct));
+        let server = "9.9.9.9:53".parse().expect("an address");
+        assert_eq!(dns("9.9.9.9"), Ok(Dns::Server(server)));
+        let server = "[2001:db8::1]:5353".parse().expect("an address");
+        assert_eq!(dns("[2001:db8::1]:5353"), Ok(Dns::Server(server)));
+        assert!(dns("dns.example").is_err());
+        assert_eq!(mark("0xca6c"), Ok(51820));
+        assert!(mark("-1").is_err());
+    }
+}

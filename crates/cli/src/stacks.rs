@@ -1,0 +1,110 @@
+//! Which running stacks a command asks.
+
+use clap::Args;
+use neap::control::{self, Endpoint, StackReport};
+use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
+
+/// Exit status for arguments that are not understood, as clap has it.
+const BAD_ARGUMENTS: u8 = 2;
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Stacks {
+    /// Only the stacks of this process
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+    /// Only the stacks of this name, such as gateway or perf
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+}
+
+/// Why a command has nothing to print.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The arguments make no sense.
+    Arguments(String),
+    /// There is no stack, or it does not answer.
+    Nothing(String),
+    /// Whoever reads what is printed has read enough.
+    Unread,
+}
+
+impl Failure {
+    /// Tells the user of it.
+    pub(crate) fn report(self, command: &str) -> ExitCode {
+        match self {
+            Self::Arguments(why) => {
+                eprintln!("neap {command}: {why}");
+                ExitCode::from(BAD_ARGUMENTS)
+            }
+            Self::Nothing(why) => {
+                eprintln!("neap {command}: {why}");
+                ExitCode::FAILURE
+            }
+            Self::Unread => ExitCode::SUCCESS,
+        }
+    }
+}
+
+impl Stacks {
+    /// The control sockets of the chosen stacks; one at least.
+    pub(crate) fn find(&self) -> Result<Vec<Endpoint>, Failure> {
+        let mut found =
+            control::endpoints().map_err(|error| Failure::Nothing(error.to_string()))?;
+        let folder = control::folder();
+        if found.is_empty() {
+            return Err(Failure::Nothing(format!(
+                "no stack of this user is running (there is no socket in {})",
+                folder.display()
+            )));
+        }
+        let all: Vec<_> = found.iter().map(|one| format!("{} {}", one.pid, one.name)).collect();
+        found.retain(|one| {
+            self.pid.is_none_or(|pid| pid == one.pid)
+                && self.name.as_ref().is_none_or(|name| *name == one.name)
+        });
+        if found.is_empty() {
+            return Err(Failure::Nothing(format!(
+                "no such stack; there are (pid, name): {}",
+                all.join(", ")
+            )));
+        }
+        Ok(found)
+    }
+
+    /// Asks each chosen stack. One that ends meanwhile is left out, unless it is the only one.
+    pub(crate) fn ask<T>(
+        &self,
+        question: impl Fn(&Endpoint) -> Result<T, control::ControlError>,
+    ) -> Result<Vec<(StackReport, T)>, Failure> {
+        let found = self.find()?;
+        let mut answers = Vec::new();
+        let mut failed = None;
+        for endpoint in &found {
+            match endpoint.stack().and_then(|stack| Ok((stack, question(endpoint)?))) {
+                Ok(answer) => answers.push(answer),
+                Err(error) => failed = Some(error),
+            }
+        }
+        match failed {
+            Some(error) if answers.is_empty() => Err(Failure::Nothing(error.to_string())),
+            _ => Ok(answers),
+        }
+    }
+}
+
+/// Prints to the standard output.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::Unread),
+        Err(error) => Err(Failure::Nothing(format!("the standard output: {error}"))),
+    }
+}
+
+/// The line above what is printed of one of several stacks.
+pub(crate) fn title(stack: &StackReport) -> String {
+    let addresses = stack.addresses.join(" ");
+    format!("# {} {} ({}) {addresses}", stack.pid, stack.name, stack.program).trim_end().to_owned()
+}

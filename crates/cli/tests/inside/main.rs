@@ -1,0 +1,388 @@
+//! `neap ss`, `neap nstat`, metrics and the log, with gateways that relay and the kernel's `ss` as
+//! the oracle of columns.
+//!
+//! The program in the sandbox is a function of this test binary, which runs itself there.
+
+#[path = "../common/namespace.rs"]
+mod namespace;
+
+use namespace::{in_namespace, run};
+use serde_json::Value;
+use std::env;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// Address of the server outside.
+const SERVER: &str = "192.0.2.1";
+/// What the sandboxed program connects to.
+const TARGET: &str = "NEAP_TEST_TARGET";
+/// Bytes that the sandboxed program sends.
+const BYTES: usize = 100_000;
+
+/// The folder of the control sockets of a test, and what is gone with it.
+struct Ground {
+    folder: PathBuf,
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A gateway with a program in its sandbox.
+struct Gateway {
+    child: Child,
+    /// A line on it ends the program.
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Ground {
+    fn new() -> Self {
+        run("ip link set lo up");
+        run("ip link add outside type veth peer name far");
+        run(&format!("ip address add {SERVER}/24 dev outside"));
+        run("ip link set far up");
+        run("ip link set outside up");
+        let folder = env::temp_dir().join(format!("neap-inside-{}", std::process::id()));
+        fs::create_dir(&folder).expect("a folder");
+        Self { folder }
+    }
+
+    fn neap(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_neap"));
+        command.args(arguments).env("XDG_RUNTIME_DIR", &self.folder).stdin(Stdio::null());
+        command
+    }
+
+    /// Status, standard output and standard error of a command.
+    fn finish(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
+        let output = self.neap(arguments).output().expect("neap runs");
+        let [out, err] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        (output.status.code(), out, err)
+    }
+
+    /// What a command prints, which has to succeed.
+    fn print(&self, arguments: &[&str]) -> String {
+        let (status, out, err) = self.finish(arguments);
+        assert_eq!(status, Some(0), "{arguments:?}: {out}{err}");
+        out
+    }
+
+    /// A gateway whose program is connected to the server, both with bytes that were read.
+    fn gateway(&self, options: &[&str], server: &TcpListener) -> (Gateway, TcpStream) {
+        let own = env::current_exe().expect("the test knows its binary");
+        let own = own.to_str().expect("a name");
+        let inside = ["--", own, "--exact", "inside", "--nocapture"];
+        let mut command = self.neap(&[&["gateway", "run"], options, &inside].concat());
+        let target = server.local_addr().expect("an address").to_string();
+        command.env(TARGET, target).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("neap runs");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let input = child.stdin.take();
+        let mut gateway = Gateway { child, input, output };
+        let (mut stream, _) = server.accept().expect("the gateway connects");
+        stream.read_exact(&mut vec![0; BYTES]).expect("received");
+        gateway.wait_for("connected");
+        (gateway, stream)
+    }
+}
+
+impl Gateway {
+    fn wait_for(&mut self, word: &str) {
+        let mut line = String::new();
+        while !line.contains(word) {
+            line.clear();
+            assert!(self.output.read_line(&mut line).expect("a line") > 0, "no {word}");
+        }
+    }
+
+    fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    /// Lets the program end, and returns the log of the gateway.
+    fn end(mut self) -> String {
+        drop(self.input.take());
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).expect("its output");
+        assert!(self.child.wait().expect("it ends").success(), "{rest}");
+        namespace::read_all(self.child.stderr.take().expect("a pipe"))
+    }
+}
+
+/// What this binary does in a sandbox.
+#[test]
+fn inside() {
+    let Ok(target) = env::var(TARGET) else { return };
+    let mut stream = TcpStream::connect(target).expect("the server accepts");
+    stream.write_all(&[7; BYTES]).expect("sent");
+    println!("connected");
+    // Until the test has seen enough.
+    std::io::stdin().read_to_end(&mut Vec::new()).expect("the standard input");
+}
+
+fn server() -> TcpListener {
+    TcpListener::bind((SERVER, 0)).expect("a port")
+}
+
+#[test]
+fn the_flow_of_a_gateway_is_shown_with_its_far_address() {
+    in_namespace(|| {
+        let (ground, server) = (Ground::new(), server());
+        let (gateway, _stream) = ground.gateway(&[], &server);
+        let target = server.local_addr().expect("an address").to_string();
+        let listing = ground.print(&["ss", "-tin"]);
+        let mut lines = listing.lines().skip(1);
+        let flow = lines.next().expect("the flow");
+        assert!(flow.starts_with("ESTAB") && flow.contains(&target), "{listing}");
+        assert!(flow.contains("10.0.2.100:"), "{listing}");
+        let figures = lines.next().expect("its figures");
+        assert!(figures.contains(&format!("far:{target}")), "{listing}");
+        assert!(figures.contains(&format!("bytes_received:{BYTES}")), "{listing}");
+        for place in ["blocked:", "write_queue:", "qdisc:", "device:", "wire:"] {
+            assert!(figures.contains(place), "{listing}");
+        }
+        let port = format!(":{}", server.local_addr().expect("an address").port());
+        let count =
+            |filter: &[&str]| ground.print(&[&["ss", "-tnH"], filter].concat()).lines().count();
+        assert_eq!(count(&["sport", "=", &port, "and", "dst", "10.0.0.0/8"]), 1);
+        assert_eq!(count(&["state", "established", "( sport", "ne", &port, ")"]), 0);
+        assert_eq!(count(&["state", "time-wait"]), 0);
+        assert_eq!(count(&["-6"]), 0);
+        let json: Value = serde_json::from_str(&ground.print(&["ss", "-tj"])).expect("JSON");
+        assert_eq!(json[0]["far"], target.as_str());
+        assert_eq!(json[0]["stack"], "gateway");
+        assert_eq!(json[0]["tcp"]["bytes_received"], BYTES);
+        gateway.end();
+        let left = ground.folder.join("neap");
+        assert_eq!(fs::read_dir(left).expect("a folder").count(), 0);
+    });
+}
+
+#[test]
+fn several_stacks_are_told_apart() {
+    in_namespace(|| {
+        let (ground, server) = (Ground::new(), server());
+        let (status, _, why) = ground.finish(&["ss"]);
+        assert!(status == Some(1) && why.contains("no stack of this user is running"), "{why}");
+        let (first, _one) = ground.gateway(&[], &server);
+        let (second, _two) = ground.gateway(&[], &server);
+        let listing = ground.print(&["ss", "-tn"]);
+        for gateway in [&first, &second] {
+            let title = format!("# {} gateway (neap) 10.0.2.2/24", gateway.pid());
+            assert!(listing.contains(&title), "{listing}");
+        }
+        let listing = ground.print(&["ss", "-tnp", "--pid", &second.pid()]);
+        assert_eq!(listing.lines().count(), 2, "{listing}");
+        let process = format!("users:((\"neap\",pid={}))", second.pid());
+        assert!(listing.contains(&process), "{listing}");
+        assert_eq!(ground.print(&["ss", "-tnH", "--name", "gateway"]).lines().count(), 4);
+        let (status, _, why) = ground.finish(&["ss", "--name", "perf"]);
+        assert!(status == Some(1) && why.contains(&first.pid()), "{why}");
+        // A gateway that is killed leaves its file alone, and nobody stumbles over it.
+        let folder = ground.folder.join("neap");
+        let files = || fs::read_dir(&folder).expect("a folder").count();
+        let killed = first.pid();
+        drop(first);
+        assert_eq!(files(), 2);
+        let listing = ground.print(&["ss", "-tn"]);
+        assert!(!listing.contains(&killed) && listing.lines().count() == 2, "{listing}");
+        let (third, _three) = ground.gateway(&[], &server);
+        assert_eq!(files(), 2);
+        second.end();
+        third.end();
+    });
+}
+
+#[test]
+fn counters_are_printed_as_by_nstat() {
+    in_namespace(|| {
+        let (ground, server) = (Ground::new(), server());
+        let (gateway, mut stream) = ground.gateway(&[], &server);
+        let value = |text: &str, name: &str| {
+            let line = text.lines().find(|line| line.split(' ').next() == Some(name))?;
+            let mut words = line.split_whitespace().skip(1);
+            let value: u64 = words.next()?.parse().ok()?;
+            assert_eq!(words.next(), Some("0.0"), "{line}");
+            Some(value)
+        };
+        let first = ground.print(&["nstat"]);
+        assert!(first.starts_with(&format!("#{} gateway\n", gateway.pid())), "{first}");
+        assert_eq!(value(&first, "GatewayOpened"), Some(1));
+        assert_eq!(value(&first, "TcpPassiveOpens"), Some(1));
+        assert_eq!(value(&first, "TcpAttemptFails"), None, "zeros are left out");
+        // Only what has risen since.
+        stream.write_all(b"more").expect("sent");
+        let second = ground.print(&["nstat", "-s"]);
+        assert_eq!(value(&second, "GatewayOpened"), None);
+        assert_eq!(value(&ground.print(&["nstat", "-z"]), "GatewayOpened"), Some(0));
+        let all = ground.print(&["nstat", "-a"]);
+        assert_eq!(value(&all, "GatewayOpened"), Some(1));
+        assert_eq!(value(&all, "GatewayFlows"), Some(1));
+        let json: Value = serde_json::from_str(&ground.print(&["nstat", "-aj"])).expect("JSON");
+        assert_eq!(json[format!("{}/gateway", gateway.pid())]["GatewayOpened"], 1);
+        // With an interval it ends with the last stack.
+        let watching = ground.neap(&["nstat", "1"]).stdout(Stdio::null()).spawn();
+        let mut watching = watching.expect("neap runs");
+        gateway.end();
+        watching.wait().expect("it ends");
+    });
+}
+
+/// The words of a line with their numbers left out: what both programs print alike.
+fn names(line: &str) -> Vec<String> {
+    let words = line.split_whitespace().map(|word| word.split(':').next().unwrap_or(word));
+    let is_name = |word: &&str| word.starts_with(|c: char| c.is_ascii_lowercase());
+    words.filter(is_name).map(str::to_owned).collect()
+}
+
+/// The order in `own` of the words that are in `theirs`, and the other way round.
+fn common(own: &[String], theirs: &[String]) -> (Vec<String>, Vec<String>) {
+    let of = |one: &[String], other: &[String]| {
+        one.iter().filter(|word| other.contains(word)).cloned().collect::<Vec<_>>()
+    };
+    (of(own, theirs), of(theirs, own))
+}
+
+#[test]
+fn columns_are_those_of_iproute2() {
+    in_namespace(|| {
+        if Command::new("ss").arg("-V").output().is_err() {
+            // The kernel's side cannot be asked.
+            writeln!(std::io::stderr(), "SKIP: no ss (iproute2)").expect("stderr");
+            return;
+        }
+        let (ground, server) = (Ground::new(), server());
+        let (gateway, stream) = ground.gateway(&[], &server);
+        let kernel = |options: &str| run(&format!("ss {options}"));
+        let words = |line: &str| -> Vec<String> {
+            line.replace("PortProcess", "Port Process")
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect()
+        };
+        for options in ["-tan", "-tuan", "-tn", "-an", "-tane"] {
+            let (own, theirs) = (ground.print(&["ss", options]), kernel(options));
+            let [own, theirs] = [&own, &theirs].map(|text| text.lines().next().expect("a header"));
+            assert_eq!(words(own), words(theirs), "{options}");
+        }
+        let own = ground.print(&["ss", "-tn", "state", "established"]);
+        let theirs = kernel("-tn state established");
+        let [own, theirs] = [&own, &theirs].map(|text| text.lines().next().expect("a header"));
+        assert_eq!(words(own), words(theirs));
+        // The gateway's socket of the kernel has the same kind of traffic as its guest's flow.
+        let port = stream.peer_addr().expect("an address").port();
+        let theirs = kernel(&format!("-tinmoO sport = :{port}"));
+        let theirs = theirs.lines().nth(1).expect("the socket of the kernel");
+        let own = ground.print(&["ss", "-tinmoH"]);
+        let own: Vec<&str> = own.lines().collect();
+        assert!(own[1].starts_with("\t skmem:(r"), "{own:?}");
+        let (ours, kernels) = common(&names(own[1]), &names(theirs));
+        assert_eq!(ours, kernels, "{own:?}\n{theirs}");
+        for name in ["skmem", "ts", "sack", "wscale", "rto", "mss", "cwnd", "segs_in", "rcv_space"]
+        {
+            assert!(ours.contains(&name.to_owned()), "{name}: {own:?}\n{theirs}");
+        }
+        // Fields of one line: as many, of the same kinds.
+        let row = |line: &str| line.split_whitespace().take(5).count();
+        assert_eq!(row(own[0]), row(theirs), "{own:?}\n{theirs}");
+        gateway.end();
+    });
+}
+
+#[test]
+fn the_log_tells_of_flows_and_totals_or_is_quiet() {
+    in_namespace(|| {
+        let (ground, server) = (Ground::new(), server());
+        let (gateway, _one) = ground.gateway(&["--log", "debug"], &server);
+        let log = gateway.end();
+        for event in ["gateway started", "flow opened", "gateway ended", "opened=1"] {
+            assert!(log.contains(event), "{event}: {log}");
+        }
+        assert!(
+            log.contains(&format!("far={}", server.local_addr().expect("an address"))),
+            "{log}"
+        );
+        let (gateway, _two) = ground.gateway(&["--quiet"], &server);
+        assert_eq!(gateway.end(), "");
+        let (status, _, why) = ground.finish(&["gateway", "run", "--log", "loud", "--", "true"]);
+        assert!(status == Some(2) && why.contains("debug"), "{why}");
+    });
+}
+
+#[test]
+fn metrics_of_a_gateway_are_served_at_an_address() {
+    in_namespace(|| {
+        let (ground, server) = (Ground::new(), server());
+        let address = "127.0.0.1:9100";
+        let (gateway, _stream) = ground.gateway(&["--metrics", address], &server);
+        let mut scraper = TcpStream::connect(address).expect("it is served");
+        scraper.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
+        let text = namespace::read_all(&mut scraper);
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
+        for line in ["neap_GatewayOpened_total 1", "neap_GatewayFlows 1", "neap_GatewayMappings 0"]
+        {
+            assert!(text.lines().any(|own| own == line), "{line}: {text}");
+        }
+        let (status, _, why) =
+            ground.finish(&["gateway", "run", "--metrics", address, "--", "true"]);
+        assert!(status == Some(1) && why.contains("--metrics 127.0.0.1:9100"), "{why}");
+        let (status, _, why) = ground.finish(&["gateway", "run", "--metrics", "x", "--", "true"]);
+        assert!(status == Some(2) && why.contains("unix:PATH"), "{why}");
+        gateway.end();
+    });
+}
+
+#[test]
+fn bad_filters_end_with_status_2_and_say_what_is_expected() {
+    let neap = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_neap")).args(arguments).output();
+        let output = output.expect("neap runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for (arguments, hint) in [
+        (&["ss", "state", "open"] as &[&str], "established"),
+        (&["ss", "dport", "=", ":nope"], "such as :80"),
+        (&["ss", "--pid", "me"], "--pid"),
+        (&["nstat", "0"], "1.."),
+    ] {
+        let (status, why) = neap(arguments);
+        assert!(status == Some(2) && why.contains(hint), "{arguments:?}: {status:?} {why}");
+    }
+}
+
+#[test]
+fn manual_pages_and_completions_are_made_from_the_options() {
+    let folder = env::temp_dir().join(format!("neap-man-{}", std::process::id()));
+    let neap = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_neap")).args(arguments).output();
+        let output = output.expect("neap runs");
+        assert!(output.status.success(), "{arguments:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let page = neap(&["man"]);
+    assert!(page.contains(".TH neap 1") && page.contains("neap\\-ss(1)"), "{page}");
+    assert!(neap(&["completions", "bash"]).contains("nstat"));
+    neap(&["man", "--folder", folder.to_str().expect("a name")]);
+    let page = fs::read_to_string(folder.join("neap-ss.1")).expect("a page");
+    let gateway = fs::read_to_string(folder.join("neap-gateway-run.1")).expect("a page");
+    let hidden = folder.join("neap-completions.1").exists();
+    let completions = fs::read_dir(folder.join("completions")).expect("a folder").count();
+    fs::remove_dir_all(&folder).expect("the folder is there");
+    assert!(page.contains("\\-\\-listening") && gateway.contains("\\-\\-metrics"));
+    assert!(!hidden && completions >= 5);
+}

@@ -1,0 +1,140 @@
+//! What one flow can hold at most, and the whole gateway.
+//!
+//! From a guest to the host: [`RECEIVED`] in the stack, of which the guest's window is a part, one
+//! piece in the relay ([`MOST_HELD`](crate::MOST_HELD)), and in the host's kernel what is not sent
+//! yet ([`LowWater`]) besides what is on its way to the destination. From the host to a guest: what
+//! the kernel has received (its `tcp_rmem`), one piece in the relay, and in the stack what is not
+//! sent yet ([`NOT_SENT_MICROS`], [`NOT_SENT`]) besides what is on its way to the guest
+//! ([`SENT`]). What does not fit stays with its sender, whose window is closed.
+//!
+//! The whole gateway holds at most that for each of `GatewayConfig::most_flows` flows, and never
+//! more than the stack's `net.ipv4.tcp_mem`. An idle flow holds nothing of it.
+
+use crate::guest_rate;
+use neap::time::Rate;
+use neap::{SocketOptions, Stack};
+use std::io;
+use std::time::{Duration, Instant};
+
+/// Largest receive buffer of the stack, in bytes of memory. A guest is less than a millisecond
+/// away.
+const RECEIVED: u32 = 1 << 20;
+/// Largest send buffer of the stack, in bytes of memory.
+const SENT: u32 = 2 << 20;
+
+/// Bytes not yet sent that the stack takes for a guest: those of a time at the rate at which it
+/// sends, and no more than so many.
+const NOT_SENT_MICROS: u32 = 5000;
+const NOT_SENT: u32 = 512 << 10;
+
+/// Bounds the buffers of connections with guests.
+pub(crate) fn apply(stack: &Stack) -> io::Result<()> {
+    let config = stack.config();
+    for (name, sizes, most) in [
+        ("net.ipv4.tcp_rmem", config.tcp_rmem, RECEIVED),
+        ("net.ipv4.tcp_wmem", config.tcp_wmem, SENT),
+    ] {
+        let value = format!("{} {} {}", sizes.min, sizes.default.min(most), sizes.max.min(most));
+        stack.set_sysctl(name, &value).map_err(io::Error::other)?;
+    }
+    Ok(())
+}
+
+/// Options of connections with guests, under a rate or without one.
+pub(crate) fn options(rate: Option<Rate>) -> SocketOptions {
+    SocketOptions {
+        max_segment: guest_rate::max_segment(rate),
+        notsent_lowat: NOT_SENT,
+        notsent_lowat_us: NOT_SENT_MICROS,
+        ..SocketOptions::default()
+    }
+}
+
+/// Bytes not yet sent that a socket of the host takes (`TCP_NOTSENT_LOWAT`): those of
+/// [`TIME`](Self::TIME) at the rate of the connection.
+///
+/// Cost: a comparison per call, and a look at the clock per [`SAMPLE`](Self::SAMPLE) bytes. The
+/// socket gets another mark when the rate has doubled or halved.
+#[derive(Debug)]
+pub(crate) struct LowWater {
+    mark: u32,
+    /// Whatever the rate of the connection.
+    most: u32,
+    counted: usize,
+    since: Option<Instant>,
+}
+
+impl Default for LowWater {
+    fn default() -> Self {
+        Self { mark: Self::FIRST, most: Self::MOST, counted: 0, since: None }
+    }
+}
+
+impl LowWater {
+    /// Before a rate is known.
+    pub(crate) const FIRST: u32 = 128 << 10;
+    const TIME: Duration = Duration::from_millis(5);
+    const LEAST: u32 = 32 << 10;
+    const MOST: u32 = 1 << 20;
+    const SAMPLE: usize = 256 << 10;
+
+    /// Bounds the mark, and returns it.
+    pub(crate) fn limit(&mut self, most: u32) -> u32 {
+        self.most = most.min(Self::MOST);
+        self.mark = self.mark.min(self.most);
+        self.mark
+    }
+
+    /// Counts bytes that the socket took. Returns the mark if it is to be another one.
+    pub(crate) fn count(&mut self, bytes: usize, now: impl FnOnce() -> Instant) -> Option<u32> {
+        self.counted += bytes;
+        if self.counted < Self::SAMPLE {
+            return None;
+        }
+        let now = now();
+        let counted = std::mem::take(&mut self.counted);
+        let elapsed = now.saturating_duration_since(self.since.replace(now)?);
+        let micros = elapsed.as_micros().max(1);
+        let bytes = counted as u128 * Self::TIME.as_micros() / micros;
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).max(Self::LEAST).min(self.most);
+        let is_other = bytes >= self.mark.saturating_mul(2) || bytes <= self.mark / 2;
+        if !is_other {
+            return None;
+        }
+        self.mark = bytes;
+        Some(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The marks that come of a sender with so many bytes per millisecond, for a second.
+    fn marks(water: &mut LowWater, start: Instant, rate: usize) -> Vec<u32> {
+        let at = |millis| start + Duration::from_millis(millis);
+        (0..1000).filter_map(|millis| water.count(rate, || at(millis))).collect()
+    }
+
+    #[test]
+    fn a_mark_under_a_rate_stays_below_its_bound() {
+        let (mut water, start) = (LowWater::default(), Instant::now());
+        assert_eq!(water.limit(5000), 5000);
+        assert!(marks(&mut water, start, 100_000).is_empty());
+        assert_eq!(water.limit(64 << 10), 5000);
+        assert_eq!(marks(&mut water, start, 100_000), [64 << 10]);
+    }
+
+    #[test]
+    fn the_mark_is_five_milliseconds_of_the_rate_and_set_seldom() {
+        let (mut water, start) = (LowWater::default(), Instant::now());
+        let fast = marks(&mut water, start, 100_000);
+        assert_eq!(fast.len(), 1, "{fast:?}");
+        assert!((450_000..550_000).contains(&fast[0]), "{fast:?}");
+        assert!(marks(&mut water, start + Duration::from_secs(1), 100_000).is_empty());
+        let slow = marks(&mut water, start + Duration::from_secs(2), 2_500);
+        assert_eq!(slow.last(), Some(&LowWater::LEAST), "{slow:?}");
+        let fastest = marks(&mut water, start + Duration::from_secs(3), 1_000_000);
+        assert_eq!(fastest.last(), Some(&LowWater::MOST), "{fastest:?}");
+    }
+}

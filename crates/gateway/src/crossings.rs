@@ -1,0 +1,267 @@
+//! UDP between a socket of another network namespace and a server of this one, past the stack.
+//! Each client of the socket has a socket of its own towards the server, which answers to that one.
+//!
+//! Cost: a call of the host in each direction for a super-datagram; a client has a descriptor and
+//! about 200 bytes until it has sent and got nothing for [three minutes](TIMEOUT).
+
+use crate::host_datagrams::{Arrived, HostDatagrams, MOST_BYTES, Sent};
+use crate::host_errors::Manner;
+use crate::outbound::Outbound;
+use crate::token::{Generation, Slot, Token};
+use neap::{Events, Poller};
+use slab::Slab;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// A client that sends and gets nothing is forgotten after so long (RFC 4787 section 4.3).
+const TIMEOUT: Duration = Duration::from_secs(180);
+/// Calls for one socket before others have their turn.
+const BATCH: usize = 16;
+/// As the kernel sends datagrams where nobody asks for more.
+const MANNER: Manner = Manner { hop_limit: 64, dont_fragment: false };
+
+/// All such sockets.
+pub(crate) struct Crossings {
+    sockets: Slab<Crossing>,
+    generation: Generation,
+    /// Clients by the time when they may have to be forgotten.
+    ages: VecDeque<(Instant, Slot)>,
+    clients: usize,
+    buffer: Box<[u8]>,
+}
+
+struct Crossing {
+    generation: Generation,
+    socket: HostDatagrams,
+    role: Role,
+}
+
+enum Role {
+    /// A socket of the other namespace, with its clients.
+    Door { to: SocketAddr, clients: HashMap<SocketAddr, usize> },
+    /// A socket of a client towards the server.
+    Client { door: usize, client: SocketAddr, to: SocketAddr, last_used: Instant },
+}
+
+/// What becomes of datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Crossed {
+    pub(crate) out: usize,
+    pub(crate) back: usize,
+    pub(crate) unsent: usize,
+    /// There were too many clients, or no descriptors.
+    pub(crate) full: usize,
+    /// There may be more.
+    pub(crate) has_more: bool,
+}
+
+impl Crossings {
+    pub(crate) fn new() -> Self {
+        Self {
+            sockets: Slab::new(),
+            generation: Generation::default(),
+            ages: VecDeque::new(),
+            clients: 0,
+            buffer: vec![0; MOST_BYTES].into(),
+        }
+    }
+
+    /// Takes a socket of another namespace, whose datagrams go to `to`.
+    pub(crate) fn take(
+        &mut self,
+        poller: &Poller,
+        socket: HostDatagrams,
+        to: SocketAddr,
+    ) -> io::Result<Slot> {
+        self.enter(poller, socket, Role::Door { to, clients: HashMap::new() })
+    }
+
+    fn enter(&mut self, poller: &Poller, socket: HostDatagrams, role: Role) -> io::Result<Slot> {
+        let (key, generation) = (self.sockets.vacant_key(), self.generation.advance());
+        let slot = Slot { key, generation };
+        poller.add(&socket, Token::Crossing(slot).to_bits(), Events::IN | Events::ET)?;
+        self.sockets.insert(Crossing { generation, socket, role });
+        Ok(slot)
+    }
+
+    /// Closes a socket of another namespace, and those of its clients.
+    pub(crate) fn remove(&mut self, slot: Slot) {
+        if let Role::Door { clients, .. } = self.sockets.remove(slot.key).role {
+            self.clients -= clients.len();
+            clients.values().for_each(|&key| drop(self.sockets.remove(key)));
+        }
+    }
+
+    /// Passes on what has come to a socket.
+    pub(crate) fn pass(&mut self, slot: Slot, poller: &Poller, most_clients: usize) -> Crossed {
+        let mut crossed = Crossed::default();
+        for _ in 0..BATCH {
+            let Some(crossing) = self.sockets.get(slot.key) else { return crossed };
+            // The place may have become that of another one.
+            if crossing.generation != slot.generation {
+                return crossed;
+            }
+            match crossing.socket.receive(&mut self.buffer) {
+                Ok(arrived) => {
+                    self.pass_one(slot.key, &arrived, poller, most_clients, &mut crossed);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return crossed,
+                // Nobody is told of a datagram that could not be delivered.
+                Err(_) => while crossing.socket.undelivered(&mut self.buffer).is_some() {},
+            }
+        }
+        crossed.has_more = true;
+        crossed
+    }
+
+    fn pass_one(
+        &mut self,
+        key: usize,
+        arrived: &Arrived,
+        poller: &Poller,
+        most_clients: usize,
+        crossed: &mut Crossed,
+    ) {
+        let data: Vec<_> = arrived.datagrams().collect();
+        let (sender, to, counter) = match &mut self.sockets[key].role {
+            Role::Client { to, .. } if arrived.from != *to => return,
+            Role::Client { door, client, last_used, .. } => {
+                *last_used = Instant::now();
+                (*door, *client, &mut crossed.back)
+            }
+            &mut Role::Door { to, .. } => {
+                match self.client(key, arrived.from, to, poller, most_clients) {
+                    Ok(client) => (client, to, &mut crossed.out),
+                    Err(_) => {
+                        crossed.full += data.len();
+                        return;
+                    }
+                }
+            }
+        };
+        let Sent { count, .. } = self.sockets[sender].socket.send(&data, to, MANNER);
+        *counter += count;
+        crossed.unsent += data.len() - count;
+    }
+
+    /// The socket of a client, which is made if there is none.
+    fn client(
+        &mut self,
+        door: usize,
+        client: SocketAddr,
+        to: SocketAddr,
+        poller: &Poller,
+        most_clients: usize,
+    ) -> io::Result<usize> {
+        let last_used = Instant::now();
+        if let Role::Door { clients, .. } = &self.sockets[door].role
+            && let Some(&key) = clients.get(&client)
+        {
+            if let Role::Client { last_used: last, .. } = &mut self.sockets[key].role {
+                *last = last_used;
+            }
+            return Ok(key);
+        }
+        if self.clients >= most_clients {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        let role = Role::Client { door, client, to, last_used };
+        let slot = self.enter(poller, HostDatagrams::bind(Outbound::default().from(to))?, role)?;
+        self.ages.push_back((last_used + TIMEOUT, slot));
+        self.clients += 1;
+        if let Role::Door { clients, .. } = &mut self.sockets[door].role {
+            clients.insert(client, slot.key);
+        }
+        Ok(slot.key)
+    }
+
+    /// When [`expire`](Self::expire) is to be called.
+    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+        self.ages.front().map(|&(due, _)| due)
+    }
+
+    /// Forgets clients that were not heard of for long.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        while let Some(&(due, slot)) = self.ages.front()
+            && due <= now
+        {
+            self.ages.pop_front();
+            let Some(crossing) = self.sockets.get(slot.key) else { continue };
+            let Role::Client { door, client, last_used, .. } = crossing.role else { continue };
+            if crossing.generation != slot.generation {
+                continue;
+            }
+            if last_used + TIMEOUT > now {
+                self.ages.push_back((last_used + TIMEOUT, slot));
+                continue;
+            }
+            self.sockets.remove(slot.key);
+            self.clients -= 1;
+            if let Role::Door { clients, .. } = &mut self.sockets[door].role {
+                clients.remove(&client);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+    use std::os::fd::OwnedFd;
+
+    fn socket() -> (UdpSocket, SocketAddr) {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        let address = socket.local_addr().expect("an address");
+        (socket, address)
+    }
+
+    /// Passes on until there is nothing more, whatever the token.
+    fn turn(crossings: &mut Crossings, poller: &Poller) -> Crossed {
+        let mut events = Vec::new();
+        poller.wait(&mut events, Some(Duration::from_secs(20))).expect("waited");
+        let mut sum = Crossed::default();
+        for event in events {
+            let Token::Crossing(slot) = Token::from_bits(event.token) else { panic!("{event:?}") };
+            let one = crossings.pass(slot, poller, 1);
+            sum.out += one.out;
+            sum.back += one.back;
+            sum.full += one.full;
+        }
+        sum
+    }
+
+    #[test]
+    fn questions_cross_answers_come_back_and_a_client_beyond_the_bound_is_counted() {
+        let poller = Poller::new().expect("a poller");
+        let mut crossings = Crossings::new();
+        let (server, to) = socket();
+        let (door, at) = socket();
+        let door = HostDatagrams::adopt(OwnedFd::from(door)).expect("a socket");
+        let slot = crossings.take(&poller, door, to).expect("taken");
+        let (client, _) = socket();
+        client.send_to(b"question", at).expect("sent");
+        assert_eq!(turn(&mut crossings, &poller).out, 1);
+        let mut bytes = [0; 100];
+        let (count, from) = server.recv_from(&mut bytes).expect("it crossed");
+        assert_eq!(&bytes[..count], b"question");
+        server.send_to(b"answer", from).expect("sent");
+        assert_eq!(turn(&mut crossings, &poller).back, 1);
+        let (count, from) = client.recv_from(&mut bytes).expect("it came back");
+        assert_eq!((&bytes[..count], from), (&b"answer"[..], at));
+        let (other, _) = socket();
+        other.send_to(b"me too", at).expect("sent");
+        assert_eq!(turn(&mut crossings, &poller).full, 1);
+        assert!(crossings.next_expiry().is_some());
+        crossings.expire(Instant::now() + 2 * TIMEOUT);
+        assert_eq!((crossings.clients, crossings.sockets.len()), (0, 1));
+        other.send_to(b"me too", at).expect("sent");
+        assert_eq!(turn(&mut crossings, &poller).out, 1, "the place is free again");
+        crossings.remove(slot);
+        assert_eq!((crossings.clients, crossings.sockets.len()), (0, 0));
+        crossings.expire(Instant::now() + 2 * TIMEOUT);
+    }
+}

@@ -1,0 +1,137 @@
+//! Names for guests: their questions go to resolvers of the host, to a resolver by way of the
+//! upstream, or are answered with addresses that stand for names.
+
+mod message;
+mod names;
+mod queries;
+mod servers;
+mod stream;
+
+pub use message::answer_by_name;
+pub use names::Names;
+
+use crate::config::{GatewayConfig, Way};
+use crate::counters::Counters;
+use crate::destination::Destination;
+use crate::outbound::Outbound;
+use crate::resolver::Resolver;
+use crate::token::Slot;
+use crate::upstream::{Far, Upstream, connect};
+use neap::{Datagram, Poller, UdpForwarder};
+use queries::Queries;
+use servers::Servers;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use stream::NameStream;
+
+/// Where a flow goes on, or who answers it.
+pub(crate) enum Target {
+    To(Destination),
+    Resolver,
+    Denied,
+}
+
+/// The resolver of a gateway.
+pub(crate) struct Dns {
+    resolver: Resolver,
+    /// Of [`Resolver::Names`]. The connections on which guests ask share it.
+    names: Arc<Mutex<Names>>,
+    servers: Servers,
+    outbound: Outbound,
+    queries: Queries,
+    counters: Arc<Counters>,
+}
+
+fn lock(names: &Mutex<Names>) -> MutexGuard<'_, Names> {
+    names.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Dns {
+    pub(crate) fn new(config: &GatewayConfig, counters: Arc<Counters>) -> Self {
+        Self {
+            resolver: config.resolver,
+            names: Arc::default(),
+            servers: Servers::default(),
+            outbound: config.outbound.clone(),
+            queries: Queries::new(config.outbound.clone(), counters.clone()),
+            counters,
+        }
+    }
+
+    /// Where a flow goes that a guest wants to go to `wanted`.
+    pub(crate) fn target(&self, config: &GatewayConfig, wanted: SocketAddr) -> Target {
+        match config.way(wanted) {
+            Way::Resolver => Target::Resolver,
+            Way::Denied => Target::Denied,
+            Way::To(address) => {
+                if self.resolver != Resolver::Names || !Names::is_stand_in(address.ip()) {
+                    return Target::To(address.into());
+                }
+                // A stand-in without a name leads nowhere.
+                let name = lock(&self.names).name(address.ip(), Instant::now());
+                name.map_or(Target::Denied, |name| {
+                    Target::To(Destination { address, name: Some(name) })
+                })
+            }
+        }
+    }
+
+    /// A connection to the resolver.
+    pub(crate) fn connect(
+        &mut self,
+        upstream: &dyn Upstream,
+        client: SocketAddr,
+    ) -> io::Result<Box<dyn Far>> {
+        let server = match self.resolver {
+            Resolver::Names => return Ok(Box::new(NameStream::new(self.names.clone()))),
+            Resolver::Through(server) => return upstream.connect(&server.into(), client),
+            Resolver::Server(server) => Some(server),
+            Resolver::Host => self.servers.list().first().copied(),
+        };
+        let server = server.ok_or(io::ErrorKind::HostUnreachable)?;
+        connect(&server.into(), &self.outbound.towards(server.ip()))
+    }
+
+    /// Takes a question of a guest, which is answered at once or later.
+    pub(crate) fn ask(
+        &mut self,
+        question: &Datagram,
+        poller: &Poller,
+        upstream: &dyn Upstream,
+        guests: &UdpForwarder,
+    ) {
+        self.counters.count(|counters| &counters.dns_questions);
+        let servers = match self.resolver {
+            Resolver::Names => {
+                let mut names = lock(&self.names);
+                let answer = answer_by_name(&mut names, &question.data, Instant::now());
+                return self.queries.answer(question, answer, guests);
+            }
+            Resolver::Through(server) => {
+                return self.queries.ask_through(question, server, poller, upstream, guests);
+            }
+            Resolver::Server(server) => [server].into_iter().collect(),
+            Resolver::Host => self.servers.list().iter().copied().collect(),
+        };
+        self.queries.ask(question, servers, poller, guests);
+    }
+
+    /// Looks at a question whose socket has changed.
+    pub(crate) fn on_server(&mut self, slot: Slot, poller: &Poller, guests: &UdpForwarder) {
+        if let Some(server) = self.queries.on_server(slot, poller, guests) {
+            self.servers.prefer(server);
+        }
+    }
+
+    /// When [`expire`](Self::expire) is to be called.
+    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+        self.queries.next_expiry()
+    }
+
+    /// Goes on with questions that were not answered in time.
+    pub(crate) fn expire(&mut self, now: Instant, poller: &Poller, guests: &UdpForwarder) {
+        self.queries.expire(now, poller, guests);
+    }
+}

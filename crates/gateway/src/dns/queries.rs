@@ -1,0 +1,407 @@
+//! Questions of guests on their way to resolvers.
+//!
+//! Each question has a socket and an ID of its own, which are as hard to guess as the kernel's
+//! ports and random numbers are (RFC 5452). A resolver that does not answer in time, or cannot, is
+//! followed by the next one.
+//!
+//! Cost: a descriptor and the question's bytes for each, at most [`MOST_QUERIES`]; O(1) per event.
+
+use super::message;
+use crate::counters::Counters;
+use crate::deadlines::Deadlines;
+use crate::outbound::Outbound;
+use crate::relay::End;
+use crate::token::{Generation, Slot, Token};
+use crate::upstream::{Far, Upstream};
+use bytes::{BufMut, Bytes, BytesMut};
+use neap::{Datagram, Events, Poller, UdpForwarder};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::rand::{GetRandomFlags, getrandom};
+use slab::Slab;
+use smallvec::SmallVec;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Questions at the same time.
+const MOST_QUERIES: usize = 1024;
+/// Longest question.
+const MOST_QUESTION: usize = 4096;
+/// Longest answer.
+const MOST_ANSWER: usize = 65_535;
+/// Answers to others that one look at a socket passes over.
+const MOST_STRANGERS: usize = 64;
+
+/// A resolver has so long to answer over UDP, until the next one is asked.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Each resolver is asked so often.
+const ROUNDS: usize = 2;
+/// The same over TCP by way of an upstream, which is asked once.
+const TIMEOUT_THROUGH: Duration = Duration::from_secs(10);
+
+const CHANGES: Events = Events::IN.union(Events::OUT).union(Events::RDHUP).union(Events::ET);
+
+/// Resolvers that a question goes to, in turn.
+pub(super) type ServerList = SmallVec<[SocketAddr; 3]>;
+
+/// Questions that are not answered yet.
+pub(super) struct Queries {
+    table: Slab<Query>,
+    /// By the guest's address, where it sent the question, and its ID: a question that is repeated
+    /// is the same one.
+    of_guest: HashMap<(SocketAddr, SocketAddr, u16), usize>,
+    /// When to go on: of those over UDP, and of those by way of an upstream.
+    due: [Deadlines; 2],
+    generation: Generation,
+    buffer: Box<[u8]>,
+    outbound: Outbound,
+    counters: Arc<Counters>,
+}
+
+struct Query {
+    generation: Generation,
+    guest: SocketAddr,
+    /// What the guest takes for the resolver.
+    asked: SocketAddr,
+    guest_id: u16,
+    /// The question with an ID of its own.
+    question: Vec<u8>,
+    servers: ServerList,
+    /// How often it was sent.
+    attempts: usize,
+    way: Way,
+}
+
+enum Way {
+    Datagrams(Socket),
+    Stream { far: Box<dyn Far>, outgoing: Bytes, answer: BytesMut, is_open: bool },
+}
+
+/// What became of a question.
+enum Outcome {
+    Waits,
+    /// The resolver does not answer, or cannot.
+    Failed,
+    Answered(Vec<u8>),
+}
+
+impl Queries {
+    pub(super) fn new(outbound: Outbound, counters: Arc<Counters>) -> Self {
+        Self {
+            table: Slab::new(),
+            of_guest: HashMap::new(),
+            due: Default::default(),
+            generation: Generation::default(),
+            buffer: vec![0; MOST_ANSWER].into(),
+            outbound,
+            counters,
+        }
+    }
+
+    /// Answers a question at once; `None` drops it.
+    pub(super) fn answer(
+        &self,
+        question: &Datagram,
+        answer: Option<Vec<u8>>,
+        guests: &UdpForwarder,
+    ) {
+        let Some(answer) = answer else {
+            return self.counters.count(|counters| &counters.bad_dns);
+        };
+        let mut datagram = Datagram::new(answer, question.peer);
+        datagram.local = question.local;
+        self.deliver(&datagram, guests);
+    }
+
+    fn deliver(&self, datagram: &Datagram, guests: &UdpForwarder) {
+        match guests.send(datagram) {
+            Ok(()) => self.counters.count(|counters| &counters.dns_answers),
+            Err(_) => self.counters.count(|counters| &counters.lost_datagrams),
+        }
+    }
+
+    /// Whether a question is to be asked: it is one, is not asked yet, and there is room.
+    fn is_new(&self, question: &Datagram, asked: SocketAddr) -> bool {
+        let data = &question.data;
+        if data.len() > MOST_QUESTION || !message::is_question(data) {
+            self.counters.count(|counters| &counters.bad_dns);
+            return false;
+        }
+        if self.of_guest.contains_key(&(question.peer, asked, message::id(data))) {
+            return false;
+        }
+        let has_room = self.table.len() < MOST_QUERIES;
+        if !has_room {
+            self.counters.count(|counters| &counters.full_dns);
+        }
+        has_room
+    }
+
+    /// Asks resolvers in turn, by datagrams.
+    pub(super) fn ask(
+        &mut self,
+        question: &Datagram,
+        servers: ServerList,
+        poller: &Poller,
+        guests: &UdpForwarder,
+    ) {
+        let Some(asked) = question.local else { return };
+        if !self.is_new(question, asked) {
+            return;
+        }
+        let Ok(socket) = open(&self.outbound, servers.first().copied()) else {
+            return self.answer(question, message::failure(&question.data), guests);
+        };
+        let key = self.insert(question, asked, servers, Way::Datagrams(socket));
+        self.send_on(key, poller, guests);
+    }
+
+    /// Asks a resolver over TCP by way of an upstream.
+    pub(super) fn ask_through(
+        &mut self,
+        question: &Datagram,
+        server: SocketAddr,
+        poller: &Poller,
+        upstream: &dyn Upstream,
+        guests: &UdpForwarder,
+    ) {
+        let Some(asked) = question.local else { return };
+        if !self.is_new(question, asked) {
+            return;
+        }
+        let Ok(far) = upstream.connect(&server.into(), question.peer) else {
+            return self.answer(question, message::failure(&question.data), guests);
+        };
+        let (outgoing, answer, is_open) = (Bytes::new(), BytesMut::new(), false);
+        let way = Way::Stream { far, outgoing, answer, is_open };
+        let key = self.insert(question, asked, SmallVec::from_slice(&[server]), way);
+        let query = &mut self.table[key];
+        query.attempts = ROUNDS;
+        let slot = Slot { key, generation: query.generation };
+        let Way::Stream { far, outgoing, .. } = &mut query.way else { return };
+        let length = u16::try_from(query.question.len()).expect("questions are short");
+        let mut framed = BytesMut::with_capacity(2 + query.question.len());
+        framed.put_u16(length);
+        framed.put_slice(&query.question);
+        *outgoing = framed.freeze();
+        if far.enter(poller, Token::Query(slot).to_bits(), CHANGES).is_err() {
+            return self.fail(key, guests);
+        }
+        self.due[1].set(Instant::now() + TIMEOUT_THROUGH, slot);
+    }
+
+    fn insert(
+        &mut self,
+        question: &Datagram,
+        asked: SocketAddr,
+        servers: ServerList,
+        way: Way,
+    ) -> usize {
+        let (guest, guest_id) = (question.peer, message::id(&question.data));
+        let generation = self.generation.advance();
+        let mut question = question.data.to_vec();
+        message::set_id(&mut question, random_id());
+        let attempts = 0;
+        let query = Query { generation, guest, asked, guest_id, question, servers, attempts, way };
+        let key = self.table.insert(query);
+        self.of_guest.insert((guest, asked, guest_id), key);
+        key
+    }
+
+    /// Sends a question to the next resolver that takes it.
+    fn send_on(&mut self, key: usize, poller: &Poller, guests: &UdpForwarder) {
+        loop {
+            let query = &mut self.table[key];
+            if query.attempts >= query.servers.len() * ROUNDS {
+                return self.fail(key, guests);
+            }
+            let server = query.servers[query.attempts % query.servers.len()];
+            if query.attempts > 0 {
+                // Each has a port and an ID of its own.
+                let Ok(socket) = open(&self.outbound, Some(server)) else {
+                    return self.fail(key, guests);
+                };
+                query.way = Way::Datagrams(socket);
+                message::set_id(&mut query.question, random_id());
+            }
+            query.attempts += 1;
+            let Way::Datagrams(socket) = &query.way else { return };
+            let slot = Slot { key, generation: self.generation.advance() };
+            query.generation = slot.generation;
+            let token = Token::Query(slot).to_bits();
+            let sent = socket.connect(&SockAddr::from(server)).and_then(|()| {
+                poller.add(socket, token, Events::IN | Events::ET)?;
+                Ok(send(socket, &query.question, SendFlags::NOSIGNAL)?)
+            });
+            if sent.is_ok() {
+                self.due[0].set(Instant::now() + TIMEOUT, slot);
+                return;
+            }
+        }
+    }
+
+    /// Looks at a question whose socket has changed. Returns the resolver that has answered it.
+    pub(super) fn on_server(
+        &mut self,
+        slot: Slot,
+        poller: &Poller,
+        guests: &UdpForwarder,
+    ) -> Option<SocketAddr> {
+        let query = self.table.get_mut(slot.key)?;
+        if query.generation != slot.generation {
+            return None;
+        }
+        let outcome = match &mut query.way {
+            Way::Datagrams(socket) => {
+                let is_last = query.attempts >= query.servers.len() * ROUNDS;
+                let (outcome, strangers) =
+                    receive(socket, &mut self.buffer, &query.question, is_last);
+                self.counters.add(|counters| &counters.bad_dns, strangers);
+                outcome
+            }
+            Way::Stream { far, outgoing, answer, is_open } => {
+                exchange(&mut **far, is_open, outgoing, answer, &query.question)
+            }
+        };
+        let mut answered = None;
+        match outcome {
+            Outcome::Waits => return None,
+            Outcome::Failed => self.send_on(slot.key, poller, guests),
+            Outcome::Answered(answer) => {
+                let query = self.remove(slot.key);
+                answered = Some(query.servers[(query.attempts - 1) % query.servers.len()]);
+                self.pass_on(&query, answer, guests);
+            }
+        }
+        for due in &mut self.due {
+            due.drop_first(|slot| !is_asked(&self.table, slot));
+        }
+        answered
+    }
+
+    fn remove(&mut self, key: usize) -> Query {
+        let query = self.table.remove(key);
+        self.of_guest.remove(&(query.guest, query.asked, query.guest_id));
+        query
+    }
+
+    fn pass_on(&self, query: &Query, mut answer: Vec<u8>, guests: &UdpForwarder) {
+        if matches!(query.way, Way::Stream { .. }) {
+            answer = message::over_udp(&query.question, answer);
+        }
+        message::set_id(&mut answer, query.guest_id);
+        let mut datagram = Datagram::new(answer, query.guest);
+        datagram.local = Some(query.asked);
+        self.deliver(&datagram, guests);
+    }
+
+    /// Nobody has answered.
+    fn fail(&mut self, key: usize, guests: &UdpForwarder) {
+        self.counters.count(|counters| &counters.unanswered_dns);
+        let query = self.remove(key);
+        if let Some(answer) = message::failure(&query.question) {
+            self.pass_on(&query, answer, guests);
+        }
+    }
+
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        self.due.iter().filter_map(Deadlines::next).min()
+    }
+
+    pub(super) fn expire(&mut self, now: Instant, poller: &Poller, guests: &UdpForwarder) {
+        for kind in 0..self.due.len() {
+            while let Some(slot) = self.due[kind].take(now) {
+                if is_asked(&self.table, slot) {
+                    self.send_on(slot.key, poller, guests);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a question is there, and waits for the resolver that it waited for.
+fn is_asked(table: &Slab<Query>, slot: Slot) -> bool {
+    table.get(slot.key).is_some_and(|query| query.generation == slot.generation)
+}
+
+/// A socket for a resolver. The kernel chooses its port at random when it is bound or connected.
+fn open(outbound: &Outbound, server: Option<SocketAddr>) -> io::Result<Socket> {
+    let server = server.ok_or(io::ErrorKind::NotFound)?;
+    let kind = Type::DGRAM.nonblocking().cloexec();
+    let socket = Socket::new_raw(Domain::for_address(server), kind, Some(Protocol::UDP))?;
+    let outbound = outbound.towards(server.ip());
+    outbound.apply(&socket)?;
+    let from = outbound.from(server);
+    if !from.ip().is_unspecified() {
+        socket.bind(&SockAddr::from(from))?;
+    }
+    Ok(socket)
+}
+
+fn random_id() -> u16 {
+    let mut bytes = [0; 2];
+    // It fails before the kernel has gathered randomness, and would wait then. The port is random.
+    let _ = getrandom(&mut bytes, GetRandomFlags::NONBLOCK);
+    u16::from_ne_bytes(bytes)
+}
+
+/// Looks for the answer, and how many messages were none. If another resolver can be asked, an
+/// answer without knowledge does not count.
+fn receive(socket: &Socket, buffer: &mut [u8], question: &[u8], is_last: bool) -> (Outcome, u64) {
+    let mut strangers = 0;
+    for _ in 0..MOST_STRANGERS {
+        let answer = match recv(socket, &mut *buffer, RecvFlags::empty()) {
+            Ok((_, count)) => &buffer[..count.min(buffer.len())],
+            Err(rustix::io::Errno::AGAIN) => return (Outcome::Waits, strangers),
+            // Nobody has the port, or there is no way.
+            Err(_) => return (Outcome::Failed, strangers),
+        };
+        if !message::is_answer(question, answer) {
+            strangers += 1;
+        } else if message::is_helpless(answer) && !is_last {
+            return (Outcome::Failed, strangers);
+        } else {
+            return (Outcome::Answered(answer.to_vec()), strangers);
+        }
+    }
+    // Somebody guesses: another port and ID are next.
+    (Outcome::Failed, strangers)
+}
+
+/// Sends a question over a connection, and looks for the answer.
+fn exchange(
+    far: &mut dyn Far,
+    is_open: &mut bool,
+    outgoing: &mut Bytes,
+    answer: &mut BytesMut,
+    question: &[u8],
+) -> Outcome {
+    let mut go_on = || -> io::Result<Option<Vec<u8>>> {
+        *is_open = *is_open || far.is_open()?;
+        if !*is_open {
+            return Ok(None);
+        }
+        while !outgoing.is_empty() {
+            far.send(outgoing)?;
+        }
+        loop {
+            if let Some((length, rest)) = answer.split_first_chunk::<2>()
+                && let Some(whole) = rest.get(..usize::from(u16::from_be_bytes(*length)))
+            {
+                return Ok(Some(whole.to_vec()));
+            }
+            let data = End::receive(far)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+            answer.extend_from_slice(&data);
+        }
+    };
+    match go_on() {
+        Ok(Some(whole)) if message::is_answer(question, &whole) => Outcome::Answered(whole),
+        Ok(Some(_)) => Outcome::Failed,
+        Ok(None) => Outcome::Waits,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Outcome::Waits,
+        Err(_) => Outcome::Failed,
+    }
+}

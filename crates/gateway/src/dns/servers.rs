@@ -1,0 +1,114 @@
+//! The resolvers that the host uses.
+
+use nix::net::if_::if_nametoindex;
+use resolv_conf::{Config, ScopedIp};
+use std::fs::{self, Metadata};
+use std::io;
+use std::net::{SocketAddr, SocketAddrV6};
+use std::os::unix::fs::MetadataExt;
+
+/// What names the resolvers of the host.
+const FILE: &str = "/etc/resolv.conf";
+const PORT: u16 = 53;
+/// Most resolvers that are asked, as in resolvers of C libraries (`MAXNS`).
+const MOST_SERVERS: usize = 3;
+
+/// The resolvers of the host, in the order in which they are to be asked.
+///
+/// Cost: a look at the file's state per question, so that a file that was replaced acts at once.
+#[derive(Debug, Default)]
+pub(super) struct Servers {
+    list: Vec<SocketAddr>,
+    version: Option<Version>,
+}
+
+/// What changes when a file is written or replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Version {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    written: (i64, i64),
+}
+
+impl Version {
+    fn of(file: &Metadata) -> Self {
+        Self {
+            device: file.dev(),
+            inode: file.ino(),
+            bytes: file.size(),
+            written: (file.mtime(), file.mtime_nsec()),
+        }
+    }
+}
+
+impl Servers {
+    /// The resolvers that the file names; none if it cannot be read.
+    pub(super) fn list(&mut self) -> &[SocketAddr] {
+        if self.refresh().is_err() {
+            (self.list, self.version) = (Vec::new(), None);
+        }
+        &self.list
+    }
+
+    fn refresh(&mut self) -> io::Result<()> {
+        let version = Version::of(&fs::metadata(FILE)?);
+        if self.version != Some(version) {
+            self.list = servers_in(&fs::read(FILE)?);
+            self.version = Some(version);
+        }
+        Ok(())
+    }
+
+    /// Notes a resolver that has answered, to be asked first until the file changes.
+    pub(super) fn prefer(&mut self, server: SocketAddr) {
+        if let Some(index) = self.list.iter().position(|known| *known == server) {
+            self.list[..=index].rotate_right(1);
+        }
+    }
+}
+
+fn servers_in(text: &[u8]) -> Vec<SocketAddr> {
+    // A line that cannot be read does not take the others with it.
+    let lines = text.split(|&byte| byte == b'\n');
+    let configs = lines.filter_map(|line| Config::parse(line).ok());
+    let servers = configs.flat_map(|config| config.nameservers);
+    servers.filter_map(|server| address(&server)).take(MOST_SERVERS).collect()
+}
+
+fn address(server: &ScopedIp) -> Option<SocketAddr> {
+    match server {
+        ScopedIp::V4(v4) => Some((*v4, PORT).into()),
+        ScopedIp::V6(v6, None) => Some((*v6, PORT).into()),
+        ScopedIp::V6(v6, Some(scope)) => {
+            let scope = scope.parse().ok().or_else(|| if_nametoindex(scope.as_str()).ok())?;
+            Some(SocketAddrV6::new(*v6, PORT, 0, scope).into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_nameserver_counts_in_order() {
+        let text = b"# mine\nsearch example.org\nnameserver 127.0.0.53\nnameserver nowhere\n\
+                     nameserver fe80::1%lo\nnameserver fe80::2%no-such-interface\n\
+                     nameserver ::1\nnameserver 192.0.2.1\n";
+        let servers: Vec<_> = servers_in(text).iter().map(ToString::to_string).collect();
+        assert_eq!(servers, ["127.0.0.53:53", "[fe80::1%1]:53", "[::1]:53"]);
+        assert_eq!(servers_in(b"search example.org\n"), []);
+    }
+
+    #[test]
+    fn the_one_that_answered_is_asked_first() {
+        let ip = |last| SocketAddr::from(([192, 0, 2, last], PORT));
+        let list = vec![ip(1), ip(2), ip(3)];
+        let mut servers = Servers { list, version: None };
+        servers.prefer(ip(3));
+        assert_eq!(servers.list, [ip(3), ip(1), ip(2)]);
+        servers.prefer(ip(9));
+        assert_eq!(servers.list, [ip(3), ip(1), ip(2)]);
+    }
+}

@@ -1,0 +1,302 @@
+//! Echo requests (ping) of guests: each address and identifier of a guest has a ping socket of the
+//! host, with which it reaches every destination (RFC 5508 section 3).
+//!
+//! Cost: a message is one system call of the host and one look at a table in each direction. A
+//! socket has a descriptor and about 250 bytes; there are at most [`MOST`].
+
+use crate::config::{GatewayConfig, Way};
+use crate::counters::Counters;
+use crate::host_echo::HostEcho;
+use crate::host_errors::{self, Manner, Undelivered};
+use crate::outbound::Outbound;
+use crate::token::{Generation, Slot, Token};
+use crate::translated::Translated;
+use bytes::{BufMut, Bytes, BytesMut};
+use neap::{Events, IcmpErrorKind, IcmpMessage, IcmpSocket, Poller};
+use slab::Slab;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Sockets at the same time; requests of more identifiers are dropped.
+const MOST: usize = 1024;
+/// A socket without requests is closed after so long (RFC 5508 REQ-2: at least 60 seconds).
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Messages that are passed on in one direction before others have their turn.
+const BATCH: usize = 64;
+/// Memory for the largest message.
+const MOST_BYTES: usize = 1 << 16;
+/// Where the sequence number of a message begins: behind type, code, checksum and identifier.
+const SEQUENCE_AT: usize = 6;
+/// Code of an ICMP error: the administrator forbids it (RFC 1812 section 5.2.7.1, RFC 4443 section
+/// 3.1).
+const PROHIBITED: u8 = 13;
+const PROHIBITED_V6: u8 = 1;
+/// Code of an ICMP error: no route.
+const NO_ROUTE: u8 = 0;
+
+/// The echo requests of all guests.
+pub(crate) struct Echoes {
+    socket: IcmpSocket,
+    /// Whether the host gives ping sockets of IPv4, and of IPv6.
+    is_allowed: [bool; 2],
+    pingers: Slab<Pinger>,
+    most: usize,
+    of_guest: HashMap<Key, usize>,
+    /// Sockets by the time when they may have to be closed.
+    ages: VecDeque<(Instant, Slot)>,
+    buffer: Box<[u8]>,
+    generation: Generation,
+    counters: Arc<Counters>,
+}
+
+/// Address and identifier of a guest, and whether the destination is of IPv6: a translated one may
+/// be of the other family.
+type Key = (IpAddr, u16, bool);
+
+struct Pinger {
+    generation: Generation,
+    key: Key,
+    host: HostEcho,
+    last_used: Instant,
+    translated: Translated<IpAddr>,
+}
+
+impl Echoes {
+    /// Requests that `may_leave`, if the host allows it, too.
+    pub(crate) fn new(socket: IcmpSocket, may_leave: bool, counters: Arc<Counters>) -> Self {
+        let outbound = Outbound::default();
+        Self {
+            socket,
+            is_allowed: [false, true]
+                .map(|is_v6| may_leave && HostEcho::open(is_v6, &outbound).is_ok()),
+            pingers: Slab::new(),
+            most: MOST,
+            of_guest: HashMap::new(),
+            ages: VecDeque::new(),
+            buffer: vec![0; MOST_BYTES].into(),
+            generation: Generation::default(),
+            counters,
+        }
+    }
+
+    /// Whether the host gives ping sockets of IPv4, and of IPv6.
+    pub(crate) fn is_allowed(&self) -> [bool; 2] {
+        self.is_allowed
+    }
+
+    /// Passes on what guests have sent. Whether there may be more.
+    pub(crate) fn on_guests(&mut self, poller: &Poller, config: &GatewayConfig) -> bool {
+        for _ in 0..BATCH {
+            match self.socket.recv() {
+                Ok(message) => self.pass_on(&message, poller, config),
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    fn pass_on(&mut self, message: &IcmpMessage, poller: &Poller, config: &GatewayConfig) {
+        let Some((identifier, _)) = message.echo().filter(|_| message.is_echo_request()) else {
+            return self.counters.count(|counters| &counters.dropped_icmp);
+        };
+        let wanted = message.destination;
+        let Way::To(to) = config.way(SocketAddr::new(wanted, 0)) else {
+            self.counters.count(|counters| &counters.denied_echoes);
+            let code = if wanted.is_ipv4() { PROHIBITED } else { PROHIBITED_V6 };
+            return self.refuse(message, code);
+        };
+        if !self.is_allowed[usize::from(to.is_ipv6())] {
+            return self.counters.count(|counters| &counters.unanswered_echoes);
+        }
+        let key = (message.source, identifier, to.is_ipv6());
+        let Ok(at) = self.pinger_of(key, poller, config) else {
+            return self.counters.count(|counters| &counters.full_echoes);
+        };
+        let pinger = &mut self.pingers[at];
+        pinger.last_used = Instant::now();
+        pinger.translated.note(to.ip(), wanted);
+        let manner = Manner::of(message.hop_limit, false);
+        let sent = match request(message, to.is_ipv6()) {
+            Some(request) => pinger.host.send(&request, to.ip(), manner),
+            None => pinger.host.send(&message.data, to.ip(), manner),
+        };
+        match sent {
+            Ok(()) => self.counters.count(|counters| &counters.echoes_out),
+            Err(error) => {
+                self.counters.count(|counters| &counters.unsent_echoes);
+                if is_unreachable(&error) {
+                    self.refuse(message, NO_ROUTE);
+                }
+            }
+        }
+    }
+
+    /// Tells the sender of a message that it does not go on.
+    fn refuse(&self, message: &IcmpMessage, code: u8) {
+        let packet = message.to_packet();
+        // It may be beyond the limit of ICMP errors.
+        let error = IcmpErrorKind::Unreachable { code };
+        let _ = self.socket.send_error(message.destination, &packet, error);
+    }
+
+    /// The socket of a guest's address and identifier, which is opened if there is none.
+    fn pinger_of(
+        &mut self,
+        key: Key,
+        poller: &Poller,
+        config: &GatewayConfig,
+    ) -> io::Result<usize> {
+        if let Some(&at) = self.of_guest.get(&key) {
+            return Ok(at);
+        }
+        if self.pingers.len() >= self.most {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        let host = HostEcho::open(key.2, &config.outbound)?;
+        let slot = Slot { key: self.pingers.vacant_key(), generation: self.generation.advance() };
+        poller.add(&host, Token::Echo(slot).to_bits(), Events::IN | Events::ET)?;
+        let (last_used, translated) = (Instant::now(), Translated::default());
+        let generation = slot.generation;
+        let at = self.pingers.insert(Pinger { generation, key, host, last_used, translated });
+        self.of_guest.insert(key, at);
+        self.ages.push_back((last_used + TIMEOUT, slot));
+        Ok(at)
+    }
+
+    /// Takes what has come for a socket. Whether there may be more.
+    pub(crate) fn on_host(&mut self, slot: Slot) -> bool {
+        let Slot { key, generation } = slot;
+        let Some(pinger) = self.pingers.get(key) else { return false };
+        // The place may have become that of another one.
+        if pinger.generation != generation {
+            return false;
+        }
+        let mut has_more = true;
+        for _ in 0..BATCH {
+            match pinger.host.receive(&mut self.buffer) {
+                Ok((count, from)) => {
+                    let Some(reply) = reply(pinger, &self.buffer[..count], from) else { continue };
+                    let is_sent = self.socket.send(&reply).is_ok();
+                    self.counters.count(|counters| {
+                        if is_sent { &counters.echoes_in } else { &counters.lost_echoes }
+                    });
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    has_more = false;
+                    break;
+                }
+                // It is of a request, and in the error queue as well.
+                Err(_) => {}
+            }
+        }
+        while let Some(undelivered) = pinger.host.undelivered(&mut self.buffer) {
+            let Some(request) = quoted(pinger, &undelivered) else { continue };
+            let (packet, seen) = (request.to_packet(), request.destination);
+            if host_errors::pass_on(&self.socket, &packet, seen, &undelivered) {
+                self.counters.count(|counters| &counters.undelivered_echoes);
+            }
+        }
+        has_more
+    }
+
+    /// Opens no more sockets.
+    pub(crate) fn refuse_new(&mut self) {
+        self.most = 0;
+    }
+
+    /// When [`expire`](Self::expire) is to be called.
+    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+        self.ages.front().map(|&(due, _)| due)
+    }
+
+    /// Closes sockets that were not used for long.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        while let Some(&(due, slot)) = self.ages.front().filter(|(due, _)| *due <= now) {
+            self.ages.pop_front();
+            let Some(pinger) = self.pingers.get(slot.key) else { continue };
+            debug_assert!(pinger.generation == slot.generation, "it has one entry, until {due:?}");
+            let due = pinger.last_used + TIMEOUT;
+            if due <= now {
+                self.of_guest.remove(&pinger.key);
+                self.pingers.remove(slot.key);
+            } else {
+                self.ages.push_back((due, slot));
+            }
+        }
+    }
+
+    /// What brings messages of guests.
+    pub(crate) fn socket(&self) -> &IcmpSocket {
+        &self.socket
+    }
+}
+
+fn is_unreachable(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable)
+}
+
+/// Types of echo messages: RFC 792, RFC 4443.
+fn kinds(is_v6: bool) -> (u8, u8) {
+    if is_v6 { (128, 129) } else { (8, 0) }
+}
+
+/// A request in the words of the other family, if the destination is of that.
+fn request(message: &IcmpMessage, to_v6: bool) -> Option<Bytes> {
+    if message.destination.is_ipv6() == to_v6 {
+        return None;
+    }
+    Some([&[kinds(to_v6).0][..], &message.data[1..]].concat().into())
+}
+
+/// What the guest gets of a reply.
+fn reply(pinger: &Pinger, data: &[u8], from: IpAddr) -> Option<IcmpMessage> {
+    let (guest, identifier, is_v6) = pinger.key;
+    let (_, reply) = kinds(is_v6);
+    if data.first() != Some(&reply) {
+        return None;
+    }
+    let data = with_identifier(kinds(guest.is_ipv6()).1, identifier, data)?;
+    Some(IcmpMessage::new(pinger.translated.seen(from), guest, data))
+}
+
+/// The guest's request that an error is about.
+fn quoted(pinger: &Pinger, undelivered: &Undelivered) -> Option<IcmpMessage> {
+    let (guest, identifier, _) = pinger.key;
+    let data = with_identifier(kinds(guest.is_ipv6()).0, identifier, &undelivered.data)?;
+    let seen = pinger.translated.seen(undelivered.to.ip());
+    Some(IcmpMessage::new(guest, seen, data))
+}
+
+/// An echo message with another type and identifier, without its checksum.
+fn with_identifier(kind: u8, identifier: u16, data: &[u8]) -> Option<Bytes> {
+    let rest = data.get(SEQUENCE_AT..).filter(|rest| rest.len() >= 2)?;
+    let mut message = BytesMut::with_capacity(data.len());
+    message.put_slice(&[kind, 0, 0, 0]);
+    message.put_u16(identifier);
+    message.put_slice(rest);
+    Some(message.freeze())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_keeps_its_sequence_number_and_its_data() {
+        let message = [0, 0, 9, 9, 1, 1, 0, 7, b'd', b'a'];
+        let changed = with_identifier(8, 0x0203, &message).expect("a message");
+        assert_eq!(changed[..], [8, 0, 0, 0, 2, 3, 0, 7, b'd', b'a']);
+        assert_eq!(with_identifier(8, 1, &message[..7]), None);
+    }
+
+    #[test]
+    fn a_request_is_told_in_the_words_of_the_destinations_family() {
+        let [from, to] = ["10.0.0.1", "192.0.2.1"].map(|ip| ip.parse().expect("an address"));
+        let asked = IcmpMessage::new(from, to, vec![8, 0, 0, 0, 0, 1, 0, 2]);
+        assert_eq!(request(&asked, false), None);
+        assert_eq!(request(&asked, true).expect("another")[..], [128, 0, 0, 0, 0, 1, 0, 2]);
+    }
+}

@@ -1,0 +1,70 @@
+//! A ping socket of the host (`IPPROTO_ICMP` and `IPPROTO_ICMPV6` of datagrams), which needs no
+//! right where the host's `net.ipv4.ping_group_range` has the user's group.
+
+use crate::host_errors::{self, Manner, Undelivered};
+use crate::outbound::Outbound;
+use rustix::net::{RecvFlags, SendFlags};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// A socket that sends echo requests under an identifier of its own, and gets their replies.
+#[derive(Debug)]
+pub(crate) struct HostEcho {
+    socket: Socket,
+    is_v6: bool,
+    manner: Option<Manner>,
+}
+
+impl HostEcho {
+    /// # Errors
+    /// `PermissionDenied` if the host does not allow it.
+    pub(crate) fn open(is_v6: bool, outbound: &Outbound) -> io::Result<Self> {
+        let (domain, protocol) =
+            if is_v6 { (Domain::IPV6, Protocol::ICMPV6) } else { (Domain::IPV4, Protocol::ICMPV4) };
+        let kind = Type::DGRAM.nonblocking().cloexec();
+        let socket = Socket::new_raw(domain, kind, Some(protocol))?;
+        outbound.apply(&socket)?;
+        host_errors::ask(&socket, is_v6)?;
+        Ok(Self { socket, is_v6, manner: None })
+    }
+
+    /// Sends an echo request, whose identifier and checksum the kernel fills in.
+    ///
+    /// # Errors
+    /// As `sendto(2)`; what is pending of an earlier request is not told here.
+    pub(crate) fn send(&mut self, request: &[u8], to: IpAddr, manner: Manner) -> io::Result<()> {
+        manner.apply(&mut self.manner, &self.socket, self.is_v6)?;
+        let to = SocketAddr::new(to, 0);
+        let call = || rustix::net::sendto(&self.socket, request, SendFlags::NOSIGNAL, &to);
+        match call() {
+            // It may be that of an earlier one, which is taken by that.
+            Err(_) => call(),
+            sent => sent,
+        }?;
+        Ok(())
+    }
+
+    /// Takes a reply: how many bytes of `buffer` it has, and who sent it.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none; others are of requests, see
+    /// [`undelivered`](Self::undelivered).
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, IpAddr)> {
+        let (count, _, from) = rustix::net::recvfrom(&self.socket, buffer, RecvFlags::empty())?;
+        let from = from.and_then(|from| SocketAddr::try_from(from).ok());
+        Ok((count, from.ok_or(io::ErrorKind::InvalidData)?.ip()))
+    }
+
+    /// The next of the requests that could not be delivered, by way of `buffer`.
+    pub(crate) fn undelivered(&self, buffer: &mut [u8]) -> Option<Undelivered> {
+        host_errors::take(&self.socket, buffer)
+    }
+}
+
+impl AsFd for HostEcho {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

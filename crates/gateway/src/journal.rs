@@ -1,0 +1,133 @@
+//! What a gateway tells its operator (`tracing`, target `neap_gateway`).
+//!
+//! | level | event |
+//! |---|---|
+//! | info | the start, the end with its totals; flows that the policy is against |
+//! | warn | flows, datagrams and echo requests that are refused since there are too many |
+//! | debug | each flow: opened, not opened, ended |
+//!
+//! What guests can bring about at any rate is told at most once per second, with how often it
+//! happened. Nothing is told of a packet. An event that nobody listens to costs a load.
+
+use crate::config::GatewayConfig;
+use crate::counters::{Counters, Figures};
+use crate::inspect::FlowView;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tracing::{debug, info, warn};
+
+/// The shortest time between two events of one kind that guests bring about.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Events that were told, and those that were not.
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    denied: Limit,
+    /// Flows, datagrams and echo requests that were refused for lack of room, as it was told last.
+    refused: [u64; 3],
+    told_full: Option<Instant>,
+}
+
+/// At most one event for each [`PAUSE`].
+#[derive(Debug, Default)]
+struct Limit {
+    last: Option<Instant>,
+    /// Since the last one that was told, this one included.
+    count: u64,
+}
+
+impl Limit {
+    /// How often it happened since it was told, if it is to be told.
+    fn count(&mut self, now: Instant) -> Option<u64> {
+        self.count += 1;
+        if self.last.is_some_and(|last| now.duration_since(last) < PAUSE) {
+            return None;
+        }
+        self.last = Some(now);
+        Some(std::mem::take(&mut self.count))
+    }
+}
+
+impl Journal {
+    pub(crate) fn started(config: &GatewayConfig) {
+        let GatewayConfig { most_flows, most_mappings, .. } = config;
+        info!(most_flows, most_mappings, "gateway started");
+    }
+
+    pub(crate) fn ended(figures: &Figures) {
+        let Figures { opened, denied, full, unreached, finished, lost, .. } = *figures;
+        let Figures { bytes_out, bytes_in, datagrams_out, datagrams_in, .. } = *figures;
+        info!(
+            opened,
+            denied,
+            full,
+            unreached,
+            finished,
+            lost,
+            bytes_out,
+            bytes_in,
+            datagrams_out,
+            datagrams_in,
+            "gateway ended"
+        );
+    }
+
+    /// The policy is against a flow.
+    pub(crate) fn denied(&mut self, guest: SocketAddr, wanted: SocketAddr) {
+        if tracing::enabled!(tracing::Level::INFO)
+            && let Some(count) = self.denied.count(Instant::now())
+        {
+            info!(%guest, %wanted, count, "refused by the policy");
+        }
+    }
+
+    /// Tells what was refused for lack of room since it was told, as the counters have it.
+    pub(crate) fn look(&mut self, counters: &Counters) {
+        if !tracing::enabled!(tracing::Level::WARN) {
+            return;
+        }
+        let kinds = [&counters.full, &counters.full_mappings, &counters.full_echoes];
+        let refused = kinds.map(|counter| counter.load(Ordering::Relaxed));
+        if refused == self.refused {
+            return;
+        }
+        let now = Instant::now();
+        if self.told_full.is_some_and(|last| now.duration_since(last) < PAUSE) {
+            return;
+        }
+        let [flows, datagrams, echoes] = [0, 1, 2].map(|kind| refused[kind] - self.refused[kind]);
+        (self.refused, self.told_full) = (refused, Some(now));
+        warn!(flows, datagrams, echoes, "refused: too many at the same time");
+    }
+}
+
+/// Both halves of a flow are open.
+pub(crate) fn opened(flow: &FlowView) {
+    debug!(guest = %flow.guest, wanted = %flow.local, far = %flow.far, "flow opened");
+}
+
+/// A flow could not be opened.
+pub(crate) fn unreached(guest: SocketAddr, wanted: SocketAddr, error: &std::io::Error) {
+    debug!(%guest, %wanted, %error, "flow not opened");
+}
+
+/// A flow is over.
+pub(crate) fn ended(flow: &FlowView, how: &'static str, (bytes_out, bytes_in): (u64, u64)) {
+    debug!(guest = %flow.guest, wanted = %flow.local, how, bytes_out, bytes_in, "flow ended");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_told_once_per_second() {
+        let (mut limit, start) = (Limit::default(), Instant::now());
+        assert_eq!(limit.count(start), Some(1));
+        for ms in 1..1000 {
+            assert_eq!(limit.count(start + Duration::from_millis(ms)), None);
+        }
+        assert_eq!(limit.count(start + Duration::from_secs(1)), Some(1000));
+    }
+}

@@ -1,0 +1,215 @@
+//! Datagrams by way of SOCKS5: an association (RFC 1928 section 7) is a connection to the proxy,
+//! and a UDP socket whose datagrams name their destination.
+//!
+//! Cost: two descriptors for each mapping, and a system call for each datagram. Until the proxy
+//! has answered, at most [`MOST_EARLY`] datagrams are held.
+
+use super::error::of_the_way;
+use super::stream::{Dialogue, Talk};
+use super::{PATIENCE, Proxy, socks5};
+use crate::destination::Destination;
+use crate::host_datagrams::{Arrived, Sent};
+use crate::host_errors::{Manner, Undelivered};
+use crate::relay::End;
+use crate::upstream::FarDatagrams;
+use bytes::Bytes;
+use neap::{Events, IcmpErrorKind, Poller};
+use rustix::net::{RecvFlags, SendFlags, recv, sendmsg};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Instant;
+
+/// Datagrams that are held until the proxy has answered.
+const MOST_EARLY: usize = 16;
+
+/// Names that an association remembers, so that answers come from where the guest sent to.
+const MOST_NAMES: usize = 16;
+
+/// What brings changes of a connection or socket.
+const CHANGES: Events = Events::IN.union(Events::OUT).union(Events::RDHUP).union(Events::ET);
+
+/// An association with a proxy.
+#[derive(Debug)]
+pub(super) struct Association {
+    talk: Talk,
+    server: SocketAddr,
+    socket: Socket,
+    state: State,
+    due: Instant,
+    /// Named destinations, the latest last: the guest's address and the header for it.
+    named: Vec<(Destination, Bytes)>,
+}
+
+#[derive(Debug)]
+enum State {
+    Opens { early: VecDeque<(Destination, Bytes)> },
+    Open,
+    Over { undelivered: VecDeque<(Destination, Bytes)> },
+}
+
+impl Association {
+    pub(super) fn open(proxy: &Proxy) -> io::Result<Self> {
+        let server = proxy.server;
+        let client = socks5::Client::associate(server.is_ipv6(), proxy.credentials.clone());
+        let talk = Talk::begin(proxy, Dialogue::Socks(client))?;
+        let kind = Type::DGRAM.nonblocking().cloexec();
+        let socket = Socket::new_raw(Domain::for_address(server), kind, Some(Protocol::UDP))?;
+        proxy.outbound.apply(&socket)?;
+        let state = State::Opens { early: VecDeque::new() };
+        let due = Instant::now() + PATIENCE;
+        Ok(Self { talk, server, socket, state, due, named: Vec::new() })
+    }
+
+    /// Goes on with the dialogue, and sees when the proxy ends the association.
+    fn advance(&mut self) {
+        let result = match &self.state {
+            State::Opens { .. } => self.finish_opening(),
+            // The connection lasts as long as the association. Nothing is said over it.
+            State::Open => match self.talk.stream.receive() {
+                Ok(Some(_)) => Ok(()),
+                Ok(None) => Err(io::ErrorKind::ConnectionAborted.into()),
+                Err(error) => Err(error),
+            },
+            State::Over { .. } => return,
+        };
+        match result {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => self.give_up(),
+        }
+    }
+
+    fn finish_opening(&mut self) -> io::Result<()> {
+        let relay = self.talk.advance()?.ok_or(io::ErrorKind::InvalidData)?;
+        let relay = reachable(relay, self.server);
+        self.socket.connect(&SockAddr::from(relay)).map_err(of_the_way)?;
+        let opening = std::mem::replace(&mut self.state, State::Open);
+        if let State::Opens { early } = opening {
+            for (to, data) in early {
+                // What the host does not take is lost, as datagrams are.
+                let _ = self.pass_on(&data, &to);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a datagram.
+    fn pass_on(&mut self, data: &Bytes, to: &Destination) -> io::Result<()> {
+        let header = self.header(to);
+        let parts = [IoSlice::new(&header), IoSlice::new(data)];
+        let mut control = rustix::net::SendAncillaryBuffer::default();
+        let mut call = || sendmsg(&self.socket, &parts, &mut control, SendFlags::NOSIGNAL);
+        match call() {
+            // It is about an earlier datagram.
+            Err(rustix::io::Errno::CONNREFUSED) => call(),
+            result => result,
+        }?;
+        Ok(())
+    }
+
+    /// The header of datagrams to a destination; it notes the name.
+    fn header(&mut self, to: &Destination) -> Bytes {
+        if to.name.is_none() {
+            return socks5::datagram_header(to);
+        }
+        if let Some(index) = self.named.iter().position(|(known, _)| known == to) {
+            self.named[index..].rotate_left(1);
+        } else {
+            if self.named.len() == MOST_NAMES {
+                self.named.remove(0);
+            }
+            self.named.push((to.clone(), socks5::datagram_header(to)));
+        }
+        self.named.last().expect("it was put there").1.clone()
+    }
+
+    /// What the guest calls the sender of a datagram. A proxy gives the address behind a name,
+    /// which the guest does not know: the name that was used last with this port is meant.
+    fn seen(&self, from: Option<SocketAddr>) -> Option<SocketAddr> {
+        let is_meant = |to: &Destination| from.is_none_or(|from| from.port() == to.address.port());
+        let named = self.named.iter().rev().find(|(to, _)| is_meant(to));
+        named.map(|(to, _)| to.address).or(from)
+    }
+}
+
+/// Where datagrams go: a proxy that names no address means its own.
+fn reachable(relay: SocketAddr, server: SocketAddr) -> SocketAddr {
+    let is_any = relay.ip() == Ipv4Addr::UNSPECIFIED || relay.ip() == Ipv6Addr::UNSPECIFIED;
+    if is_any || relay.is_ipv4() != server.is_ipv4() {
+        SocketAddr::new(server.ip(), relay.port())
+    } else {
+        relay
+    }
+}
+
+impl FarDatagrams for Association {
+    fn send(&mut self, datagrams: &[Bytes], to: &Destination, _: Manner) -> Sent {
+        let count = match &mut self.state {
+            State::Opens { early } => {
+                let room = MOST_EARLY - early.len();
+                early.extend(datagrams.iter().take(room).map(|data| (to.clone(), data.clone())));
+                datagrams.len().min(room)
+            }
+            State::Open => datagrams.iter().filter(|data| self.pass_on(data, to).is_ok()).count(),
+            State::Over { .. } => 0,
+        };
+        Sent { count, ..Sent::default() }
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Arrived> {
+        self.advance();
+        if !matches!(self.state, State::Open) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let (count, _) = recv(&self.socket, &mut *buffer, RecvFlags::empty())?;
+        let (from, header) =
+            socks5::read_datagram(&buffer[..count]).ok_or(io::ErrorKind::InvalidData)?;
+        let from = self.seen(from).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Arrived::one(from, Bytes::copy_from_slice(&buffer[header..count])))
+    }
+
+    fn undelivered(&mut self, _: &mut [u8]) -> Option<Undelivered> {
+        let State::Over { undelivered } = &mut self.state else { return None };
+        let (to, data) = undelivered.pop_front()?;
+        // The host is unreachable.
+        let code = if to.address.is_ipv4() { 1 } else { 3 };
+        let kind = IcmpErrorKind::Unreachable { code };
+        Some(Undelivered { to: to.address, data, kind, offender: None })
+    }
+
+    fn enter(&self, poller: &Poller, token: u64) -> io::Result<()> {
+        poller.add(&self.talk.stream, token, CHANGES)?;
+        poller.add(&self.socket, token, Events::IN | Events::ET)
+    }
+
+    fn opens_until(&self) -> Option<Instant> {
+        matches!(self.state, State::Opens { .. }).then_some(self.due)
+    }
+
+    fn give_up(&mut self) {
+        let opening = std::mem::replace(&mut self.state, State::Open);
+        let undelivered =
+            if let State::Opens { early } = opening { early } else { VecDeque::new() };
+        self.state = State::Over { undelivered };
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.state, State::Over { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relay_without_an_address_is_at_the_proxy() {
+        let ip = |text: &str| -> SocketAddr { text.parse().expect("an address") };
+        let server = ip("192.0.2.1:1080");
+        assert_eq!(reachable(ip("0.0.0.0:999"), server), ip("192.0.2.1:999"));
+        assert_eq!(reachable(ip("[::]:999"), server), ip("192.0.2.1:999"));
+        assert_eq!(reachable(ip("192.0.2.7:999"), server), ip("192.0.2.7:999"));
+    }
+}

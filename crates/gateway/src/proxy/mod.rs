@@ -1,0 +1,139 @@
+//! Proxies as the way out: SOCKS5 and HTTP CONNECT.
+//!
+//! A proxy is asked by a small dialogue without I/O ([`socks5`], [`http`]), which a connection of
+//! the host carries ([`stream`]). Datagrams go by associations of SOCKS5 ([`association`]).
+//!
+//! Cost: a flow has one connection to the proxy. While it is opened, it holds at most
+//! [`stream::MOST_ANSWER`] bytes of the answer.
+
+mod association;
+mod error;
+mod http;
+mod probe;
+mod socks5;
+mod stream;
+
+use crate::destination::Destination;
+use crate::outbound::Outbound;
+use crate::upstream::{Far, FarDatagrams, Upstream};
+use association::Association;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use stream::{Dialogue, ProxyStream};
+
+/// A proxy answers within so long, or the flow is refused. It covers the proxy's own connection to
+/// the destination, which takes a host some SYNs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Most bytes of a user's name and of a password (RFC 1929).
+const MOST_CREDENTIAL: usize = 255;
+
+/// What a proxy speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// SOCKS version 5 (RFC 1928), with UDP ASSOCIATE for datagrams.
+    Socks5,
+    /// The method CONNECT of HTTP/1.1 (RFC 9110 section 9.3.6), which carries no datagrams.
+    Http,
+}
+
+/// A user and password, for SOCKS5 (RFC 1929) and HTTP's Basic scheme (RFC 7617).
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    user: String,
+    password: String,
+}
+
+impl Credentials {
+    /// A user and a password; `None` if either is longer than 255 bytes, the user is empty or
+    /// contains a colon, or either has control characters.
+    pub fn new(user: &str, password: &str) -> Option<Self> {
+        let is_usable =
+            |text: &str| text.len() <= MOST_CREDENTIAL && !text.chars().any(char::is_control);
+        let is_user = !user.is_empty() && !user.contains(':');
+        (is_user && is_usable(user) && is_usable(password))
+            .then(|| Self { user: user.to_owned(), password: password.to_owned() })
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").finish_non_exhaustive()
+    }
+}
+
+/// A proxy as the way of all flows.
+///
+/// Names go to the proxy as names. Errors of the proxy become what a guest knows: a SOCKS5 reply
+/// or an HTTP status that says "refused" is a reset, others are ICMP errors.
+#[derive(Clone, Debug)]
+pub struct Proxy {
+    protocol: Protocol,
+    server: SocketAddr,
+    credentials: Option<Arc<Credentials>>,
+    outbound: Outbound,
+}
+
+impl Proxy {
+    /// A proxy at an address.
+    pub fn new(protocol: Protocol, server: SocketAddr, credentials: Option<Credentials>) -> Self {
+        let credentials = credentials.map(Arc::new);
+        Self { protocol, server, credentials, outbound: Outbound::default() }
+    }
+
+    /// Settings of the sockets that reach the proxy.
+    #[must_use]
+    pub fn outbound(mut self, outbound: Outbound) -> Self {
+        self.outbound = outbound;
+        self
+    }
+
+    /// Asks the proxy whether it is there, and waits for its answer for at most `timeout`. SOCKS5
+    /// is asked whether it takes the credentials; HTTP has no such question, so that a connection
+    /// is all that it has to accept.
+    ///
+    /// # Errors
+    /// Why it is of no use: `TimedOut`, `PermissionDenied` for the credentials, `InvalidData` if
+    /// it speaks something else, and others as `connect(2)`.
+    pub fn probe(&self, timeout: Duration) -> io::Result<()> {
+        probe::run(self, timeout)
+    }
+}
+
+impl Upstream for Proxy {
+    fn connect(&self, to: &Destination, _: SocketAddr) -> io::Result<Box<dyn Far>> {
+        let dialogue = match self.protocol {
+            Protocol::Socks5 => {
+                Dialogue::Socks(socks5::Client::connect(to, self.credentials.clone()))
+            }
+            Protocol::Http => Dialogue::http(to, self.credentials.as_deref()),
+        };
+        Ok(Box::new(ProxyStream::open(self, dialogue)?))
+    }
+
+    fn datagrams(&self, _: &Destination) -> io::Result<Box<dyn FarDatagrams>> {
+        match self.protocol {
+            Protocol::Socks5 => Ok(Box::new(Association::open(self)?)),
+            Protocol::Http => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_fit_both_protocols_and_are_not_printed() {
+        let good = Credentials::new("me", "a:b c").expect("usable");
+        assert!(!format!("{good:?}").contains("a:b"));
+        assert!(Credentials::new("", "x").is_none());
+        assert!(Credentials::new("a:b", "x").is_none());
+        assert!(Credentials::new("me", "x\r\nHost: y").is_none());
+        assert!(Credentials::new("me", &"x".repeat(256)).is_none());
+        assert!(Credentials::new("me", "").is_some());
+    }
+}

@@ -1,0 +1,100 @@
+//! Why the other half of a connection could not be opened, and what the guest is told.
+
+use crate::counters::Counters;
+use neap::{PendingConnection, Refusal};
+use rustix::io::Errno;
+use std::io;
+use std::sync::atomic::AtomicU64;
+
+/// Reason why a connection was not opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The destination refused it, or what is not known: a reset.
+    Reset,
+    /// There is no way to the network.
+    Network,
+    /// The host does not answer, or there is no way to it.
+    Host,
+    /// The policy, or the administrator of the host, is against it.
+    Prohibited,
+    /// The gateway or the host has no room for one more: a reset.
+    Full,
+    /// The host has no address or port left to connect from.
+    NoPort,
+}
+
+impl Refused {
+    /// What an error of a connection that was to be opened means.
+    pub(crate) fn of(error: &io::Error) -> Self {
+        let Some(errno) = error.raw_os_error() else { return Self::of_kind(error.kind()) };
+        match Errno::from_raw_os_error(errno) {
+            Errno::NETUNREACH | Errno::NETDOWN | Errno::AFNOSUPPORT => Self::Network,
+            Errno::HOSTUNREACH | Errno::HOSTDOWN | Errno::TIMEDOUT => Self::Host,
+            Errno::ACCESS | Errno::PERM => Self::Prohibited,
+            Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN => Self::Full,
+            Errno::ADDRNOTAVAIL => Self::NoPort,
+            _ => Self::Reset,
+        }
+    }
+
+    /// The same of an error that no system call has made.
+    fn of_kind(kind: io::ErrorKind) -> Self {
+        match kind {
+            io::ErrorKind::NetworkUnreachable | io::ErrorKind::NetworkDown => Self::Network,
+            io::ErrorKind::HostUnreachable | io::ErrorKind::TimedOut => Self::Host,
+            // Who stands between does not speak as it should.
+            io::ErrorKind::InvalidData => Self::Host,
+            io::ErrorKind::PermissionDenied => Self::Prohibited,
+            io::ErrorKind::QuotaExceeded | io::ErrorKind::OutOfMemory => Self::Full,
+            io::ErrorKind::AddrNotAvailable => Self::NoPort,
+            _ => Self::Reset,
+        }
+    }
+
+    /// What counts it. What the policy is against is counted where that is asked.
+    pub(crate) fn counter(self) -> fn(&Counters) -> &AtomicU64 {
+        match self {
+            Self::Full | Self::NoPort => |counters| &counters.full,
+            _ => |counters| &counters.unreached,
+        }
+    }
+
+    /// Tells the guest: a reset, or an ICMP error.
+    pub(crate) fn tell(self, pending: PendingConnection) {
+        match self {
+            Self::Reset | Self::Full => pending.reset(),
+            Self::Network | Self::NoPort => pending.reject(Refusal::Network),
+            Self::Host => pending.reject(Refusal::Host),
+            Self::Prohibited => pending.reject(Refusal::Prohibited),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_is_told_by_its_kind() {
+        for (errno, why) in [
+            (Errno::CONNREFUSED, Refused::Reset),
+            (Errno::CONNRESET, Refused::Reset),
+            (Errno::NETUNREACH, Refused::Network),
+            (Errno::HOSTUNREACH, Refused::Host),
+            (Errno::TIMEDOUT, Refused::Host),
+            (Errno::ACCESS, Refused::Prohibited),
+            (Errno::PERM, Refused::Prohibited),
+            (Errno::MFILE, Refused::Full),
+            (Errno::NFILE, Refused::Full),
+            (Errno::NOBUFS, Refused::Full),
+            (Errno::ADDRNOTAVAIL, Refused::NoPort),
+        ] {
+            let error = io::Error::from(errno);
+            assert_eq!(Refused::of(&error), why, "{error}");
+            // An upstream of another kind may say it without a number.
+            let named = io::Error::from(error.kind());
+            let is_uncategorized = matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOBUFS);
+            assert!(is_uncategorized || Refused::of(&named) == why, "{named}");
+        }
+    }
+}

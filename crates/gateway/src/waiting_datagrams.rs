@@ -1,0 +1,248 @@
+//! Datagrams of guests that wait for the rate: one queue per mapping under CoDel (RFC 8289), which
+//! with the schedule of the mappings is fq_codel (RFC 8290).
+//!
+//! The queue is the stack's qdisc `codel`. Its frames stand for the datagrams, and have their
+//! lengths.
+//!
+//! Cost: O(1) per datagram, and a copy of a short one, so that it does not hold the memory of the
+//! packets that it came with. At most [`MOST`] wait, with [`MOST_BYTES`]; beyond these the longest
+//! queue loses datagrams.
+
+use crate::destination::Destination;
+use bytes::Bytes;
+use neap::Datagram;
+use neap::device::{Capabilities, Completion, Frame, Headers, Medium, Payload};
+use neap::qdisc::{CodelConfig, Dequeued, Dropped, Law, Qdisc, QdiscConfig};
+use neap::time::{Instant, Nanos, Rate};
+use slab::Slab;
+use std::net::SocketAddr;
+
+/// Most datagrams that wait, of all mappings.
+const MOST: usize = 10_240;
+/// Most bytes of them.
+const MOST_BYTES: usize = 8 << 20;
+/// Most datagrams that wait of one mapping.
+const MOST_OF_MAPPING: u32 = 1000;
+/// Datagrams of up to so many bytes are copied.
+const COPY_BREAK: usize = 8 << 10;
+/// Datagrams that the longest queue loses at once.
+const BATCH: usize = 64;
+
+/// Bytes of a packet of Ethernet.
+const MTU: u16 = 1500;
+/// Headers of IP and UDP.
+const V4_HEADERS: usize = 28;
+const V6_HEADERS: usize = 48;
+
+/// Bytes of a datagram with its headers, those of fragments too.
+pub(crate) fn on_wire(data: usize, to: SocketAddr) -> usize {
+    let headers = headers(to);
+    data + data.div_ceil(usize::from(MTU) - headers).max(1) * headers
+}
+
+fn headers(to: SocketAddr) -> usize {
+    if to.is_ipv6() { V6_HEADERS } else { V4_HEADERS }
+}
+
+/// A datagram, and where it goes.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) datagram: Datagram,
+    pub(crate) to: Destination,
+}
+
+/// All datagrams that wait.
+#[derive(Debug)]
+pub(crate) struct WaitingDatagrams {
+    /// By the flow of the frame that stands for each.
+    waiting: Slab<Waiting>,
+    bytes: usize,
+    config: QdiscConfig,
+}
+
+/// The queue of one mapping.
+pub(crate) struct Queue(Box<dyn Qdisc>);
+
+impl Queue {
+    /// Bytes that wait.
+    pub(crate) fn backlog(&self) -> u64 {
+        self.0.stats().backlog_bytes
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl WaitingDatagrams {
+    /// No datagrams, which will leave at a rate.
+    pub(crate) fn new(rate: Rate) -> Self {
+        let mut law = Law::default();
+        // At a low rate one packet takes longer than the target (RFC 8290 section 5.2.2).
+        law.target = law.target.max(Nanos(rate.time_for(MTU.into()).0.saturating_mul(3) / 2));
+        law.interval = law.interval.max(law.target);
+        let config = QdiscConfig::Codel(CodelConfig { limit: MOST_OF_MAPPING, law });
+        Self { waiting: Slab::new(), bytes: 0, config }
+    }
+
+    pub(crate) fn new_queue(&self) -> Queue {
+        let capabilities = Capabilities::new(Medium::Ip, MTU, Completion::OnSubmit);
+        Queue(self.config.build(&capabilities, 0))
+    }
+
+    /// Adds a datagram to a queue. Returns how many were dropped.
+    pub(crate) fn push(
+        &mut self,
+        queue: &mut Queue,
+        mut datagram: Datagram,
+        to: &Destination,
+        now: Instant,
+    ) -> usize {
+        if datagram.data.len() <= COPY_BREAK {
+            datagram.data = Bytes::copy_from_slice(&datagram.data);
+        }
+        let mut head = Headers::default();
+        head.prepend(headers(to.address));
+        let mut frame = Frame::new(head, Payload::from(datagram.data.clone()));
+        self.bytes += datagram.data.len();
+        frame.flow = self.waiting.insert(Waiting { datagram, to: to.clone() }) as u64;
+        let mut dropped = Dropped::new();
+        queue.0.enqueue(frame, now, &mut dropped);
+        self.forget(dropped)
+    }
+
+    /// The next datagram of a queue, and how many were dropped before it.
+    pub(crate) fn pop(&mut self, queue: &mut Queue, now: Instant) -> (Option<Waiting>, usize) {
+        let mut dropped = Dropped::new();
+        let next = match queue.0.dequeue(now, &mut dropped) {
+            Dequeued::Frame(frame) => self.take(&frame),
+            Dequeued::NotBefore(_) | Dequeued::Empty => None,
+        };
+        (next, self.forget(dropped))
+    }
+
+    /// Whether a queue has to lose some.
+    pub(crate) fn are_too_many(&self) -> bool {
+        self.waiting.len() > MOST || self.bytes > MOST_BYTES
+    }
+
+    /// Drops datagrams from the front of the longest queue, up to half of it. Returns how many.
+    pub(crate) fn shorten(&mut self, longest: &mut Queue, now: Instant) -> usize {
+        let half = longest.backlog() / 2;
+        let mut count = 0;
+        while count < BATCH && longest.backlog() > half {
+            let (next, dropped) = self.pop(longest, now);
+            count += dropped + usize::from(next.is_some());
+            if next.is_none() {
+                break;
+            }
+        }
+        count
+    }
+
+    /// The mapping is over. Returns how many were dropped.
+    pub(crate) fn clear(&mut self, queue: Queue) -> usize {
+        self.forget(queue.0.into_frames())
+    }
+
+    fn take(&mut self, frame: &Frame) -> Option<Waiting> {
+        let waiting = self.waiting.try_remove(usize::try_from(frame.flow).ok()?)?;
+        self.bytes -= waiting.datagram.data.len();
+        Some(waiting)
+    }
+
+    fn forget(&mut self, frames: impl IntoIterator<Item = Frame>) -> usize {
+        frames.into_iter().filter_map(|frame| self.take(&frame)).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: Rate = Rate::from_mbit(19);
+
+    fn ms(n: u64) -> Instant {
+        Instant::from_nanos(1_000_000_000) + Nanos::from_millis(n)
+    }
+
+    fn peer() -> SocketAddr {
+        "10.0.2.100:1000".parse().expect("an address")
+    }
+
+    fn datagram(length: usize, number: u8) -> Datagram {
+        Datagram::new(vec![number; length], peer())
+    }
+
+    #[test]
+    fn datagrams_leave_in_their_order_and_whole() {
+        let mut all = WaitingDatagrams::new(RATE);
+        let (mut a, mut b) = (all.new_queue(), all.new_queue());
+        for number in 0..3 {
+            assert_eq!(all.push(&mut a, datagram(100, number), &peer().into(), ms(0)), 0);
+            assert_eq!(all.push(&mut b, datagram(0, number), &peer().into(), ms(0)), 0);
+        }
+        for number in 0..3 {
+            let (Some(next), 0) = all.pop(&mut a, ms(1)) else { panic!("a datagram") };
+            assert_eq!(next.datagram.data, vec![number; 100]);
+            let (Some(next), 0) = all.pop(&mut b, ms(1)) else { panic!("an empty datagram") };
+            assert!(next.datagram.data.is_empty() && next.to == peer().into());
+        }
+        assert!(all.pop(&mut a, ms(1)).0.is_none() && a.is_empty());
+        assert_eq!((all.waiting.len(), all.bytes), (0, 0));
+    }
+
+    #[test]
+    fn a_standing_queue_loses_datagrams() {
+        let mut all = WaitingDatagrams::new(RATE);
+        let mut queue = all.new_queue();
+        let mut dropped = 0;
+        for now in 0..2000 {
+            while queue.backlog() < 100_000 {
+                dropped += all.push(&mut queue, datagram(1400, 0), &peer().into(), ms(now));
+            }
+            dropped += all.pop(&mut queue, ms(now)).1;
+        }
+        assert!(dropped > 50, "{dropped}");
+        let left = all.clear(queue);
+        assert_eq!((left, all.waiting.len(), all.bytes), (left, 0, 0));
+    }
+
+    #[test]
+    fn the_longest_queue_is_made_shorter() {
+        let mut all = WaitingDatagrams::new(RATE);
+        let mut queues: Vec<_> = (0..11).map(|_| all.new_queue()).collect();
+        let mut dropped = 0;
+        for queue in &mut queues {
+            for _ in 0..1000 {
+                dropped += all.push(queue, datagram(10, 0), &peer().into(), ms(0));
+            }
+        }
+        assert!(all.are_too_many() && dropped == 0);
+        while all.are_too_many() {
+            assert_eq!(all.shorten(&mut queues[0], ms(0)), BATCH);
+        }
+        assert_eq!(
+            all.push(&mut queues[1], datagram(10, 0), &peer().into(), ms(0)),
+            1,
+            "its own limit"
+        );
+    }
+
+    #[test]
+    fn the_target_is_longer_where_a_packet_takes_long() {
+        let target = |rate| match WaitingDatagrams::new(rate).config {
+            QdiscConfig::Codel(config) => config.law.target,
+            other => panic!("{other}"),
+        };
+        assert_eq!(target(RATE), Nanos::from_millis(5));
+        assert_eq!(target(Rate::from_kbit(120)), Nanos::from_millis(150));
+    }
+
+    #[test]
+    fn fragments_have_headers_of_their_own() {
+        let v6 = "[2001:db8::1]:1".parse().expect("an address");
+        assert_eq!([0, 1400, 1472, 1473].map(|data| on_wire(data, peer())), [28, 1428, 1500, 1529]);
+        assert_eq!(on_wire(100, v6), 148);
+    }
+}

@@ -1,0 +1,239 @@
+//! A gateway on a device of this test, which speaks raw packets to it.
+
+// The example has a `main` of its own.
+#[allow(dead_code)]
+#[path = "../../neap/examples/device.rs"]
+mod device;
+
+use bytes::Bytes;
+use etherparse::{IpNumber, NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
+use neap::{Events, InterfaceConfig, Poller, Stack};
+use neap_gateway::{
+    Destination, End, Far, FarDatagrams, Figures, Gateway, GatewayConfig, GatewayHandle, Upstream,
+};
+use rustix::io::Errno;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Far above what anything takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const GUEST: [u8; 4] = [10, 0, 2, 100];
+const FAR: [u8; 4] = [192, 0, 2, 7];
+const PORT: u16 = 40_000;
+
+/// Far sides that never open, or fail at once.
+struct Scripted {
+    /// How long connections may take to open.
+    patience: Option<Duration>,
+    errors: Mutex<Vec<Errno>>,
+    /// Tells of connections that were begun, and of those that have ended.
+    news: Sender<&'static str>,
+}
+
+struct Opening {
+    until: Option<Instant>,
+    /// Something to wait for; nothing comes.
+    socket: UnixStream,
+    _other: UnixStream,
+    news: Sender<&'static str>,
+}
+
+impl Upstream for Scripted {
+    fn connect(&self, _: &Destination, _: SocketAddr) -> io::Result<Box<dyn Far>> {
+        if let Some(errno) = self.errors.lock().expect("no panic").pop() {
+            return Err(errno.into());
+        }
+        let (socket, other) = UnixStream::pair()?;
+        self.news.send("begun").expect("the test waits");
+        let until = self.patience.map(|patience| Instant::now() + patience);
+        Ok(Box::new(Opening { until, socket, _other: other, news: self.news.clone() }))
+    }
+
+    fn datagrams(&self, _: &Destination) -> io::Result<Box<dyn FarDatagrams>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+impl Far for Opening {
+    fn is_open(&mut self) -> io::Result<bool> {
+        Ok(false)
+    }
+    fn enter(&self, poller: &Poller, token: u64, events: Events) -> io::Result<()> {
+        poller.add(&self.socket, token, events)
+    }
+    fn opens_until(&self) -> Option<Instant> {
+        self.until
+    }
+}
+
+impl End for Opening {
+    fn receive(&mut self) -> io::Result<Option<Bytes>> {
+        unreachable!("it is not open")
+    }
+    fn send(&mut self, _: &mut Bytes) -> io::Result<()> {
+        unreachable!("it is not open")
+    }
+    fn finish(&mut self) -> io::Result<()> {
+        unreachable!("it is not open")
+    }
+    fn reset(&mut self) {
+        self.news.send("reset").expect("the test waits");
+    }
+}
+
+/// A gateway that runs, and the guest's end of its cable.
+struct World {
+    cable: UnixDatagram,
+    news: Receiver<&'static str>,
+    handle: GatewayHandle,
+    engine: JoinHandle<Figures>,
+}
+
+impl World {
+    fn new(errors: &[Errno]) -> Self {
+        Self::with_patience(errors, None)
+    }
+
+    fn with_patience(errors: &[Errno], patience: Option<Duration>) -> Self {
+        let (own, cable) = UnixDatagram::pair().expect("a pair");
+        cable.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let device = device::device("cable", own).expect("a device");
+        let interface = InterfaceConfig::new(device).any_destination(true);
+        let interface = interface.address("10.0.2.2/24".parse().expect("an address"));
+        let stack = Stack::builder().interface(interface).build().expect("a stack");
+        let (news, told) = channel();
+        let errors = Mutex::new(errors.iter().rev().copied().collect());
+        let upstream = Box::new(Scripted { patience, errors, news });
+        let config = GatewayConfig::default();
+        let mut gateway = Gateway::new(Arc::new(stack), upstream, config).expect("a gateway");
+        let handle = gateway.handle();
+        let engine = thread::spawn(move || {
+            gateway.run().expect("it runs");
+            gateway.figures()
+        });
+        Self { cable, news: told, handle, engine }
+    }
+
+    /// The guest sends a segment without data.
+    fn send(&self, port: u16, is_syn: bool) {
+        let builder = PacketBuilder::ipv4(GUEST, FAR, 64);
+        let packet = if is_syn {
+            builder.tcp(port, 80, 1000, 64_000).syn()
+        } else {
+            builder.tcp(port, 80, 1001, 0).rst()
+        };
+        let mut bytes = Vec::new();
+        packet.write(&mut bytes, &[]).expect("a packet");
+        self.cable.send(&bytes).expect("sent");
+    }
+
+    /// What the guest gets: type and code of an ICMP error, or `None` for a reset.
+    fn answer(&self) -> Option<(u8, u8)> {
+        let mut bytes = [0; 2048];
+        let count = self.cable.recv(&mut bytes).expect("an answer");
+        let packet = SlicedPacket::from_ip(&bytes[..count]).expect("a packet");
+        let Some(NetSlice::Ipv4(ip)) = packet.net else { panic!("not IPv4") };
+        if ip.payload_ip_number() == IpNumber::ICMP {
+            return Some((ip.payload().payload[0], ip.payload().payload[1]));
+        }
+        let Some(TransportSlice::Tcp(tcp)) = packet.transport else { panic!("not TCP") };
+        assert!(tcp.rst(), "not a reset");
+        None
+    }
+
+    fn news(&self) -> &'static str {
+        self.news.recv_timeout(PATIENCE).expect("news")
+    }
+
+    fn end(self) -> Figures {
+        self.handle.stop();
+        self.engine.join().expect("no panic")
+    }
+}
+
+#[test]
+fn a_guest_that_gives_up_ends_the_far_connection_at_once() {
+    let world = World::new(&[]);
+    world.send(PORT, true);
+    assert_eq!(world.news(), "begun");
+    world.send(PORT, false);
+    assert_eq!(world.news(), "reset");
+    // The next connection of the same ports is another one.
+    world.send(PORT, true);
+    assert_eq!(world.news(), "begun");
+    let figures = world.end();
+    assert_eq!((figures.given_up, figures.unreached), (1, 0));
+}
+
+#[test]
+fn a_guest_is_told_why_the_far_connection_failed() {
+    let expected = [
+        (Errno::CONNREFUSED, None),
+        (Errno::NETUNREACH, Some((3, 0))),
+        (Errno::HOSTUNREACH, Some((3, 1))),
+        (Errno::TIMEDOUT, Some((3, 1))),
+        (Errno::ACCESS, Some((3, 13))),
+        (Errno::MFILE, None),
+        (Errno::ADDRNOTAVAIL, Some((3, 0))),
+    ];
+    let world = World::new(&expected.map(|(errno, _)| errno));
+    for (port, (errno, answer)) in (PORT..).zip(expected) {
+        world.send(port, true);
+        assert_eq!(world.answer(), answer, "{errno}");
+    }
+    let figures = world.end();
+    assert_eq!((figures.full, figures.unreached), (2, 5));
+}
+
+#[test]
+fn a_gateway_that_drains_refuses_what_is_new_and_ends_with_the_last_flow() {
+    let world = World::new(&[]);
+    world.send(PORT, true);
+    assert_eq!(world.news(), "begun");
+    world.handle.drain(PATIENCE * 60).expect("it runs");
+    // Another request is answered behind that one.
+    world.handle.published().expect("it runs");
+    world.send(PORT + 1, true);
+    assert_eq!(world.answer(), None);
+    world.send(PORT, false);
+    assert_eq!(world.news(), "reset");
+    let figures = world.engine.join().expect("it ends by itself");
+    assert_eq!((figures.full, figures.given_up), (1, 1));
+}
+
+#[test]
+fn the_time_of_a_drain_is_the_longest() {
+    let world = World::new(&[]);
+    world.send(PORT, true);
+    assert_eq!(world.news(), "begun");
+    world.handle.drain(Duration::from_millis(10)).expect("it runs");
+    let figures = world.engine.join().expect("it ends by itself");
+    assert_eq!(figures.given_up, 0);
+}
+
+#[test]
+fn a_far_side_that_does_not_open_in_its_time_is_an_unreachable_host() {
+    let world = World::with_patience(&[], Some(Duration::from_millis(10)));
+    world.send(PORT, true);
+    assert_eq!(world.news(), "begun");
+    assert_eq!(world.news(), "reset");
+    assert_eq!(world.answer(), Some((3, 1)));
+    assert_eq!(world.end().unreached, 1);
+}
+
+#[test]
+fn datagrams_that_the_upstream_does_not_carry_are_refused_and_counted() {
+    let world = World::new(&[]);
+    let mut bytes = Vec::new();
+    let packet = PacketBuilder::ipv4(GUEST, FAR, 64).udp(PORT, 9);
+    packet.write(&mut bytes, b"anybody?").expect("a packet");
+    world.cable.send(&bytes).expect("sent");
+    assert_eq!(world.answer(), Some((3, 13)));
+    assert_eq!(world.end().uncarried_datagrams, 1);
+}

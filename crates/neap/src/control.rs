@@ -1,0 +1,208 @@
+//! Looking inside a running stack from outside: the socket that `neap ss` and `neap nstat` ask,
+//! and the client's side of it.
+//!
+//! [`serve`] makes a Unix socket for a stack in the [folder](folder()) of its user, under the
+//! name `PID-NAME.sock`. Only processes of the same user may ask: the folder has mode 0700, the
+//! socket 0600, and the user of each peer is checked (`SO_PEERCRED`). A process that is killed
+//! leaves the file, which the next [`serve`] of the same user removes.
+//!
+//! The socket takes one thread, which sleeps until somebody asks. It reads the figures that
+//! [`Host`](crate::Host) reads. A listing locks one socket at a time, for as long as its figures
+//! take, so the stack goes on meanwhile. At most four peers are answered at the same time; a
+//! listing of n sockets takes less than 1 KiB × n for each of them.
+//!
+//! # Protocol
+//!
+//! A peer sends one line of JSON, at most 4096 bytes, within 5 seconds:
+//!
+//! ```json
+//! {"neap":1,"get":"sockets"}
+//! ```
+//!
+//! `neap` is the version of the protocol, and `get` is `stack`, `sockets` or `counters`. The answer
+//! is lines of JSON: a [`StackReport`], then a [`SocketReport`] or [`CounterReport`] for each
+//! socket or counter, and in the end `{"end":N}` with their number. A request that is not
+//! understood is answered by `{"error":"..."}`. Times are nanoseconds, rates are bytes per second,
+//! sizes are bytes. New fields may appear in any version of neap; a change of what is there raises
+//! the version of the protocol. The peer has 30 seconds to take the answer.
+//!
+//! # Example
+//!
+//! ```no_run
+//! use neap::control::{self, ControlOptions};
+//!
+//! # let stack = neap::Stack::builder().build()?;
+//! let control = control::serve(&stack, ControlOptions::new("proxy"))?;
+//! // `neap ss --name proxy` shows its sockets until `control` is dropped.
+//! for endpoint in control::endpoints()? {
+//!     println!("{} {}: {} sockets", endpoint.pid, endpoint.name, endpoint.sockets()?.len());
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod answer;
+mod client;
+mod folder;
+mod report;
+
+pub(crate) use answer::counters;
+pub use client::Endpoint;
+pub use folder::folder;
+pub use report::{CounterReport, MemoryReport, SocketReport, StackReport, TcpReport, TimerReport};
+
+use crate::serving::{Listener, Server};
+use crate::workers::Stack;
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Version of the protocol.
+pub const VERSION: u32 = 1;
+
+/// What the application of a stack adds to listings, counters and metrics.
+///
+/// The calls come from the thread of the control socket or of the metrics. They may wait for the
+/// application for a short time.
+pub trait Application: Send + Sync {
+    /// Counters that only rise, by names for `nstat` such as `GatewayOpened`.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    /// Values that rise and fall, by names of the same kind.
+    fn gauges(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    /// For each connection of the stack that the application joins to another one, by its local
+    /// address and its peer's: the address that the other one goes to.
+    fn far_addresses(&self) -> HashMap<(SocketAddr, SocketAddr), SocketAddr> {
+        HashMap::new()
+    }
+}
+
+/// What [`serve`] needs to know.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct ControlOptions {
+    /// Name of the stack, by which `neap ss --name` finds it: 1 to 32 letters, digits, `-`, `_` and
+    /// `.`.
+    pub name: String,
+    /// What the application adds.
+    pub application: Option<Arc<dyn Application>>,
+}
+
+impl ControlOptions {
+    /// Returns options with a name.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), application: None }
+    }
+}
+
+impl fmt::Debug for ControlOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ControlOptions").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Reason why there is no control socket, or no answer of one.
+#[derive(Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// The name cannot be part of the name of a file.
+    #[error("control socket: the name {0:?} is not 1 to 32 letters, digits, '-', '_' and '.'")]
+    Name(String),
+    /// The folder is not one that only this user can write to.
+    #[error("control socket: {} {problem}", folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The system refuses.
+    #[error("control socket {}: {source}", path.display())]
+    System {
+        /// The socket or folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The other side does not speak this version of the protocol, or says why it has no answer.
+    #[error("control socket {}: {problem}", path.display())]
+    Protocol {
+        /// The socket.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+neap_tcp::debug_as_display!(ControlError);
+
+impl ControlError {
+    fn system(path: &Path) -> impl Fn(io::Error) -> Self {
+        move |source| Self::System { path: path.to_owned(), source }
+    }
+}
+
+/// A control socket. It is removed when this is dropped.
+#[derive(Debug)]
+pub struct Control {
+    path: PathBuf,
+    /// Ends before the file is removed.
+    server: Option<Server>,
+}
+
+impl Control {
+    /// Returns the path of the socket.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.server = None;
+        // A sandbox may deny it by now. Then the next start of a stack removes the file.
+        let _ = std::fs::remove_file(&self.path);
+        if let Some(folder) = self.path.parent() {
+            folder::sweep(folder);
+        }
+    }
+}
+
+/// Serves the figures of a stack to processes of the same user, until the returned value is
+/// dropped. The stack may be dropped before.
+///
+/// # Errors
+/// The name cannot be that of a file, there is no folder for the socket, or the system refuses a
+/// descriptor or a thread.
+pub fn serve(stack: &Stack, options: ControlOptions) -> Result<Control, ControlError> {
+    let ControlOptions { name, application } = options;
+    let (listener, path) = folder::listen(&name)?;
+    let service = answer::ControlService::new(stack.engine(), name, application);
+    match Server::start("neap-control", Listener::Unix(listener), service) {
+        Ok(server) => Ok(Control { path, server: Some(server) }),
+        Err(source) => {
+            // It is of no use to anybody.
+            let _ = std::fs::remove_file(&path);
+            Err(ControlError::System { path, source })
+        }
+    }
+}
+
+/// Returns the control sockets of this user whose processes are there, in the order of their
+/// numbers.
+///
+/// # Errors
+/// The folder cannot be read, or somebody else can write to it.
+pub fn endpoints() -> Result<Vec<Endpoint>, ControlError> {
+    folder::live().map(|found| {
+        found.into_iter().map(|(pid, name, path)| Endpoint { pid, name, path }).collect()
+    })
+}

@@ -1,0 +1,179 @@
+//! What a control socket answers.
+
+use super::report::{CounterReport, SocketReport, StackReport};
+use super::{Application, VERSION};
+use crate::clock;
+use crate::engine::Engine;
+use crate::host::Host;
+use crate::info::Sockets;
+use crate::serving::{Answer, Service, Stream};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::iter;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+
+/// Unit in which stacks count memory, bytes.
+const PAGE: u64 = 4096;
+
+/// Answers of one stack.
+pub(super) struct ControlService {
+    engine: Weak<Engine>,
+    name: String,
+    application: Option<Arc<dyn Application>>,
+}
+
+#[derive(Deserialize)]
+struct Request {
+    neap: u32,
+    get: Subject,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Subject {
+    Stack,
+    Sockets,
+    Counters,
+}
+
+#[derive(Serialize)]
+struct Failed<'a> {
+    error: &'a str,
+}
+
+#[derive(Serialize)]
+struct End {
+    end: usize,
+}
+
+fn line(value: &impl Serialize) -> Vec<u8> {
+    // Reports have no map with keys that are not text, and nothing that fails.
+    let mut line = serde_json::to_vec(value).unwrap_or_default();
+    line.push(b'\n');
+    line
+}
+
+fn failed(error: &str) -> Answer {
+    Box::new(iter::once(line(&Failed { error })))
+}
+
+impl Service for ControlService {
+    fn admits(&self, peer: &Stream) -> bool {
+        socket_peercred(peer).is_ok_and(|peer| peer.uid == geteuid())
+    }
+
+    fn answer(&self, received: &[u8]) -> Option<Answer> {
+        let end = received.iter().position(|&byte| byte == b'\n')?;
+        let Ok(Request { neap, get }) = serde_json::from_slice(&received[..end]) else {
+            return Some(failed(
+                "expected a line such as {\"neap\":1,\"get\":\"sockets\"}; there are stack, \
+                 sockets and counters",
+            ));
+        };
+        if neap != VERSION {
+            return Some(failed(&format!("this side speaks version {VERSION} of the protocol")));
+        }
+        let Some(engine) = self.engine.upgrade() else {
+            return Some(failed("the stack is gone"));
+        };
+        let head = iter::once(line(&self.stack(Host::new(&engine))));
+        Some(match get {
+            Subject::Stack => Box::new(head.chain(iter::once(line(&End { end: 0 })))),
+            Subject::Sockets => Box::new(head.chain(self.sockets(Host::new(&engine)))),
+            Subject::Counters => {
+                let counters = counters(Host::new(&engine), self.application.as_deref());
+                let end = line(&End { end: counters.len() });
+                let lines = counters.into_iter().map(|counter| line(&counter));
+                Box::new(head.chain(lines).chain(iter::once(end)))
+            }
+        })
+    }
+
+    fn too_long(&self) -> Answer {
+        failed("a request is at most 4096 bytes")
+    }
+}
+
+impl ControlService {
+    pub(super) fn new(
+        engine: &Arc<Engine>,
+        name: String,
+        application: Option<Arc<dyn Application>>,
+    ) -> Self {
+        Self { engine: Arc::downgrade(engine), name, application }
+    }
+
+    fn stack(&self, host: Host<'_>) -> StackReport {
+        let program = std::env::args_os().next().unwrap_or_default();
+        let program = Path::new(&program).file_name().unwrap_or_default();
+        let interfaces = host.interfaces();
+        let addresses = interfaces.iter().flat_map(|interface| &interface.addresses);
+        StackReport {
+            neap: VERSION,
+            pid: std::process::id(),
+            name: self.name.clone(),
+            program: program.to_string_lossy().into_owned(),
+            uid: geteuid().as_raw(),
+            uptime: clock::now().as_nanos(),
+            addresses: addresses.map(ToString::to_string).collect(),
+        }
+    }
+
+    /// The lines of a listing. The figures are of the time of the call, the text is made as it is
+    /// taken.
+    fn sockets(&self, host: Host<'_>) -> impl Iterator<Item = Vec<u8>> + Send + use<> {
+        let Sockets { flows, listeners, buckets, udp, .. } = host.sockets();
+        let far = self.application.as_ref().map(|application| application.far_addresses());
+        let far: HashMap<_, SocketAddr> = far.unwrap_or_default();
+        let far = Arc::new(far);
+        let of_flows = far.clone();
+        let end = line(&End { end: flows.len() + listeners.len() + buckets.len() + udp.len() });
+        let udp = udp.into_iter().map(|udp| SocketReport::of_udp(&udp));
+        let listeners = listeners.into_iter().map(|one| SocketReport::of_listener(&one));
+        let flows = flows.into_iter().map(move |flow| {
+            SocketReport::of_flow(&flow, of_flows.get(&(flow.local, flow.remote)).copied())
+        });
+        let buckets = buckets.into_iter().map(move |bucket| {
+            SocketReport::of_bucket(&bucket, far.get(&(bucket.local, bucket.remote)).copied())
+        });
+        let all = udp.chain(listeners).chain(flows).chain(buckets);
+        all.map(|socket| line(&socket)).chain(iter::once(end))
+    }
+}
+
+/// All counters and gauges of a stack and its application.
+pub(crate) fn counters(
+    host: Host<'_>,
+    application: Option<&dyn Application>,
+) -> Vec<CounterReport> {
+    let report =
+        |gauge| move |name: &str, value| CounterReport { name: name.to_owned(), value, gauge };
+    let (counter, gauge) = (report(false), report(true));
+    let mut all = Vec::new();
+    all.extend(host.ip_counters().into_iter().map(|(which, n)| counter(which.name(), n)));
+    all.extend(host.tcp_counters().into_iter().map(|(which, n)| counter(which.name(), n)));
+    all.extend(host.drops().into_iter().map(|(why, n)| counter(&format!("drop.{why}"), n)));
+    all.push(counter("drop.device", host.receive_drops()));
+    let usage = host.usage();
+    let gauges = [
+        ("TcpConnections", usage.tcp.connections as u64),
+        ("TcpListeners", usage.tcp.listeners as u64),
+        ("TcpTimeWait", usage.tcp.time_wait as u64),
+        ("TcpOrphans", usage.tcp.orphans as u64),
+        ("TcpRequests", usage.tcp.requests as u64),
+        ("TcpPending", usage.pending as u64),
+        ("TcpMemoryBytes", usage.memory_pages * PAGE),
+        ("UdpSockets", usage.udp as u64),
+        ("UdpMemoryBytes", usage.udp_memory_pages * PAGE),
+    ];
+    all.extend(gauges.into_iter().map(|(name, n)| gauge(name, n)));
+    if let Some(application) = application {
+        all.extend(application.counters().into_iter().map(|(name, n)| counter(name, n)));
+        all.extend(application.gauges().into_iter().map(|(name, n)| gauge(name, n)));
+    }
+    all
+}

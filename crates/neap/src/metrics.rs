@@ -1,0 +1,267 @@
+//! The figures of a stack for Prometheus.
+//!
+//! [`serve`] answers `GET /metrics` (HTTP/1.1, one request for each connection) with all counters
+//! and gauges of a stack in the text format of OpenMetrics, which Prometheus reads. One thread
+//! serves; it sleeps until somebody asks, and answers at most four at the same time. A request has
+//! at most 4096 bytes and has to be there within 5 seconds.
+//!
+//! The counters of `nstat` are named `neap_netstat_TcpInSegs_total` and so on. Dropped packets are
+//! `neap_drops_total` with the label `reason`. What waits in the qdisc of each queue is
+//! `neap_qdisc_backlog_bytes`. Those of the [`Application`] have its names behind `neap_`.
+//!
+//! ```no_run
+//! # let stack = neap::Stack::builder().build()?;
+//! let metrics = neap::metrics::serve(&stack, &"127.0.0.1:9100".parse()?, None)?;
+//! // curl http://127.0.0.1:9100/metrics
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod http;
+
+use crate::control::{Application, CounterReport, counters};
+use crate::engine::Engine;
+use crate::host::Host;
+use crate::serving::{Answer, Listener, Server, Service, Stream};
+use crate::workers::Stack;
+use http::Asked;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::iter;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Arc, Weak};
+use thiserror::Error;
+
+/// Where metrics are served: `unix:PATH`, or an address and port such as `127.0.0.1:9100`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MetricsAddress {
+    /// A Unix socket. Its mode is what the umask leaves. A file that a killed process left is
+    /// replaced.
+    Unix(PathBuf),
+    /// A TCP socket of the kernel.
+    Tcp(SocketAddr),
+}
+
+/// Text that is no [`MetricsAddress`].
+#[derive(Clone, PartialEq, Eq, Error)]
+#[error("expected unix:PATH, or an address and port such as 127.0.0.1:9100")]
+pub struct ParseMetricsAddressError(());
+
+neap_tcp::debug_as_display!(ParseMetricsAddressError);
+
+impl FromStr for MetricsAddress {
+    type Err = ParseMetricsAddressError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.strip_prefix("unix:") {
+            Some("") => Err(ParseMetricsAddressError(())),
+            Some(path) => Ok(Self::Unix(path.into())),
+            None => text.parse().map(Self::Tcp).map_err(|_| ParseMetricsAddressError(())),
+        }
+    }
+}
+
+impl fmt::Display for MetricsAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp(address) => address.fmt(f),
+        }
+    }
+}
+
+/// Served metrics. They end when this is dropped.
+#[derive(Debug)]
+pub struct Metrics {
+    address: MetricsAddress,
+    /// Ends before the file is removed.
+    server: Option<Server>,
+}
+
+impl Metrics {
+    /// Returns where they are served, with the port that the kernel has chosen.
+    pub fn address(&self) -> &MetricsAddress {
+        &self.address
+    }
+}
+
+impl Drop for Metrics {
+    fn drop(&mut self) {
+        self.server = None;
+        if let MetricsAddress::Unix(path) = &self.address {
+            // A sandbox may deny it by now. Then the next start replaces the file.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Serves the figures of a stack, and those that its application adds, until the returned value is
+/// dropped. The stack may be dropped before.
+///
+/// # Errors
+/// The address is taken, or the system refuses a socket or a thread.
+pub fn serve(
+    stack: &Stack,
+    address: &MetricsAddress,
+    application: Option<Arc<dyn Application>>,
+) -> io::Result<Metrics> {
+    let (listener, address) = match address {
+        MetricsAddress::Unix(path) => {
+            let listener = listen_at(path)?;
+            (Listener::Unix(listener), MetricsAddress::Unix(path.clone()))
+        }
+        MetricsAddress::Tcp(wanted) => {
+            let listener = TcpListener::bind(wanted)?;
+            let address = listener.local_addr()?;
+            (Listener::Tcp(listener), MetricsAddress::Tcp(address))
+        }
+    };
+    let service = MetricsService { engine: Arc::downgrade(stack.engine()), application };
+    let server = Some(Server::start("neap-metrics", listener, service)?);
+    Ok(Metrics { address, server })
+}
+
+/// A listener in the place of one whose process was killed.
+fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    let taken = match UnixListener::bind(path) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => error,
+        bound => return bound,
+    };
+    let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
+    let refused = |error: io::Error| error.kind() == ErrorKind::ConnectionRefused;
+    if !is_socket || !UnixStream::connect(path).is_err_and(refused) {
+        return Err(taken);
+    }
+    std::fs::remove_file(path)?;
+    UnixListener::bind(path)
+}
+
+struct MetricsService {
+    engine: Weak<Engine>,
+    application: Option<Arc<dyn Application>>,
+}
+
+impl Service for MetricsService {
+    fn admits(&self, _: &Stream) -> bool {
+        true
+    }
+
+    fn answer(&self, received: &[u8]) -> Option<Answer> {
+        let whole = match http::asked(received)? {
+            Asked::Metrics { with_body } => match self.engine.upgrade() {
+                Some(engine) => http::ok(&self.text(&engine), with_body),
+                None => http::refuse("503 Service Unavailable", "the stack is gone"),
+            },
+            Asked::Elsewhere => http::refuse("404 Not Found", "there is only /metrics"),
+            Asked::OtherMethod => http::refuse("405 Method Not Allowed", "there is only GET"),
+            Asked::Nonsense => http::refuse("400 Bad Request", "this is no request of HTTP"),
+        };
+        Some(Box::new(iter::once(whole)))
+    }
+
+    fn too_long(&self) -> Answer {
+        let whole =
+            http::refuse("431 Request Header Fields Too Large", "a request has at most 4096 bytes");
+        Box::new(iter::once(whole))
+    }
+}
+
+impl MetricsService {
+    fn text(&self, engine: &Engine) -> String {
+        let host = Host::new(engine);
+        let figures = Figures {
+            counters: counters(host, self.application.as_deref()),
+            backlogs: backlogs(host),
+        };
+        let mut registry = Registry::with_prefix("neap");
+        registry.register_collector(Box::new(figures));
+        let mut text = String::new();
+        // A `String` takes everything.
+        let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
+        text
+    }
+}
+
+/// What waits in the qdisc of each queue.
+fn backlogs(host: Host<'_>) -> Vec<Backlog> {
+    let mut all = Vec::new();
+    for interface in host.interfaces() {
+        for (queue, report) in host.qdiscs(interface.id).into_iter().enumerate() {
+            let name = interface.name.clone();
+            let queue = queue.to_string();
+            all.push(Backlog { interface: name, queue, bytes: report.stats.backlog_bytes });
+        }
+    }
+    all
+}
+
+#[derive(Debug)]
+struct Backlog {
+    interface: String,
+    queue: String,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Figures {
+    counters: Vec<CounterReport>,
+    backlogs: Vec<Backlog>,
+}
+
+impl Collector for Figures {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (drops, others): (Vec<_>, Vec<_>) =
+            self.counters.iter().partition(|one| one.name.starts_with("drop."));
+        for CounterReport { name, value, gauge } in others {
+            let netstat = ["Ip", "Icmp", "Tcp", "Udp"].iter().any(|of| name.starts_with(of));
+            let name: String =
+                name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+            if *gauge {
+                let number = i64::try_from(*value).unwrap_or(i64::MAX);
+                encode(&mut encoder, &name, "as neap nstat prints it", &ConstGauge::new(number))?;
+            } else {
+                let name = if netstat { format!("netstat_{name}") } else { name };
+                let counter = ConstCounter::new(*value);
+                encode(&mut encoder, &name, "as neap nstat prints it", &counter)?;
+            }
+        }
+        let help = "Packets that were dropped, by reason";
+        let mut drops_encoder =
+            encoder.encode_descriptor("drops", help, None, MetricType::Counter)?;
+        for CounterReport { name, value, .. } in drops {
+            let reason = name.trim_start_matches("drop.");
+            let labels = [("reason", reason)];
+            ConstCounter::new(*value).encode(drops_encoder.encode_family(&labels)?)?;
+        }
+        let help = "Bytes that wait in a qdisc";
+        let mut waiting =
+            encoder.encode_descriptor("qdisc_backlog_bytes", help, None, MetricType::Gauge)?;
+        for Backlog { interface, queue, bytes } in &self.backlogs {
+            let labels = [("interface", interface.as_str()), ("queue", queue.as_str())];
+            let number = i64::try_from(*bytes).unwrap_or(i64::MAX);
+            ConstGauge::new(number).encode(waiting.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+fn encode(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    metric: &impl EncodeMetric,
+) -> fmt::Result {
+    let one: MetricEncoder<'_> =
+        encoder.encode_descriptor(name, help, None, metric.metric_type())?;
+    metric.encode(one)
+}

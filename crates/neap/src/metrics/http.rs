@@ -1,0 +1,78 @@
+//! The few words of HTTP/1.1 that a scraper needs (RFC 9112).
+
+/// Headers that a request may have.
+const MOST_HEADERS: usize = 64;
+
+/// The text format, with its version.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What a peer wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// The metrics, with GET or with HEAD.
+    Metrics { with_body: bool },
+    /// Something that is not there.
+    Elsewhere,
+    /// Another method.
+    OtherMethod,
+    /// What no client of HTTP says.
+    Nonsense,
+}
+
+/// The request, if it is whole.
+pub(super) fn asked(received: &[u8]) -> Option<Asked> {
+    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    match request.parse(received) {
+        Ok(httparse::Status::Partial) => return None,
+        Ok(httparse::Status::Complete(_)) => {}
+        Err(_) => return Some(Asked::Nonsense),
+    }
+    let path = request.path.unwrap_or_default();
+    let path = path.split_once('?').map_or(path, |(path, _)| path);
+    Some(match request.method {
+        Some("GET" | "HEAD") if path != "/metrics" => Asked::Elsewhere,
+        Some(method @ ("GET" | "HEAD")) => Asked::Metrics { with_body: method == "GET" },
+        _ => Asked::OtherMethod,
+    })
+}
+
+/// The response with these metrics.
+pub(super) fn ok(text: &str, with_body: bool) -> Vec<u8> {
+    response("200 OK", OPEN_METRICS, text, with_body)
+}
+
+/// A response that says why there are no metrics.
+pub(super) fn refuse(status: &str, why: &str) -> Vec<u8> {
+    response(status, "text/plain; charset=utf-8", &format!("{why}\n"), true)
+}
+
+fn response(status: &str, kind: &str, body: &str, with_body: bool) -> Vec<u8> {
+    let length = body.len();
+    let body = if with_body { body } else { "" };
+    // 405 has to say which methods there are.
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
+         Allow: GET, HEAD\r\nConnection: close\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_told_apart() {
+        let ask = |text: &str| asked(text.as_bytes());
+        let metrics = Some(Asked::Metrics { with_body: true });
+        assert_eq!(ask("GET /metrics HTTP/1.1\r\nHost: x\r\n"), None);
+        assert_eq!(ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"), metrics);
+        assert_eq!(ask("GET /metrics?a=b HTTP/1.0\r\n\r\n"), metrics);
+        let head = Some(Asked::Metrics { with_body: false });
+        assert_eq!(ask("HEAD /metrics HTTP/1.1\r\n\r\n"), head);
+        assert_eq!(ask("GET / HTTP/1.1\r\n\r\n"), Some(Asked::Elsewhere));
+        assert_eq!(ask("PUT /metrics HTTP/1.1\r\n\r\n"), Some(Asked::OtherMethod));
+        assert_eq!(ask("\u{1}\u{2}\r\n\r\n"), Some(Asked::Nonsense));
+    }
+}

@@ -1,0 +1,393 @@
+//! The control socket and the metrics of a stack without a way out, asked by friends and by others.
+//!
+//! Each test runs in a process of its own, since the folder of the sockets is that of the process.
+
+use neap::control::{self, Application, ControlError, ControlOptions};
+use neap::device::{
+    Capabilities, Completed, Completion, Device, Frame, Medium, QueuePair, Received, RxQueue,
+    TxQueue,
+};
+use neap::metrics::{self, MetricsAddress};
+use neap::time::Instant;
+use neap::{Stack, TcpListener, TcpStream, UdpSocket};
+use std::any::type_name;
+use std::collections::HashMap;
+use std::env;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+/// Says that the process has a folder of its own.
+const FOLDER: &str = "XDG_RUNTIME_DIR";
+const INSIDE: &str = "NEAP_TEST_CONTROL";
+/// The socket that another user is to try.
+const VICTIM: &str = "NEAP_TEST_VICTIM";
+
+/// Removes a folder, also if a test fails.
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs the calling test again, with a runtime folder that is gone afterwards.
+fn in_folder<F: FnOnce(&Path)>(test: F) {
+    if env::var_os(INSIDE).is_some() {
+        let folder = env::var_os(FOLDER).map(PathBuf::from).expect("a folder");
+        return test(&folder);
+    }
+    let path = type_name::<F>().split_once("::").map_or("", |(_, path)| path);
+    let name = path.split("::{{closure}}").next().unwrap_or_default();
+    let folder = env::temp_dir().join(format!("neap-control-{}-{name}", std::process::id()));
+    fs::create_dir(&folder).expect("a folder");
+    let scratch = Scratch(folder);
+    let output = Command::new(env::current_exe().expect("the test knows its binary"))
+        .args(["--exact", name, "--nocapture"])
+        .env(INSIDE, "1")
+        .env(FOLDER, &scratch.0)
+        .output()
+        .expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let why = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{name}: {text}{why}");
+    for line in why.lines().filter(|line| line.starts_with("SKIP: ")) {
+        // Not by `eprintln!`, which the harness swallows.
+        writeln!(io::stderr(), "{line}").expect("stderr");
+    }
+}
+
+struct Nowhere;
+
+impl TxQueue for Nowhere {
+    fn submit(&mut self, _: Frame, _: Instant) -> Result<(), Frame> {
+        Ok(())
+    }
+    fn flush(&mut self, _: Instant) {}
+    fn reap(&mut self, _: Instant) -> Completed {
+        Completed::default()
+    }
+    fn next_event(&self) -> Instant {
+        Instant::FAR_FUTURE
+    }
+}
+
+impl RxQueue for Nowhere {
+    fn receive(&mut self, _: Instant) -> Option<Received> {
+        None
+    }
+}
+
+/// A stack that reaches only itself.
+fn island() -> Stack {
+    let capabilities = Capabilities::new(Medium::Ip, 1500, Completion::OnSubmit);
+    let queue =
+        QueuePair { tx: Box::new(Nowhere), rx: Box::new(Nowhere), bulk: None, descriptor: None };
+    let device = Device {
+        name: "nowhere".into(),
+        capabilities,
+        queues: vec![queue],
+        steering: None,
+        monitor: None,
+    };
+    Stack::builder().device(device).address("10.9.0.2/24").build().expect("a stack")
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
+}
+
+#[test]
+fn a_listing_has_every_kind_of_socket() {
+    in_folder(|_| {
+        let stack = island();
+        let _control = control::serve(&stack, ControlOptions::new("all")).expect("a socket");
+        let listener = TcpListener::bind(&stack, "0.0.0.0:80").expect("a listener");
+        let client = TcpStream::connect(&stack, "10.9.0.2:80").expect("connected");
+        let (mut server, _) = listener.accept().expect("accepted");
+        (&client).write_all(b"unread").expect("written");
+        server.read_exact(&mut [0; 2]).expect("read");
+        let udp = UdpSocket::bind(&stack, "10.9.0.2:53").expect("a port");
+        let endpoint = control::endpoints().expect("a folder").pop().expect("an endpoint");
+        assert_eq!((endpoint.pid, endpoint.name.as_str()), (std::process::id(), "all"));
+        let sockets = endpoint.sockets().expect("a listing");
+        let find = |state: &str, local: &str| {
+            let is_it =
+                |one: &&control::SocketReport| one.state == state && one.local == address(local);
+            sockets.iter().find(is_it).unwrap_or_else(|| panic!("{state} {local}: {sockets:?}"))
+        };
+        assert_eq!(find("LISTEN", "0.0.0.0:80").recv_q, 0);
+        let server_side = find("ESTAB", "10.9.0.2:80");
+        assert_eq!(server_side.recv_q, 4);
+        assert_eq!(server_side.remote, Some(client.local_addr().expect("an address")));
+        let tcp = server_side.tcp.as_ref().expect("figures");
+        assert_eq!((tcp.bytes_received, tcp.blocked.as_str()), (6, "no_data"));
+        let unbound = find("UNCONN", "10.9.0.2:53");
+        assert_eq!((unbound.netid.as_str(), unbound.remote), ("udp", None));
+        let remote = client.local_addr().expect("an address");
+        udp.connect(remote).expect("connected");
+        let sockets = endpoint.sockets().expect("a listing");
+        let connected = sockets.iter().find(|one| one.netid == "udp").expect("it is there");
+        assert_eq!((connected.state.as_str(), connected.remote), ("ESTAB", Some(remote)));
+        // The client closes first, so what is left is at its side.
+        let local = client.local_addr().expect("an address");
+        drop(client);
+        while server.read(&mut [0; 16]).expect("received") > 0 {}
+        drop(server);
+        let waiting = loop {
+            let sockets = endpoint.sockets().expect("a listing");
+            let is_it = |one: &&control::SocketReport| one.local == local;
+            let left = sockets.iter().find(is_it).expect("it is left").clone();
+            if left.state == "TIME-WAIT" {
+                break left;
+            }
+        };
+        let timer = waiting.timer.expect("a timer");
+        assert_eq!(timer.kind, "timewait");
+        assert!(timer.left <= 60_000_000_000, "{timer:?}");
+        let counters = endpoint.counters().expect("counters");
+        let value = |name: &str| counters.iter().find(|one| one.name == name).map(|one| one.value);
+        assert_eq!(value("TcpActiveOpens"), Some(1));
+        assert_eq!(value("TcpListeners"), Some(1));
+        assert!(value("drop.otherhost").is_some());
+        let report = endpoint.stack().expect("a stack");
+        assert_eq!(report.addresses, ["10.9.0.2/24"]);
+    });
+}
+
+struct Proxy;
+
+impl Application for Proxy {
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        vec![("ProxyRequests", 7)]
+    }
+    fn gauges(&self) -> Vec<(&'static str, u64)> {
+        vec![("ProxyFlows", 3)]
+    }
+    fn far_addresses(&self) -> HashMap<(SocketAddr, SocketAddr), SocketAddr> {
+        HashMap::new()
+    }
+}
+
+#[test]
+fn names_are_shared_and_what_killed_processes_left_is_removed() {
+    in_folder(|folder| {
+        let folder = folder.join("neap");
+        let stack = island();
+        let first = control::serve(&stack, ControlOptions::new("proxy")).expect("a socket");
+        let mode = |path: &Path| fs::metadata(path).expect("it is there").mode() & 0o777;
+        assert_eq!((mode(&folder), mode(first.path())), (0o700, 0o600));
+        // What a process leaves that is killed: a socket that nobody listens at, and a history.
+        let stale = folder.join("1-gone.sock");
+        drop(UnixListener::bind(&stale).expect("bound"));
+        let history = folder.join("1-gone.nstat");
+        fs::write(&history, "{}").expect("written");
+        let names = || {
+            let found = control::endpoints().expect("a folder");
+            found.into_iter().map(|one| one.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(), ["proxy"]);
+        let second = control::serve(&stack, ControlOptions::new("proxy")).expect("a socket");
+        assert!(!stale.exists() && !history.exists());
+        assert_eq!(names(), ["proxy", "proxy-2"]);
+        drop(first);
+        assert_eq!(names(), ["proxy-2"]);
+        let third = control::serve(&stack, ControlOptions::new("proxy")).expect("a socket");
+        assert_eq!(names(), ["proxy", "proxy-2"]);
+        drop((second, third));
+        assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 0);
+        for name in ["", "a/b", "a b", "..", "0123456789012345678901234567890123"] {
+            let served = control::serve(&stack, ControlOptions::new(name));
+            match (name, served) {
+                // It is a name like any other, behind the number of the process.
+                ("..", served) => drop(served.expect("a socket")),
+                (_, served) => assert!(matches!(served, Err(ControlError::Name(_))), "{name}"),
+            }
+        }
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("its owner may");
+        let error = control::serve(&stack, ControlOptions::new("open")).expect_err("it is open");
+        assert!(error.to_string().contains("chmod 700"), "{error}");
+        assert!(control::endpoints().is_err());
+    });
+}
+
+/// Sends bytes and reads the answer to its end.
+fn raw(path: &Path, request: &[u8]) -> String {
+    let mut stream = UnixStream::connect(path).expect("it listens");
+    // The other side may have read enough.
+    let _ = stream.write_all(request);
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    answer
+}
+
+#[test]
+fn hostile_peers_get_an_error_or_lose_their_connection() {
+    in_folder(|_| {
+        let stack = island();
+        let mut options = ControlOptions::new("proxy");
+        options.application = Some(Arc::new(Proxy));
+        let control = control::serve(&stack, options).expect("a socket");
+        let path = control.path();
+        assert!(raw(path, b"GET / HTTP/1.1\r\n\r\n").contains("expected a line"));
+        assert!(raw(path, b"{\"neap\":1,\"get\":\"passwords\"}\n").contains("expected a line"));
+        assert!(raw(path, b"{\"neap\":9,\"get\":\"stack\"}\n").contains("version 1"));
+        assert!(raw(path, &[b'x'; 100_000]).contains("at most 4096 bytes"));
+        let deep = [&[b'['; 4000][..], b"\n"].concat();
+        assert!(raw(path, &deep).contains("expected a line"));
+        let two = b"{\"neap\":1,\"get\":\"stack\"}\n{\"neap\":1,\"get\":\"stack\"}\n";
+        assert_eq!(raw(path, two).matches("\"end\"").count(), 1);
+        // In pieces.
+        let mut slow = UnixStream::connect(path).expect("it listens");
+        for byte in b"{\"neap\":1,\"get\":\"counters\"}\n" {
+            slow.write_all(&[*byte]).expect("sent");
+        }
+        let mut answer = String::new();
+        slow.read_to_string(&mut answer).expect("received");
+        assert!(answer.contains(r#"{"name":"ProxyRequests","value":7,"gauge":false}"#), "{answer}");
+        assert!(answer.contains(r#"{"name":"ProxyFlows","value":3,"gauge":true}"#), "{answer}");
+        // Those who say nothing lose their place, so that others have one.
+        let silent: Vec<_> =
+            (0..4).map(|_| UnixStream::connect(path).expect("it listens")).collect();
+        let endpoint = control::endpoints().expect("a folder").pop().expect("an endpoint");
+        assert_eq!(endpoint.stack().expect("an answer").name, "proxy");
+        for mut stream in silent {
+            assert_eq!(stream.read(&mut [0; 1]).expect("it is closed"), 0);
+        }
+        // Those who do not take their answers hold nobody up, and have them later.
+        let ports = 2000..5000_u16;
+        let bound: Vec<_> = ports
+            .map(|port| UdpSocket::bind(&stack, SocketAddr::from(([10, 9, 0, 2], port))))
+            .collect::<Result<_, _>>()
+            .expect("ports");
+        let lazy: Vec<_> = (0..3)
+            .map(|_| {
+                let mut stream = UnixStream::connect(path).expect("it listens");
+                stream.write_all(b"{\"neap\":1,\"get\":\"sockets\"}\n").expect("sent");
+                stream
+            })
+            .collect();
+        assert_eq!(endpoint.sockets().expect("a listing").len(), bound.len());
+        for mut stream in lazy {
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("received");
+            assert_eq!(answer.lines().count(), bound.len() + 2);
+        }
+        // The stack was not disturbed, and its end is told.
+        drop(stack);
+        let error = endpoint.stack().expect_err("it is gone");
+        assert!(error.to_string().contains("the stack is gone"), "{error}");
+    });
+}
+
+/// What another user does: it tries the socket, and says what it got.
+#[test]
+fn another_user() {
+    let Some(victim) = env::var_os(VICTIM) else { return };
+    let answer = raw(Path::new(&victim), b"{\"neap\":1,\"get\":\"stack\"}\n");
+    assert_eq!(answer, "", "another user was answered");
+}
+
+#[test]
+fn another_user_is_refused() {
+    in_folder(|folder| {
+        let stack = island();
+        let control = control::serve(&stack, ControlOptions::new("mine")).expect("a socket");
+        let attack = |what: &str| {
+            let own = env::current_exe().expect("the test knows its binary");
+            let mut other = Command::new(own);
+            other.args(["--exact", "another_user", "--nocapture"]).env(VICTIM, control.path());
+            other.env_remove(INSIDE).uid(65534).gid(65534);
+            match other.output() {
+                Err(error) => {
+                    let line = format!("SKIP: no right to be another user: {error}\n");
+                    io::stderr().write_all(line.as_bytes()).expect("stderr");
+                    None
+                }
+                Ok(output) => {
+                    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+                    let why = String::from_utf8_lossy(&output.stderr).into_owned();
+                    Some((output.status.success(), format!("{what}: {text}{why}")))
+                }
+            }
+        };
+        // The folder keeps it out.
+        let Some((passed, text)) = attack("closed") else { return };
+        assert!(!passed && text.contains("PermissionDenied"), "{text}");
+        // Where the modes are wrong, the check of the peer does.
+        let open = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its owner may");
+        };
+        open(folder, 0o755);
+        open(&folder.join("neap"), 0o755);
+        open(control.path(), 0o666);
+        let (passed, text) = attack("open").expect("it ran before");
+        assert!(passed, "{text}");
+    });
+}
+
+#[test]
+fn metrics_are_read_by_prometheus() {
+    in_folder(|folder| {
+        let stack = island();
+        let listener = TcpListener::bind(&stack, "0.0.0.0:80").expect("a listener");
+        let client = TcpStream::connect(&stack, "10.9.0.2:80").expect("connected");
+        let path = folder.join("metrics.sock");
+        // A killed process has left its file.
+        drop(UnixListener::bind(&path).expect("bound"));
+        let wanted: MetricsAddress = format!("unix:{}", path.display()).parse().expect("a path");
+        let application = Arc::new(Proxy);
+        let unix = metrics::serve(&stack, &wanted, Some(application)).expect("served");
+        let taken = metrics::serve(&stack, &wanted, None).expect_err("it is served");
+        assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(unix.address(), &wanted);
+        let answer = raw(&path, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");
+        for line in [
+            "# TYPE neap_netstat_TcpActiveOpens counter",
+            "neap_netstat_TcpActiveOpens_total 1",
+            "# TYPE neap_TcpConnections gauge",
+            "neap_TcpConnections 2",
+            "neap_drops_total{reason=\"otherhost\"} 0",
+            "neap_qdisc_backlog_bytes{interface=\"nowhere\",queue=\"0\"} 0",
+            "neap_ProxyRequests_total 7",
+            "neap_ProxyFlows 3",
+            "# EOF",
+        ] {
+            assert!(body.lines().any(|own| own == line), "{line} is not in {body}");
+        }
+        drop((client, listener));
+        let status = |request: &str| {
+            let answer = raw(&path, request.as_bytes());
+            answer.split(' ').nth(1).unwrap_or_default().to_owned()
+        };
+        assert_eq!(status("GET /metrics HTTP/1.1\r\n\r\n"), "200");
+        assert_eq!(status("HEAD /metrics HTTP/1.1\r\n\r\n"), "200");
+        assert_eq!(status("GET / HTTP/1.1\r\n\r\n"), "404");
+        assert_eq!(status("POST /metrics HTTP/1.1\r\n\r\n"), "405");
+        assert_eq!(status("hello\r\n\r\n"), "400");
+        assert_eq!(status(&"x".repeat(4096)), "431");
+        // A file that is no socket is not removed.
+        let file = folder.join("file");
+        fs::write(&file, "kept").expect("written");
+        let no_socket = MetricsAddress::Unix(file.clone());
+        assert!(metrics::serve(&stack, &no_socket, None).is_err());
+        assert_eq!(fs::read_to_string(&file).expect("it is there"), "kept");
+        drop(stack);
+        assert_eq!(status("GET /metrics HTTP/1.1\r\n\r\n"), "503");
+        drop(unix);
+        assert!(!path.exists());
+    });
+    for wrong in ["unix:", "9100", "host", "127.0.0.1"] {
+        assert!(wrong.parse::<MetricsAddress>().is_err(), "{wrong}");
+    }
+}
