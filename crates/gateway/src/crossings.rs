@@ -101,7 +101,7 @@ impl Crossings {
             }
             match crossing.socket.receive(&mut self.buffer) {
                 Ok(arrived) => {
-                    self.pass_one(slot.key, &arrived, poller, most_clients, &mut crossed)
+                    self.pass_one(slot.key, &arrived, poller, most_clients, &mut crossed);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return crossed,
                 // Nobody is told of a datagram that could not be delivered.
