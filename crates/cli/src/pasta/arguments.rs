@@ -128,8 +128,8 @@ pub(crate) struct Args {
     /// Let the address of the gateway be what it is
     #[arg(long)]
     pub(super) no_map_gw: bool,
-    /// Address at which the namespace reaches the host's own address, which is that of the namespace
-    /// as well, once for each family; `none` for no such address
+    /// Address at which the namespace reaches the host's own address, which is that of the
+    /// namespace as well, once for each family; `none` for no such address
     #[arg(long, value_name = "ADDRESS", action = ArgAction::Append)]
     #[arg(value_parser = address_or_none)]
     pub(super) map_guest_addr: Vec<OrNone>,
