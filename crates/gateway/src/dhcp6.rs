@@ -126,8 +126,8 @@ impl Dhcp6Server {
         reply.to_vec().ok()
     }
 
-    /// Whether the addresses of a client are those of this link; `None` without an address, which is
-    /// not answered (RFC 8415 section 18.3.3).
+    /// Whether the addresses of a client are those of this link; `None` without an address, which
+    /// is not answered (RFC 8415 section 18.3.3).
     fn confirm(&self, options: &DhcpOptions) -> Option<DhcpOption> {
         let mut addresses = asked(options).flat_map(addresses).peekable();
         addresses.peek()?;

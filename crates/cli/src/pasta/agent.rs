@@ -29,6 +29,9 @@ impl Agent {
         command.arg0("neap").arg("pasta-inside").stdin(Stdio::from(theirs));
         if args.runs_command() {
             command.arg("--").args(&args.target);
+        } else {
+            // Whoever waits for the end of what this program writes does not wait for that one.
+            command.stdout(Stdio::null()).stderr(Stdio::null());
         }
         let child = command.spawn().map_err(failed)?;
         Ok((Self { channel }, child))

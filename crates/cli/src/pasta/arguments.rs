@@ -21,13 +21,13 @@ const LEAST_MTU_V6: u16 = 1280;
 #[derive(Parser, Clone, Debug)]
 #[command(name = "pasta", version, args_override_self = true, infer_long_args = true)]
 pub(crate) struct Args {
-    /// Log every connection
+    /// Taken from callers of pasta; no more is logged than without it
     #[arg(short, long)]
-    pub(super) debug: bool,
+    debug: bool,
     /// As --debug
     #[arg(long)]
-    pub(super) trace: bool,
-    /// Log warnings and errors only
+    trace: bool,
+    /// Log errors only
     #[arg(short, long)]
     pub(super) quiet: bool,
     /// Stay in the foreground
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     pub(super) foreground: bool,
     /// Log to the standard error, which is the default; in the background nothing is logged there
     #[arg(short = 'e', long)]
-    pub(super) stderr: bool,
+    stderr: bool,
     /// Log to this file
     #[arg(short, long, value_name = "PATH")]
     pub(super) log_file: Option<PathBuf>,
@@ -128,8 +128,8 @@ pub(crate) struct Args {
     /// Let the address of the gateway be what it is
     #[arg(long)]
     pub(super) no_map_gw: bool,
-    /// Address at which the namespace reaches the host's own address, which is that of the namespace
-    /// as well, once for each family; `none` for no such address
+    /// Address at which the namespace reaches the host's own address, which is that of the
+    /// namespace as well, once for each family; `none` for no such address
     #[arg(long, value_name = "ADDRESS", action = ArgAction::Append)]
     #[arg(value_parser = address_or_none)]
     pub(super) map_guest_addr: Vec<OrNone>,
@@ -139,9 +139,6 @@ pub(crate) struct Args {
     /// IPv6 only
     #[arg(short = '6', long)]
     pub(super) ipv6_only: bool,
-    /// Name of the namespace's host, to give by DHCP
-    #[arg(short = 'H', long, value_name = "NAME")]
-    pub(super) hostname: Option<String>,
     /// TCP ports of the host that are those of the namespace: none, auto, all, or a list of
     /// [ADDRESS][%INTERFACE]/PORT[-LAST][:TARGET[-LAST]], ~PORT [default: auto]
     #[arg(short, long, value_name = "PORTS", action = ArgAction::Append)]
@@ -222,6 +219,8 @@ struct Refused {
     no_splice: bool,
     #[arg(short = 'M', long, hide = true)]
     mac_addr: Option<OsString>,
+    #[arg(short = 'H', long, hide = true)]
+    hostname: Option<OsString>,
     #[arg(long, hide = true)]
     fqdn: Option<OsString>,
 }
@@ -329,6 +328,7 @@ impl Args {
             }
         }
         let capture = "record at the interface of the namespace instead (tcpdump -w FILE)";
+        let name = "set the name inside of the namespace instead";
         let routes = "set a route or a rule of the host instead";
         for (is_given, name, instead) in [
             (refused.pcap.is_some(), "--pcap", capture),
@@ -349,7 +349,8 @@ impl Args {
                 "--mac-addr",
                 "the Ethernet address of the gateway follows from that of the interface",
             ),
-            (refused.fqdn.is_some(), "--fqdn", "give --hostname"),
+            (refused.hostname.is_some(), "--hostname", name),
+            (refused.fqdn.is_some(), "--fqdn", name),
         ] {
             if is_given {
                 return Err(format!("{name}: not supported; {instead}"));

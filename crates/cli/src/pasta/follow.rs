@@ -175,9 +175,7 @@ impl Follower {
         let mut known = std::mem::take(self.out(transport));
         self.forget(&mut known, &wanted)?;
         for port in wanted {
-            if !known.contains_key(&port) {
-                known.insert(port, self.cross(transport, port, port));
-            }
+            known.entry(port).or_insert_with(|| self.cross(transport, port, port));
         }
         *self.out(transport) = known;
         Ok(())

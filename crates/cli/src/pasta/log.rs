@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 /// Where lines go.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Log {
             eprintln!("pasta: {line}");
             return;
         };
-        let mut file = file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
         // A full disk does not stop the network.
         let _ = file.add(&format!("{line}\n"));
     }

@@ -179,8 +179,8 @@ impl Network {
         translations
     }
 
-    /// What the namespace may reach: everything but the host's loopback addresses, unless an address
-    /// stands for one.
+    /// What the namespace may reach: everything but the host's loopback addresses, unless an
+    /// address stands for one.
     pub(super) fn policy(&self) -> Policy {
         let mut policy = Policy::default();
         let net = |text: &str| text.parse::<IpNet>().expect("a prefix");

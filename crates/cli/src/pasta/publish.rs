@@ -51,7 +51,7 @@ impl Binder<'_> {
     /// Binds one port, for each family that the namespace has.
     ///
     /// # Errors
-    /// What the kernel says if it gives the port in no family.
+    /// What the kernel says if it gives the port in no family, or somebody else has it in one.
     pub(super) fn bind(
         self,
         transport: Transport,
@@ -87,6 +87,7 @@ impl Binder<'_> {
                         stand_in: self.network.stand_in(guest),
                     },
                 )),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
                 Err(error) => refused = Some(error),
             }
         }
