@@ -199,12 +199,14 @@ impl AsFd for Listener {
     }
 }
 
-/// The address that a guest sees: a loopback address is not answered from outside of its host, an
-/// own one (of `guests`) neither, and the stand-in is of the guest's family.
+/// The address that a guest sees: a loopback address is not answered from outside of its host, one
+/// of a link not from outside of that link, an own one (of `guests`) neither, and the stand-in is of
+/// the guest's family.
 pub(crate) fn shown(client: SocketAddr, stand_in: IpAddr, guests: &[IpAddr]) -> SocketAddr {
     let client = SocketAddr::new(client.ip().to_canonical(), client.port());
     let is_foreign = client.is_ipv6() != stand_in.is_ipv6();
-    if client.ip().is_loopback() || is_foreign || guests.contains(&client.ip()) {
+    let is_of_link = matches!(client.ip(), IpAddr::V6(v6) if v6.is_unicast_link_local());
+    if client.ip().is_loopback() || is_of_link || is_foreign || guests.contains(&client.ip()) {
         return SocketAddr::new(stand_in, client.port());
     }
     client
@@ -225,5 +227,10 @@ mod tests {
         let other = "198.51.100.1:7".parse().expect("an address");
         assert_eq!(seen("198.51.100.1:7"), other);
         assert_eq!(seen("[::ffff:198.51.100.1]:7"), other);
+        let stand_in: IpAddr = "fd00::2".parse().expect("an address");
+        let seen = |client: &str| shown(client.parse().expect("an address"), stand_in, &[]);
+        assert_eq!(seen("[fe80::1%2]:7"), SocketAddr::new(stand_in, 7));
+        let other = "[2001:db8::1]:7".parse().expect("an address");
+        assert_eq!(seen("[2001:db8::1]:7"), other);
     }
 }
