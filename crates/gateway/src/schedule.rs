@@ -1,11 +1,11 @@
 //! Which flow sends next into the sockets of the host, and when: deficit round robin under a rate
 //! (Shreedhar and Varghese 1995), with the lists of new and old flows of RFC 8290.
 //!
-//! A flow that has something to send after a pause is new. New flows are served before old ones, for
-//! one quantum in each round of the old ones; so a flow that sends little does not wait behind those
-//! that send much, however often it sends. Here is the difference from RFC 8290, where a flow that
-//! has sent waits for the end of the round. Nothing is held or dropped here: a flow says that it has
-//! bytes, and is told how many it may send.
+//! A flow that has something to send after a pause is new. New flows are served before old ones,
+//! for one quantum in each round of the old ones; so a flow that sends little does not wait behind
+//! those that send much, however often it sends. Here is the difference from RFC 8290, where a flow
+//! that has sent waits for the end of the round. Nothing is held or dropped here: a flow says that
+//! it has bytes, and is told how many it may send.
 //!
 //! There is no clock: time comes in. The rate is kept by the time at which the next byte is due. A
 //! caller that comes late makes up for it, as far as [`BURST`] goes.

@@ -1,5 +1,5 @@
-//! `--rate` and `--rate-in`: what leaves fits a slower link behind the gateway, and everything still
-//! arrives.
+//! `--rate` and `--rate-in`: what leaves fits a slower link behind the gateway, and everything
+//! still arrives.
 
 use super::namespace::{in_namespace, run};
 use super::{SERVER, in_network, in_sandbox, serve, tell};
@@ -48,8 +48,8 @@ fn drops() -> u64 {
     behind.split(',').next().and_then(|count| count.parse().ok()).expect("a number")
 }
 
-/// The host's own path to its addresses becomes a link of 20 Mbit/s with a queue of 12 ms. Without a
-/// rate connections fill it until it drops; with one it never holds as much.
+/// The host's own path to its addresses becomes a link of 20 Mbit/s with a queue of 12 ms. Without
+/// a rate connections fill it until it drops; with one it never holds as much.
 #[test]
 fn uploads_under_a_rate_leave_the_queue_of_the_uplink_empty() {
     in_namespace(|| {

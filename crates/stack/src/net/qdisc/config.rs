@@ -43,8 +43,8 @@ pub enum QdiscConfig {
     Codel(codel::Config),
     /// `tbf`: the token bucket filter.
     Tbf(tbf::Config),
-    /// `tbf` with another qdisc below it, which holds and orders the frames: the words of `tbf`, and
-    /// behind them those of the other one.
+    /// `tbf` with another qdisc below it, which holds and orders the frames: the words of `tbf`,
+    /// and behind them those of the other one.
     Shaped(tbf::Config, Box<Self>),
     /// `mq`: one of these at each queue of the device, which is how neap arranges every qdisc.
     Mq(Box<Self>),

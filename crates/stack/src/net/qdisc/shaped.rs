@@ -1,5 +1,5 @@
-//! `tbf` with another qdisc below it (in Linux `tc qdisc add ... parent 1:`): the other one holds and
-//! orders the frames, and they leave at the rate.
+//! `tbf` with another qdisc below it (in Linux `tc qdisc add ... parent 1:`): the other one holds
+//! and orders the frames, and they leave at the rate.
 //!
 //! One frame is taken from the other qdisc ahead of its time, as `qdisc_peek_dequeued` does.
 //!
