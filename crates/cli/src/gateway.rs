@@ -15,6 +15,7 @@ mod tun;
 mod watching;
 mod way_out;
 
+pub(crate) use namespace::Namespaces;
 pub(crate) use options::raise_file_limit;
 
 use clap::Subcommand;

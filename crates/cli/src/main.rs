@@ -16,6 +16,7 @@ mod lab;
 mod link;
 mod man;
 mod nstat;
+mod pasta;
 mod perf;
 mod slirp4netns;
 mod ss;
@@ -38,6 +39,9 @@ enum Command {
     Lab(lab::Args),
     Link(Box<link::Args>),
     Nstat(nstat::Args),
+    Pasta(Box<pasta::Args>),
+    #[command(hide = true)]
+    PastaInside(pasta::InsideArgs),
     /// Measure bulk TCP to or from a stock iperf3
     Perf(Box<perf::Args>),
     Slirp4netns(slirp4netns::Args),
@@ -49,11 +53,16 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if pasta::is_called_pasta() {
+        return pasta::main(&pasta::Args::parse());
+    }
     if let Some(args) = slirp4netns::Args::of_this_program() {
         return slirp4netns::main(&args);
     }
     match Cli::parse().command {
         Some(Command::Gateway(command)) => gateway::main(command),
+        Some(Command::Pasta(args)) => pasta::main(&args),
+        Some(Command::PastaInside(args)) => pasta::inside(&args),
         Some(Command::Perf(args)) => perf::main(&args),
         Some(Command::Lab(args)) => lab::main(&args),
         Some(Command::Link(args)) => link::main(&args),

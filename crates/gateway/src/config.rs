@@ -1,9 +1,10 @@
 //! Settings of a gateway.
 
 use crate::dhcp::DhcpConfig;
-use crate::dns::Resolver;
+use crate::dhcp6::Dhcp6Config;
 use crate::outbound::Outbound;
 use crate::policy::Policy;
+use crate::resolver::Resolver;
 use neap::TcpForwarderOptions;
 use neap::time::Rate;
 use std::net::{IpAddr, SocketAddr};
@@ -35,6 +36,15 @@ pub struct GatewayConfig {
     pub most_mappings: usize,
     /// Addresses and settings that guests get by DHCP; `None` is no server.
     pub dhcp: Option<DhcpConfig>,
+    /// The same of IPv6; `None` is no server.
+    pub dhcp6: Option<Dhcp6Config>,
+    /// Addresses that guests have. A client of a published port with such an address is the host,
+    /// whose addresses they are as well; the guest sees the stand-in, as for a loopback address.
+    pub guest_addresses: Vec<IpAddr>,
+    /// Whether connections of guests pass. What does not pass is not answered.
+    pub passes_tcp: bool,
+    /// Whether datagrams of guests pass.
+    pub passes_udp: bool,
     /// Addresses from which datagrams leave the host.
     pub outbound: Outbound,
     /// Rate of what guests send, with estimated headers of IP and transport. Flows share it evenly,
@@ -54,6 +64,10 @@ impl Default for GatewayConfig {
             most_flows: 10_000,
             most_mappings: 10_000,
             dhcp: None,
+            dhcp6: None,
+            guest_addresses: Vec::new(),
+            passes_tcp: true,
+            passes_udp: true,
             outbound: Outbound::default(),
             rate: None,
             rate_in: None,

@@ -9,6 +9,7 @@
 use crate::clients::Clients;
 use crate::config::{GatewayConfig, RESOLVER_PORT};
 use crate::counters::Counters;
+use crate::deadlines::Deadlines;
 use crate::destination::Destination;
 use crate::dns::{Dns, Target};
 use crate::host_datagrams::{HostDatagrams, MOST_BYTES, MOST_SEGMENTS, Sent};
@@ -26,7 +27,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -59,7 +60,7 @@ pub(crate) struct Datagrams {
     /// Mappings by the time when they may have to be forgotten, of each kind.
     ages: [VecDeque<(Instant, Slot)>; 2],
     /// Mappings whose sockets cannot send yet, by the time when they are given up.
-    openings: VecDeque<(Instant, Slot)>,
+    openings: Deadlines,
     /// Datagrams on their way, and the memory for one.
     batch: Vec<Datagram>,
     buffer: Box<[u8]>,
@@ -101,14 +102,14 @@ struct Port {
 
 impl Mapping {
     /// What the guest sees as the sender of a datagram.
-    fn seen_from(&mut self, real: SocketAddr) -> SocketAddr {
+    fn seen_from(&mut self, real: SocketAddr, guests: &[IpAddr]) -> SocketAddr {
         let seen = self.translated.seen(real);
         let Some(port) = &mut self.published else { return seen };
         // What the guest has sent to by a name of its own answers by that name.
         if seen != real {
             return seen;
         }
-        let seen = shown(real, port.publication.stand_in);
+        let seen = shown(real, port.publication.stand_in, guests);
         port.clients.note(real, seen);
         seen
     }
@@ -144,7 +145,7 @@ impl Datagrams {
             of_guest: HashMap::new(),
             published: HashMap::new(),
             ages: [VecDeque::new(), VecDeque::new()],
-            openings: VecDeque::new(),
+            openings: Deadlines::default(),
             batch: Vec::with_capacity(BATCH),
             buffer: vec![0; MOST_BYTES].into(),
             generation: Generation::default(),
@@ -197,6 +198,10 @@ impl Datagrams {
             if let Some(real) = self.mappings[key].client(wanted) {
                 return Some((key, real.into()));
             }
+        }
+        if !ways.config.passes_udp {
+            self.counters.add(|counters| &counters.denied_datagrams, run.len() as u64);
+            return None;
         }
         let to = match ways.dns.target(ways.config, wanted) {
             Target::To(to) => to,
@@ -330,7 +335,9 @@ impl Datagrams {
         let (key, generation) = (self.mappings.vacant_key(), self.generation.advance());
         let slot = Slot { key, generation };
         socket.enter(ways.poller, Token::Mapping(slot).to_bits())?;
-        self.openings.extend(socket.opens_until().map(|due| (due, slot)));
+        if let Some(due) = socket.opens_until() {
+            self.openings.set(due, slot);
+        }
         let last_used = Instant::now();
         let (asks_resolvers_only, translated) = (true, Translated::default());
         let first = Datagram { data: Bytes::new(), ..datagram.clone() };
@@ -406,7 +413,12 @@ impl Datagrams {
     }
 
     /// Takes answers for a mapping. Whether there may be more.
-    pub(crate) fn on_host(&mut self, slot: Slot, sending: Option<&mut Sending>) -> bool {
+    pub(crate) fn on_host(
+        &mut self,
+        slot: Slot,
+        config: &GatewayConfig,
+        sending: Option<&mut Sending>,
+    ) -> bool {
         let Slot { key, generation } = slot;
         let Some(mapping) = self.mappings.get_mut(key) else { return false };
         // The place may have become that of another one.
@@ -432,7 +444,7 @@ impl Datagrams {
                     continue;
                 }
             };
-            let from = mapping.seen_from(arrived.from);
+            let from = mapping.seen_from(arrived.from, &config.guest_addresses);
             self.batch.extend(arrived.datagrams().map(|data| {
                 let mut datagram = Datagram::new(data, mapping.guest);
                 datagram.local = Some(from);
@@ -452,6 +464,7 @@ impl Datagrams {
             rest = &rest[sent + dropped..];
         }
         self.batch.clear();
+        self.openings.drop_first(|slot| !is_opening(&self.mappings, slot));
         if self.mappings[key].socket.is_over() {
             self.remove(key, sending);
             return false;
@@ -492,8 +505,8 @@ impl Datagrams {
 
     /// When [`expire`](Self::expire) is to be called.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
-        let queues = self.ages.iter().chain([&self.openings]);
-        queues.filter_map(VecDeque::front).map(|&(due, _)| due).min()
+        let ages = self.ages.iter().filter_map(VecDeque::front).map(|&(due, _)| due);
+        ages.chain(self.openings.next()).min()
     }
 
     /// How many mappings there are.
@@ -502,15 +515,16 @@ impl Datagrams {
     }
 
     /// Forgets mappings that were not used for long, and gives up those that cannot send.
-    pub(crate) fn expire(&mut self, now: Instant, mut sending: Option<&mut Sending>) {
-        while let Some((_, slot)) = self.openings.pop_front_if(|(due, _)| *due <= now) {
-            let mapping = self.mappings.get_mut(slot.key);
-            let mapping = mapping.filter(|mapping| mapping.generation == slot.generation);
-            if let Some(mapping) = mapping
-                && mapping.socket.opens_until().is_some()
-            {
-                mapping.socket.give_up();
-                self.on_host(slot, sending.as_deref_mut());
+    pub(crate) fn expire(
+        &mut self,
+        now: Instant,
+        config: &GatewayConfig,
+        mut sending: Option<&mut Sending>,
+    ) {
+        while let Some(slot) = self.openings.take(now) {
+            if is_opening(&self.mappings, slot) {
+                self.mappings[slot.key].socket.give_up();
+                self.on_host(slot, config, sending.as_deref_mut());
             }
         }
         for kind in 0..self.ages.len() {
@@ -539,6 +553,13 @@ impl Datagrams {
     pub(crate) fn forwarder(&self) -> &UdpForwarder {
         &self.forwarder
     }
+}
+
+/// Whether a mapping is there, and cannot send yet.
+fn is_opening(mappings: &Slab<Mapping>, slot: Slot) -> bool {
+    mappings.get(slot.key).is_some_and(|mapping| {
+        mapping.generation == slot.generation && mapping.socket.opens_until().is_some()
+    })
 }
 
 /// What a datagram may do outside.

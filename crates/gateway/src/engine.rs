@@ -9,7 +9,9 @@ use crate::config::GatewayConfig;
 use crate::counters::{Counters, Figures};
 use crate::crossings::Crossings;
 use crate::datagrams::{Datagrams, Ways};
+use crate::deadlines::Deadlines;
 use crate::dhcp_service::DhcpService;
+use crate::dhcp6_service::Dhcp6Service;
 use crate::dns::{Dns, Target};
 use crate::echo::Echoes;
 use crate::guest::GuestStream;
@@ -65,10 +67,11 @@ pub struct Gateway {
     datagrams: Datagrams,
     echoes: Echoes,
     dhcp: Option<DhcpService>,
+    dhcp6: Option<Dhcp6Service>,
     crossings: Crossings,
     dns: Dns,
     /// Flows that are not open, by the time when they are given up.
-    openings: VecDeque<(Instant, Slot)>,
+    openings: Deadlines,
     /// What used up its turn.
     waiting: VecDeque<Turn>,
     /// Who sends when under a rate; `None` without one.
@@ -87,6 +90,7 @@ enum Turn {
     Flow(usize),
     Guests,
     Dhcp,
+    Dhcp6,
     Published(usize),
     Mapping(Slot),
     Pings,
@@ -172,6 +176,12 @@ impl Gateway {
         if let Some(dhcp) = &dhcp {
             poller.add(dhcp.socket(), Token::Dhcp.to_bits(), Events::IN | Events::ET)?;
         }
+        let dhcp6 = config.dhcp6.as_ref();
+        let dhcp6 =
+            dhcp6.map(|dhcp6| Dhcp6Service::open(&stack, dhcp6, counters.clone())).transpose()?;
+        if let Some(dhcp6) = &dhcp6 {
+            poller.add(dhcp6.socket(), Token::Dhcp6.to_bits(), Events::IN | Events::ET)?;
+        }
         Ok(Self {
             requests: Requests::new(poller.clone()),
             poller,
@@ -181,9 +191,10 @@ impl Gateway {
             datagrams,
             echoes,
             dhcp,
+            dhcp6,
             crossings: Crossings::new(),
             dns: Dns::new(&config, counters.clone()),
-            openings: VecDeque::new(),
+            openings: Deadlines::default(),
             upstream,
             config,
             flows: Slab::new(),
@@ -264,10 +275,11 @@ impl Gateway {
     }
 
     /// How long nothing is to be done without an event; `None` is for ever.
-    fn sleeps_for(&self) -> Option<Duration> {
+    fn sleeps_for(&mut self) -> Option<Duration> {
         if !self.waiting.is_empty() {
             return Some(Duration::ZERO);
         }
+        self.openings.drop_first(|slot| !is_opening(&self.flows, slot));
         let due = self.next_expiry();
         let expiry = due.map(|due| due.saturating_duration_since(Instant::now()));
         let turn = self.sending.as_ref().and_then(Sending::sleeps_for);
@@ -314,7 +326,7 @@ impl Gateway {
             self.crossings.next_expiry(),
             self.echoes.next_expiry(),
             self.dns.next_expiry(),
-            self.openings.front().map(|&(due, _)| due),
+            self.openings.next(),
             self.ends,
         ];
         kinds.into_iter().flatten().min()
@@ -322,13 +334,12 @@ impl Gateway {
 
     /// Forgets and gives up what was to last until now.
     fn expire(&mut self, now: Instant) {
-        self.datagrams.expire(now, self.sending.as_mut());
+        self.datagrams.expire(now, &self.config, self.sending.as_mut());
         self.crossings.expire(now);
         self.echoes.expire(now);
         self.dns.expire(now, &self.poller, self.datagrams.forwarder());
-        while let Some((_, slot)) = self.openings.pop_front_if(|(due, _)| *due <= now) {
-            let flow = self.flows.get(slot.key);
-            if flow.is_some_and(|flow| flow.generation == slot.generation && !flow.is_open) {
+        while let Some(slot) = self.openings.take(now) {
+            if is_opening(&self.flows, slot) {
                 self.fail(slot.key, &io::ErrorKind::TimedOut.into());
             }
         }
@@ -347,6 +358,7 @@ impl Gateway {
             Token::New => self.take_new(),
             Token::Guests => self.take_turn(Turn::Guests),
             Token::Dhcp => self.take_turn(Turn::Dhcp),
+            Token::Dhcp6 => self.take_turn(Turn::Dhcp6),
             Token::Published(index) => self.take_turn(Turn::Published(index)),
             Token::Mapping(slot) => self.take_turn(Turn::Mapping(slot)),
             Token::Pings => self.take_turn(Turn::Pings),
@@ -411,8 +423,11 @@ impl Gateway {
                 self.datagrams.on_guests(&mut ways, self.sending.as_mut())
             }
             Turn::Dhcp => self.dhcp.as_mut().is_some_and(DhcpService::on_messages),
+            Turn::Dhcp6 => self.dhcp6.as_mut().is_some_and(Dhcp6Service::on_messages),
             Turn::Published(index) => self.take_published(index),
-            Turn::Mapping(slot) => self.datagrams.on_host(slot, self.sending.as_mut()),
+            Turn::Mapping(slot) => {
+                self.datagrams.on_host(slot, &self.config, self.sending.as_mut())
+            }
             Turn::Pings => self.echoes.on_guests(&self.poller, &self.config),
             Turn::Echo(slot) => self.echoes.on_host(slot),
             Turn::Crossing(slot) => self.cross_datagrams(slot),
@@ -433,6 +448,10 @@ impl Gateway {
 
     /// Opens the other half of a connection that a guest wants.
     fn open(&mut self, pending: PendingConnection) {
+        if !self.config.passes_tcp {
+            self.counters.count(|counters| &counters.denied);
+            return pending.ignore();
+        }
         let (client, wanted) = (pending.peer_addr(), pending.local_addr());
         let target = self.dns.target(&self.config, wanted);
         if matches!(target, Target::Denied) {
@@ -498,7 +517,9 @@ impl Gateway {
             return self.fail(key, &error);
         }
         let slot = Slot { key, generation };
-        self.openings.extend(self.flows[key].far.opens_until().map(|due| (due, slot)));
+        if let Some(due) = self.flows[key].far.opens_until() {
+            self.openings.set(due, slot);
+        }
         // It may be open already, without an event that says so.
         self.visit(key);
     }
@@ -620,6 +641,12 @@ impl Gateway {
         }
         self.counters.count(reason);
     }
+}
+
+/// Whether a flow is there, and is not open.
+fn is_opening(flows: &Slab<Flow>, slot: Slot) -> bool {
+    let flow = flows.get(slot.key);
+    flow.is_some_and(|flow| flow.generation == slot.generation && !flow.is_open)
 }
 
 fn token(key: usize, generation: Generation) -> u64 {

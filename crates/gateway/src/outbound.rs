@@ -1,7 +1,5 @@
 //! How flows leave the host: addresses, interface and mark of its sockets.
 
-use crate::destination::Destination;
-use crate::upstream::{Far, FarDatagrams, Upstream, connect, datagrams};
 use socket2::Socket;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -50,24 +48,6 @@ impl Outbound {
     #[must_use]
     pub fn towards(&self, to: IpAddr) -> Self {
         if to.is_loopback() { Self::default() } else { self.clone() }
-    }
-}
-
-/// The host's kernel: flows are its connections, which leave in this way.
-#[derive(Clone, Debug, Default)]
-pub struct DirectFrom(pub Outbound);
-
-impl Upstream for DirectFrom {
-    fn connect(&self, to: &Destination, _: SocketAddr) -> io::Result<Box<dyn Far>> {
-        connect(to, &self.0)
-    }
-
-    fn datagrams(&self, to: &Destination) -> io::Result<Box<dyn FarDatagrams>> {
-        datagrams(to, &self.0)
-    }
-
-    fn leaves_by_host(&self) -> bool {
-        true
     }
 }
 

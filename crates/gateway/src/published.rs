@@ -179,11 +179,12 @@ impl Listener {
     ///
     /// # Errors
     /// `WouldBlock` if there is none; others as `accept(2)`.
-    pub(crate) fn accept(&self) -> io::Result<(HostStream, SocketAddr)> {
+    pub(crate) fn accept(&self, guests: &[IpAddr]) -> io::Result<(HostStream, SocketAddr)> {
         let (socket, client) = self.socket.accept()?;
         socket.set_nonblocking(true)?;
         let client = client.as_socket().ok_or(io::ErrorKind::InvalidData)?;
-        Ok((HostStream::accepted(socket)?, shown(client, self.publication.stand_in)))
+        let seen = shown(client, self.publication.stand_in, guests);
+        Ok((HostStream::accepted(socket)?, seen))
     }
 
     /// What it does, with the port that it has.
@@ -198,13 +199,31 @@ impl AsFd for Listener {
     }
 }
 
-/// The address that a guest sees: a loopback address is not answered from outside of its host, and
-/// the stand-in is of the guest's family.
-pub(crate) fn shown(client: SocketAddr, stand_in: IpAddr) -> SocketAddr {
+/// The address that a guest sees: a loopback address is not answered from outside of its host, an
+/// own one (of `guests`) neither, and the stand-in is of the guest's family.
+pub(crate) fn shown(client: SocketAddr, stand_in: IpAddr, guests: &[IpAddr]) -> SocketAddr {
     let client = SocketAddr::new(client.ip().to_canonical(), client.port());
     let is_foreign = client.is_ipv6() != stand_in.is_ipv6();
-    if client.ip().is_loopback() || is_foreign {
+    if client.ip().is_loopback() || is_foreign || guests.contains(&client.ip()) {
         return SocketAddr::new(stand_in, client.port());
     }
     client
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_sees_no_address_that_it_would_not_answer() {
+        let stand_in: IpAddr = "192.0.2.1".parse().expect("an address");
+        let own: IpAddr = "192.0.2.10".parse().expect("an address");
+        let seen = |client: &str| shown(client.parse().expect("an address"), stand_in, &[own]);
+        for host in ["127.0.0.1:7", "192.0.2.10:7", "[::1]:7", "[2001:db8::1]:7"] {
+            assert_eq!(seen(host), SocketAddr::new(stand_in, 7), "{host}");
+        }
+        let other = "198.51.100.1:7".parse().expect("an address");
+        assert_eq!(seen("198.51.100.1:7"), other);
+        assert_eq!(seen("[::ffff:198.51.100.1]:7"), other);
+    }
 }

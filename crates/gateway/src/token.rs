@@ -7,8 +7,9 @@ const NEW: u64 = u64::MAX;
 const GUESTS: u64 = u64::MAX - 1;
 const PINGS: u64 = u64::MAX - 2;
 const DHCP: u64 = u64::MAX - 3;
+const DHCP6: u64 = u64::MAX - 4;
 /// Tokens of published ports begin here.
-const PUBLISHED: u64 = DHCP - MOST_PUBLISHED as u64;
+const PUBLISHED: u64 = DHCP6 - MOST_PUBLISHED as u64;
 /// The kind of what has a slot is in the bits from this on.
 const KIND: u32 = 60;
 const FLOW: u64 = 0;
@@ -28,6 +29,8 @@ pub(crate) enum Token {
     Pings,
     /// DHCP messages of guests.
     Dhcp,
+    /// DHCPv6 messages of guests.
+    Dhcp6,
     /// Connections to a published port.
     Published(usize),
     Mapping(Slot),
@@ -78,6 +81,7 @@ impl Token {
             Self::Guests => GUESTS,
             Self::Pings => PINGS,
             Self::Dhcp => DHCP,
+            Self::Dhcp6 => DHCP6,
             Self::Published(index) => PUBLISHED + index as u64,
             Self::Mapping(slot) => MAPPING << KIND | slot.to_bits(),
             Self::Echo(slot) => ECHO << KIND | slot.to_bits(),
@@ -93,6 +97,7 @@ impl Token {
             GUESTS => Self::Guests,
             PINGS => Self::Pings,
             DHCP => Self::Dhcp,
+            DHCP6 => Self::Dhcp6,
             PUBLISHED.. => Self::Published((bits - PUBLISHED) as usize),
             _ => {
                 let slot = Slot::from_bits(bits & ((1 << KIND) - 1));
@@ -126,7 +131,7 @@ mod tests {
             }
         }
         let ports = [0, MOST_PUBLISHED - 1].map(Token::Published);
-        let single = [Token::New, Token::Guests, Token::Pings, Token::Dhcp];
+        let single = [Token::New, Token::Guests, Token::Pings, Token::Dhcp, Token::Dhcp6];
         for token in single.into_iter().chain(ports) {
             assert_eq!(Token::from_bits(token.to_bits()), token);
         }

@@ -132,6 +132,24 @@ impl Upstream for Direct {
     }
 }
 
+/// The host's kernel: flows are its connections, which leave in this way.
+#[derive(Clone, Debug, Default)]
+pub struct DirectFrom(pub Outbound);
+
+impl Upstream for DirectFrom {
+    fn connect(&self, to: &Destination, _: SocketAddr) -> io::Result<Box<dyn Far>> {
+        connect(to, &self.0)
+    }
+
+    fn datagrams(&self, to: &Destination) -> io::Result<Box<dyn FarDatagrams>> {
+        datagrams(to, &self.0)
+    }
+
+    fn leaves_by_host(&self) -> bool {
+        true
+    }
+}
+
 /// Begins a connection of the host's kernel.
 pub(crate) fn connect(to: &Destination, outbound: &Outbound) -> io::Result<Box<dyn Far>> {
     let stream = HostStream::connect(address(to)?, outbound)?;
@@ -139,10 +157,7 @@ pub(crate) fn connect(to: &Destination, outbound: &Outbound) -> io::Result<Box<d
 }
 
 /// Opens a UDP socket of the host's kernel.
-pub(crate) fn datagrams(
-    to: &Destination,
-    outbound: &Outbound,
-) -> io::Result<Box<dyn FarDatagrams>> {
+fn datagrams(to: &Destination, outbound: &Outbound) -> io::Result<Box<dyn FarDatagrams>> {
     Ok(Box::new(HostDatagrams::open(address(to)?, outbound)?))
 }
 

@@ -18,7 +18,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Far above what anything takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,12 +29,15 @@ const PORT: u16 = 40_000;
 
 /// Far sides that never open, or fail at once.
 struct Scripted {
+    /// How long connections may take to open.
+    patience: Option<Duration>,
     errors: Mutex<Vec<Errno>>,
     /// Tells of connections that were begun, and of those that have ended.
     news: Sender<&'static str>,
 }
 
 struct Opening {
+    until: Option<Instant>,
     /// Something to wait for; nothing comes.
     socket: UnixStream,
     _other: UnixStream,
@@ -48,7 +51,8 @@ impl Upstream for Scripted {
         }
         let (socket, other) = UnixStream::pair()?;
         self.news.send("begun").expect("the test waits");
-        Ok(Box::new(Opening { socket, _other: other, news: self.news.clone() }))
+        let until = self.patience.map(|patience| Instant::now() + patience);
+        Ok(Box::new(Opening { until, socket, _other: other, news: self.news.clone() }))
     }
 
     fn datagrams(&self, _: &Destination) -> io::Result<Box<dyn FarDatagrams>> {
@@ -62,6 +66,9 @@ impl Far for Opening {
     }
     fn enter(&self, poller: &Poller, token: u64, events: Events) -> io::Result<()> {
         poller.add(&self.socket, token, events)
+    }
+    fn opens_until(&self) -> Option<Instant> {
+        self.until
     }
 }
 
@@ -90,6 +97,10 @@ struct World {
 
 impl World {
     fn new(errors: &[Errno]) -> Self {
+        Self::with_patience(errors, None)
+    }
+
+    fn with_patience(errors: &[Errno], patience: Option<Duration>) -> Self {
         let (own, cable) = UnixDatagram::pair().expect("a pair");
         cable.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let device = device::device("cable", own).expect("a device");
@@ -98,7 +109,7 @@ impl World {
         let stack = Stack::builder().interface(interface).build().expect("a stack");
         let (news, told) = channel();
         let errors = Mutex::new(errors.iter().rev().copied().collect());
-        let upstream = Box::new(Scripted { errors, news });
+        let upstream = Box::new(Scripted { patience, errors, news });
         let config = GatewayConfig::default();
         let mut gateway = Gateway::new(Arc::new(stack), upstream, config).expect("a gateway");
         let handle = gateway.handle();
@@ -204,4 +215,25 @@ fn the_time_of_a_drain_is_the_longest() {
     world.handle.drain(Duration::from_millis(10)).expect("it runs");
     let figures = world.engine.join().expect("it ends by itself");
     assert_eq!(figures.given_up, 0);
+}
+
+#[test]
+fn a_far_side_that_does_not_open_in_its_time_is_an_unreachable_host() {
+    let world = World::with_patience(&[], Some(Duration::from_millis(10)));
+    world.send(PORT, true);
+    assert_eq!(world.news(), "begun");
+    assert_eq!(world.news(), "reset");
+    assert_eq!(world.answer(), Some((3, 1)));
+    assert_eq!(world.end().unreached, 1);
+}
+
+#[test]
+fn datagrams_that_the_upstream_does_not_carry_are_refused_and_counted() {
+    let world = World::new(&[]);
+    let mut bytes = Vec::new();
+    let packet = PacketBuilder::ipv4(GUEST, FAR, 64).udp(PORT, 9);
+    packet.write(&mut bytes, b"anybody?").expect("a packet");
+    world.cable.send(&bytes).expect("sent");
+    assert_eq!(world.answer(), Some((3, 13)));
+    assert_eq!(world.end().uncarried_datagrams, 1);
 }

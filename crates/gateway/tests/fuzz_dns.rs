@@ -5,7 +5,7 @@
 
 use domain::base::iana::Rcode;
 use domain::base::{Message, Rtype, ToName};
-use domain::rdata::{A, AllRecordData};
+use domain::rdata::AllRecordData;
 use neap_gateway::dns::{Names, answer_by_name};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ fn check(names: &mut Names, question: &[u8], answer: &[u8], now: Instant) {
         let data = record.to_record::<AllRecordData<_, _>>().expect("data");
         let data = data.expect("a known type").into_data();
         if let AllRecordData::A(address) = data {
-            follow(names, asked.qname(), address, now);
+            follow(names, asked.qname(), address.addr().into(), now);
         } else {
             assert!([Rtype::AAAA, Rtype::PTR].contains(&asked.qtype()), "{data}");
         }
@@ -55,8 +55,7 @@ fn check(names: &mut Names, question: &[u8], answer: &[u8], now: Instant) {
 }
 
 /// What goes to the proxy for an address: the name that was asked for, in harmless characters.
-fn follow(names: &mut Names, asked: impl ToName, address: A, now: Instant) {
-    let address = IpAddr::V4(address.addr());
+fn follow(names: &mut Names, asked: impl ToName, address: IpAddr, now: Instant) {
     if address.is_loopback() {
         return;
     }

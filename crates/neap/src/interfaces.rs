@@ -131,7 +131,8 @@ impl InterfaceConfig {
     /// to own addresses.
     ///
     /// Groups, broadcast and loopback addresses, `0.0.0.0/8` and IPv4-mapped IPv6 addresses are not
-    /// taken. A socket that is bound to all addresses serves the others' too. A packet that no
+    /// taken, but for datagrams to the group of DHCPv6 servers, `ff02::1:2`, as to a broadcast
+    /// address. A socket that is bound to all addresses serves the others' too. A packet that no
     /// socket takes is answered from the address that it was for, and counted as
     /// [`DropReason::NoSocketForeign`](crate::info::DropReason::NoSocketForeign).
     #[must_use]

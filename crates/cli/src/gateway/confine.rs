@@ -4,7 +4,8 @@
 //! while there is one thread.
 
 use landlock::{
-    ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, path_beneath_rules,
+    ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr,
+    path_beneath_rules,
 };
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::{
@@ -40,7 +41,7 @@ pub(crate) fn give_up_rights() -> Result<(), String> {
         .and_then(|rules| {
             rules.add_rules(path_beneath_rules(READABLE, AccessFs::from_read(LANDLOCK)))
         })
-        .and_then(landlock::RulesetCreated::restrict_self);
+        .and_then(RulesetCreated::restrict_self);
     restricted.map_err(|error| format!("files cannot be given up: {error}"))?;
     Ok(())
 }

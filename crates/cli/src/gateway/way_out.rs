@@ -2,9 +2,8 @@
 
 use super::Failure;
 use clap::Args;
-use neap_gateway::dns::Resolver;
 use neap_gateway::proxy::{Credentials, Protocol, Proxy};
-use neap_gateway::{DirectFrom, GatewayConfig, Outbound, Upstream};
+use neap_gateway::{DirectFrom, GatewayConfig, Outbound, Resolver, Upstream};
 use rustix::process::geteuid;
 use socket2::{Domain, Socket, Type};
 use std::fmt;

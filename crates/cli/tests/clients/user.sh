@@ -15,7 +15,7 @@ mount --make-rprivate /
 mount --make-rshared /
 mount -t tmpfs -o mode=755 tmpfs /mnt
 cp -a /etc /mnt/etc
-echo "boat:x:$uid:$uid::/mnt/home:/bin/sh" >>/mnt/etc/passwd
+echo "boat:x:$uid:$uid::/mnt/user:/bin/sh" >>/mnt/etc/passwd
 echo "boat:x:$uid:" >>/mnt/etc/group
 echo "boat:1000000:65536" >/mnt/etc/subuid
 echo "boat:1000000:65536" >/mnt/etc/subgid
@@ -23,7 +23,7 @@ rm -f /mnt/etc/resolv.conf
 echo "nameserver 192.0.2.1" >/mnt/etc/resolv.conf
 mount --bind /mnt/etc /etc
 mount -t tmpfs -o mode=755 tmpfs /run/user
-mkdir "/run/user/$uid" /mnt/home /mnt/bin
+mkdir "/run/user/$uid" /mnt/user /mnt/bin
 # The node may be root's only.
 mount -t tmpfs -o mode=755 tmpfs /dev/net
 mknod -m 666 /dev/net/tun c 10 200
@@ -31,10 +31,10 @@ cp "$neap" /mnt/bin/neap
 mkdir /mnt/files
 [ -z "${FILES:-}" ] || mount --bind "$FILES" /mnt/files
 ln -s neap /mnt/bin/slirp4netns
-cp "$script" "$(dirname "$script")/expect.sh" /mnt/home
-chown -R "$uid:$uid" /mnt/home "/run/user/$uid"
+cp "$script" "$(dirname "$script")/expect.sh" /mnt/user
+chown -R "$uid:$uid" /mnt/user "/run/user/$uid"
 chmod 700 "/run/user/$uid"
-cd /mnt/home
+cd /mnt/user
 setpriv --reuid "$uid" --regid "$uid" --clear-groups --inh-caps=-all \
-    env -i HOME=/mnt/home USER=boat XDG_RUNTIME_DIR="/run/user/$uid" bin=/mnt/bin \
-    PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin sh -eu "/mnt/home/$(basename "$script")"
+    env -i HOME=/mnt/user USER=boat XDG_RUNTIME_DIR="/run/user/$uid" bin=/mnt/bin \
+    PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin sh -eu "/mnt/user/$(basename "$script")"

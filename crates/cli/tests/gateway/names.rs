@@ -21,6 +21,7 @@ const QUESTION: &[u8] = b"\x12\x34\x01\x20\x00\x01\x00\x00\x00\x00\x00\x00\x07ex
 pub(super) fn inside(program: &str, _: &str) -> bool {
     match program {
         "ask" => ask_on_command(),
+        "ask once" => assert_eq!(ask(), "answer 5"),
         "ask over tcp" => {
             let mut stream = TcpStream::connect(DNS).expect("the resolver takes connections");
             let length = [0, QUESTION.len() as u8];
@@ -41,18 +42,23 @@ fn ask_on_command() {
     for _ in std::io::stdin().lines() {
         let resolvers = fs::read_to_string("/etc/resolv.conf").expect("a file");
         assert_eq!(resolvers, "nameserver 10.0.2.3\n");
-        let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
-        socket.connect(DNS).expect("a route");
-        socket.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
-        socket.send(QUESTION).expect("sent");
-        let mut answer = [0; 100];
-        let count = socket.recv(&mut answer).expect("an answer");
-        assert_eq!(answer[..2], QUESTION[..2], "the ID is that of the question");
-        // A failure repeats the question and has nothing behind it.
-        match answer[..count].get(QUESTION.len()) {
-            Some(byte) => println!("answer {byte}"),
-            None => println!("failure {}", answer[3] & 15),
-        }
+        println!("{}", ask());
+    }
+}
+
+/// What the resolver says.
+fn ask() -> String {
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+    socket.connect(DNS).expect("a route");
+    socket.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+    socket.send(QUESTION).expect("sent");
+    let mut answer = [0; 100];
+    let count = socket.recv(&mut answer).expect("an answer");
+    assert_eq!(answer[..2], QUESTION[..2], "the ID is that of the question");
+    // A failure repeats the question and has nothing behind it.
+    match answer[..count].get(QUESTION.len()) {
+        Some(byte) => format!("answer {byte}"),
+        None => format!("failure {}", answer[3] & 15),
     }
 }
 
@@ -80,6 +86,18 @@ fn resolver(address: &str, mark: u8) -> Receiver<(SocketAddr, u16)> {
         }
     });
     told
+}
+
+/// A resolver that answers over TCP with the question and `mark` behind it.
+pub(super) fn answer_over_tcp(listener: &TcpListener, mark: u8) {
+    for stream in listener.incoming() {
+        let mut stream = stream.expect("a connection");
+        let mut question = vec![0; 2 + QUESTION.len()];
+        stream.read_exact(&mut question).expect("a question");
+        question[1] += 1;
+        question[4] |= 0x80;
+        stream.write_all(&[&question[..], &[mark]].concat()).expect("sent");
+    }
 }
 
 /// A sandbox on a host whose /etc is a folder of the test.
@@ -222,15 +240,7 @@ fn questions_over_tcp_and_to_a_given_resolver_are_passed_on() {
         in_network(|| {
             let _told = resolver(SERVER, 3);
             let listener = TcpListener::bind((SERVER, 53)).expect("a port");
-            thread::spawn(move || {
-                for stream in listener.incoming() {
-                    let mut stream = stream.expect("a connection");
-                    let mut question = vec![0; 2 + QUESTION.len()];
-                    stream.read_exact(&mut question).expect("a question");
-                    question[1] += 1;
-                    stream.write_all(&[&question[..], &[4]].concat()).expect("sent");
-                }
-            });
+            thread::spawn(move || answer_over_tcp(&listener, 4));
             let etc = Folder::new("etc");
             replace(&etc, &format!("nameserver {SERVER}\n"));
             for options in ["", "--dns direct", &format!("--dns {SERVER}")] {

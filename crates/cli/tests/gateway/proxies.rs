@@ -98,6 +98,8 @@ fn connections_go_through_a_socks_server_with_a_password_and_nothing_beside_it()
         in_sandbox("exchange by name", &format!("{NAME}:{ECHO}"), &options);
         in_sandbox("exchange", &format!("{SERVER}:{ECHO}"), &options);
         in_sandbox("refused by name", &format!("{NAME}:81"), &options);
+        // A resolver behind the proxy is asked through it.
+        in_sandbox("ask once", "", &[&options[..], &["--dns", SERVER]].concat());
         // A proxy carries no pings, and nobody else does.
         let ping = ["--", "ping", "-c", "1", "-W", "1", SERVER];
         let (status, stdout, stderr) = finish(gateway(&[&options, &ping[..]].concat()));

@@ -118,7 +118,8 @@ impl Drop for World {
 /// The servers of the world.
 pub(super) fn serve() {
     let listen = |port| TcpListener::bind((SERVER, port)).expect("a port");
-    let (echo, web) = (listen(ECHO), listen(WEB));
+    let (echo, web, dns) = (listen(ECHO), listen(WEB), listen(53));
+    thread::spawn(move || super::names::answer_over_tcp(&dns, 5));
     let tell = UdpSocket::bind((SERVER, TELL)).expect("a port");
     thread::spawn(move || {
         let mut question = [0; 2000];

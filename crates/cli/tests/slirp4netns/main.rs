@@ -19,6 +19,9 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::thread;
 
+/// Another address of the outside.
+const OUTBOUND: &str = "192.0.2.7";
+
 /// An Ethernet address, from which addresses of IPv6 are made.
 const MAC: &str = "02:00:5e:00:00:01";
 
@@ -336,6 +339,22 @@ fn a_published_port_shows_the_guest_its_client() {
 }
 
 #[test]
+fn flows_leave_from_the_address_that_was_asked_for() {
+    in_namespace(|| {
+        outside();
+        run(&format!("ip address add {OUTBOUND}/24 dev far"));
+        let server: SocketAddr = "192.0.2.1:8080".parse().expect("an address");
+        let servers = servers(server);
+        thread::spawn(move || tell_peers(servers));
+        for outbound in [OUTBOUND, "far"] {
+            let option = format!("--outbound-addr={outbound}");
+            let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &["-c", &option]);
+            guest.run("seen as", &server.to_string());
+        }
+    });
+}
+
+#[test]
 fn a_guest_gets_its_address_by_dhcp() {
     in_namespace(|| {
         if Command::new("busybox").arg("udhcpc").arg("--help").output().is_err() {
@@ -417,7 +436,12 @@ fn inside() {
         }
         "denied" => denied(target, ErrorKind::HostUnreachable),
         "denied v6" => denied(target, ErrorKind::PermissionDenied),
-        "tell peers" => tell_peers(target),
+        "seen as" => seen_as(target),
+        "tell peers" => {
+            let servers = servers(target);
+            println!("ready");
+            tell_peers(servers);
+        }
         other => panic!("there is no program {other}"),
     }
 }
@@ -428,11 +452,27 @@ fn denied(target: SocketAddr, kind: ErrorKind) {
     assert_eq!(error.kind(), kind, "{error}");
 }
 
-/// Tells the clients of a port how they are seen, over TCP and UDP.
-fn tell_peers(address: SocketAddr) {
+/// The server sees the address that was asked for.
+fn seen_as(server: SocketAddr) {
+    let mut answer = String::new();
+    let mut stream = TcpStream::connect(server).expect("the server accepts");
+    stream.read_to_string(&mut answer).expect("text");
+    assert!(answer.starts_with(OUTBOUND), "{answer}");
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("a port");
+    socket.send_to(b"who am I?", server).expect("sent");
+    let mut answer = [0; 100];
+    let (count, _) = socket.recv_from(&mut answer).expect("an answer");
+    let answer = String::from_utf8_lossy(&answer[..count]);
+    assert!(answer.starts_with(OUTBOUND), "{answer}");
+}
+
+fn servers(address: SocketAddr) -> (TcpListener, UdpSocket) {
     let listener = TcpListener::bind(address).expect("a port");
-    let socket = UdpSocket::bind(address).expect("a port");
-    println!("ready");
+    (listener, UdpSocket::bind(address).expect("a port"))
+}
+
+/// Tells the clients of a port how they are seen, over TCP and UDP.
+fn tell_peers((listener, socket): (TcpListener, UdpSocket)) {
     thread::spawn(move || {
         let mut question = [0; 100];
         while let Ok((_, from)) = socket.recv_from(&mut question) {

@@ -14,6 +14,7 @@ use crate::config::{GatewayConfig, Way};
 use crate::counters::Counters;
 use crate::destination::Destination;
 use crate::outbound::Outbound;
+use crate::resolver::Resolver;
 use crate::token::Slot;
 use crate::upstream::{Far, Upstream, connect};
 use neap::{Datagram, Poller, UdpForwarder};
@@ -24,23 +25,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use stream::NameStream;
-
-/// Who answers the questions of guests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Resolver {
-    /// The resolvers of the host: each `nameserver` of `/etc/resolv.conf`, which is read again
-    /// when it has changed. They are asked by the host itself, beside the upstream.
-    #[default]
-    Host,
-    /// This one, asked by the host itself, beside the upstream.
-    Server(SocketAddr),
-    /// This one, asked over TCP by way of the upstream.
-    Through(SocketAddr),
-    /// The gateway itself, with addresses of 198.18.0.0/15 that stand for names. What is sent to
-    /// them goes to the upstream by name. Nothing else is asked.
-    Names,
-}
 
 /// Where a flow goes on, or who answers it.
 pub(crate) enum Target {

@@ -8,6 +8,7 @@
 
 use super::message;
 use crate::counters::Counters;
+use crate::deadlines::Deadlines;
 use crate::outbound::Outbound;
 use crate::relay::End;
 use crate::token::{Generation, Slot, Token};
@@ -19,7 +20,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use slab::Slab;
 use smallvec::SmallVec;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -53,7 +54,7 @@ pub(super) struct Queries {
     /// is the same one.
     of_guest: HashMap<(SocketAddr, SocketAddr, u16), usize>,
     /// When to go on: of those over UDP, and of those by way of an upstream.
-    due: [VecDeque<(Instant, Slot)>; 2],
+    due: [Deadlines; 2],
     generation: Generation,
     buffer: Box<[u8]>,
     outbound: Outbound,
@@ -92,7 +93,7 @@ impl Queries {
         Self {
             table: Slab::new(),
             of_guest: HashMap::new(),
-            due: [VecDeque::new(), VecDeque::new()],
+            due: Default::default(),
             generation: Generation::default(),
             buffer: vec![0; MOST_ANSWER].into(),
             outbound,
@@ -189,7 +190,7 @@ impl Queries {
         if far.enter(poller, Token::Query(slot).to_bits(), CHANGES).is_err() {
             return self.fail(key, guests);
         }
-        self.due[1].push_back((Instant::now() + TIMEOUT_THROUGH, slot));
+        self.due[1].set(Instant::now() + TIMEOUT_THROUGH, slot);
     }
 
     fn insert(
@@ -236,7 +237,7 @@ impl Queries {
                 Ok(send(socket, &query.question, SendFlags::NOSIGNAL)?)
             });
             if sent.is_ok() {
-                self.due[0].push_back((Instant::now() + TIMEOUT, slot));
+                self.due[0].set(Instant::now() + TIMEOUT, slot);
                 return;
             }
         }
@@ -265,19 +266,20 @@ impl Queries {
                 exchange(&mut **far, is_open, outgoing, answer, &query.question)
             }
         };
+        let mut answered = None;
         match outcome {
-            Outcome::Waits => None,
-            Outcome::Failed => {
-                self.send_on(slot.key, poller, guests);
-                None
-            }
+            Outcome::Waits => return None,
+            Outcome::Failed => self.send_on(slot.key, poller, guests),
             Outcome::Answered(answer) => {
                 let query = self.remove(slot.key);
-                let server = query.servers[(query.attempts - 1) % query.servers.len()];
+                answered = Some(query.servers[(query.attempts - 1) % query.servers.len()]);
                 self.pass_on(&query, answer, guests);
-                Some(server)
             }
         }
+        for due in &mut self.due {
+            due.drop_first(|slot| !is_asked(&self.table, slot));
+        }
+        answered
     }
 
     fn remove(&mut self, key: usize) -> Query {
@@ -306,23 +308,23 @@ impl Queries {
     }
 
     pub(super) fn next_expiry(&self) -> Option<Instant> {
-        self.due.iter().filter_map(|due| due.front()).map(|&(due, _)| due).min()
+        self.due.iter().filter_map(Deadlines::next).min()
     }
 
     pub(super) fn expire(&mut self, now: Instant, poller: &Poller, guests: &UdpForwarder) {
         for kind in 0..self.due.len() {
-            while let Some(&(due, slot)) = self.due[kind].front() {
-                if due > now {
-                    break;
-                }
-                self.due[kind].pop_front();
-                let query = self.table.get(slot.key);
-                if query.is_some_and(|query| query.generation == slot.generation) {
+            while let Some(slot) = self.due[kind].take(now) {
+                if is_asked(&self.table, slot) {
                     self.send_on(slot.key, poller, guests);
                 }
             }
         }
     }
+}
+
+/// Whether a question is there, and waits for the resolver that it waited for.
+fn is_asked(table: &Slab<Query>, slot: Slot) -> bool {
+    table.get(slot.key).is_some_and(|query| query.generation == slot.generation)
 }
 
 /// A socket for a resolver. The kernel chooses its port at random when it is bound or connected.

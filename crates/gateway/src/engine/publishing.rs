@@ -125,7 +125,7 @@ impl Gateway {
             // It may have been closed since the event.
             let Some(listener) = self.published.listener(index) else { return false };
             let (guest, is_crossing) = (listener.publication().guest, listener.is_crossing());
-            let (mut near, client) = match listener.accept() {
+            let (mut near, client) = match listener.accept(&self.config.guest_addresses) {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 // The connection is over already, or there are no descriptors.

@@ -204,3 +204,81 @@ impl End for ProxyStream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::Protocol;
+    use crate::upstream::Upstream;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::thread::{self, JoinHandle};
+
+    /// A proxy that says what is given, each piece after it has heard so many bytes.
+    fn proxy(protocol: Protocol, says: Vec<(usize, Vec<u8>)>) -> (Proxy, JoinHandle<TcpStream>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let server = listener.local_addr().expect("an address");
+        let thread = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            for (heard, said) in says {
+                stream.read_exact(&mut vec![0; heard]).expect("a request");
+                // The other end may have given up.
+                let _ = stream.write_all(&said);
+            }
+            stream
+        });
+        (Proxy::new(protocol, server, None), thread)
+    }
+
+    fn open(proxy: &Proxy) -> io::Result<Box<dyn Far>> {
+        let to = "192.0.2.1:80".parse::<SocketAddr>().expect("an address").into();
+        let client = "10.0.2.100:1000".parse().expect("an address");
+        let mut far = proxy.connect(&to, client)?;
+        assert!(far.opens_until().is_some());
+        let (poller, mut events) = (Poller::new()?, Vec::new());
+        far.enter(&poller, 1, Events::IN | Events::OUT | Events::RDHUP | Events::ET)?;
+        while !far.is_open()? {
+            poller.wait(&mut events, None)?;
+        }
+        Ok(far)
+    }
+
+    const GRANTED: &[u8] = &[5, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+
+    #[test]
+    fn what_comes_with_the_answer_is_the_first_data() {
+        let http = b"HTTP/1.1 200 OK\r\n\r\nhello".to_vec();
+        for (protocol, says) in [
+            (Protocol::Socks5, vec![(3, vec![5, 0]), (10, [GRANTED, b"hello"].concat())]),
+            (Protocol::Http, vec![(53, http)]),
+        ] {
+            let (proxy, thread) = proxy(protocol, says);
+            let mut far = open(&proxy).expect("the proxy grants it");
+            let first = far.receive().expect("data").expect("data");
+            assert_eq!(&first[..], b"hello", "{protocol:?}");
+            let mut data = Bytes::from_static(b"to the server");
+            far.send(&mut data).expect("room");
+            far.finish().expect("open");
+            let mut heard = String::new();
+            let mut server = thread.join().expect("served");
+            server.read_to_string(&mut heard).expect("the end");
+            assert_eq!(heard, "to the server");
+        }
+    }
+
+    #[test]
+    fn an_answer_without_an_end_and_an_end_without_an_answer_are_refused() {
+        let endless = [b"HTTP/1.1 200 OK\r\nX: ".to_vec(), vec![b'a'; 4 * MOST_ANSWER]].concat();
+        for (says, kind) in [
+            (vec![(53, endless)], io::ErrorKind::InvalidData),
+            (vec![(53, b"HTTP/1.1 200".to_vec())], io::ErrorKind::HostUnreachable),
+            (vec![], io::ErrorKind::HostUnreachable),
+        ] {
+            let (proxy, thread) = proxy(Protocol::Http, says);
+            let closes = thread::spawn(move || drop(thread.join().expect("served")));
+            let error = open(&proxy).err().expect("it is no answer");
+            assert_eq!(error.kind(), kind, "{error}");
+            closes.join().expect("closed");
+        }
+    }
+}

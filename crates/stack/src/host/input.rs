@@ -28,7 +28,7 @@ use crate::wire::checksum::Pseudo;
 use crate::wire::ethernet::{self, EtherType};
 use crate::wire::{Protocol, arp, icmpv6, ipv4, ipv6, tcp, udp};
 use bytes::{Buf, Bytes};
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use neap_tcp::counters::Counter;
 use neap_tcp::handshake::Accepted;
 use neap_tcp::orphan::RemainsVerdict;
@@ -36,6 +36,9 @@ use neap_tcp::segment::{Ecn, Flags, Segment};
 use neap_tcp::seq::SeqNumber;
 use neap_tcp::time::Instant;
 use std::sync::Arc;
+
+/// `All_DHCP_Relay_Agents_and_Servers` (RFC 8415 section 7.1).
+const ALL_DHCP_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 
 /// The receive path in one batch.
 pub(crate) struct Input<'a> {
@@ -295,8 +298,12 @@ impl Input<'_> {
             self.drop(DropReason::Broadcast);
             return None;
         }
-        // What is sent to all stations of a link is for none in particular.
         let takes_any = self.interface.is_some_and(|interface| interface.takes_any_destination());
+        // Clients of DHCPv6 know their servers by this group only.
+        if takes_any && protocol == Protocol::UDP && destination == IpAddr::V6(ALL_DHCP_SERVERS) {
+            return Some(Addressee::Everybody);
+        }
+        // What is sent to all stations of a link is for none in particular.
         if takes_any && !self.is_link_group && self.locals.may_be_foreign(destination) {
             return Some(Addressee::Foreign);
         }

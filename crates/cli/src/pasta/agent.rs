@@ -1,0 +1,87 @@
+//! The other half of the face as this one sees it: a process in the namespace.
+
+use super::arguments::Args;
+use super::channel::{self, Channel};
+use super::inside::{Answer, OWN_PROGRAM, Request, Setup};
+use super::ports::PortSet;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+/// The process in the namespace. It ends when this is dropped, unless a command runs there.
+#[derive(Debug)]
+pub(super) struct Agent {
+    channel: Channel,
+}
+
+impl Agent {
+    /// Starts it. The process is a child of the thread that calls, and dies with that thread.
+    ///
+    /// # Errors
+    /// One line.
+    pub(super) fn start(args: &Args) -> Result<(Self, Child), String> {
+        let failed = |error: io::Error| format!("the process for the namespace: {error}");
+        let (channel, theirs) = channel::pair().map_err(failed)?;
+        let mut command = Command::new(OWN_PROGRAM);
+        // The name by which this program was called is that of a face.
+        command.arg0("neap").arg("pasta-inside").stdin(Stdio::from(theirs));
+        if args.runs_command() {
+            command.arg("--").args(&args.target);
+        }
+        let child = command.spawn().map_err(failed)?;
+        Ok((Self { channel }, child))
+    }
+
+    fn ask(&mut self, request: &Request) -> io::Result<(Answer, Option<OwnedFd>)> {
+        self.channel.send(request, None)?;
+        self.channel.receive()
+    }
+
+    /// Makes the network of the namespace, and returns the device.
+    ///
+    /// # Errors
+    /// One line that says what cannot be done there.
+    pub(super) fn set_up(&mut self, setup: Setup) -> Result<OwnedFd, String> {
+        match self.ask(&Request::Setup(setup)) {
+            Ok((Answer::Done, Some(device))) => Ok(device),
+            Ok((Answer::Failed(why), _)) => Err(why),
+            Ok(_) => Err("the process in the namespace has handed no device over".to_owned()),
+            Err(error) => Err(format!("the process in the namespace: {error}")),
+        }
+    }
+
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub(super) fn run(&mut self) -> io::Result<()> {
+        let input = io::stdin();
+        self.channel.send(&Request::Run, Some(input.as_fd()))?;
+        self.channel.receive::<Answer>().map(|_| ())
+    }
+
+    /// The TCP and UDP ports at which somebody listens in the namespace.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub(super) fn listening(&mut self) -> io::Result<(PortSet, PortSet)> {
+        match self.ask(&Request::Scan)? {
+            (Answer::Ports { tcp, udp }, _) => Ok((PortSet::of(&tcp), PortSet::of(&udp))),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// A socket in the namespace, bound to a port, which listens if it is one of TCP.
+    ///
+    /// # Errors
+    /// What the kernel says there, or the process is gone.
+    pub(super) fn bind(&mut self, is_tcp: bool, address: SocketAddr) -> io::Result<OwnedFd> {
+        match self.ask(&Request::Bind { is_tcp, address })? {
+            (Answer::Done, Some(socket)) => Ok(socket),
+            (Answer::Failed(why), _) => Err(io::Error::other(why)),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}

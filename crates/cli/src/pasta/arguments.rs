@@ -1,0 +1,533 @@
+//! The options of pasta.
+
+use super::ports::{Ports, PortsError, Spec};
+use clap::{ArgAction, Parser};
+use neap_gateway::Outbound;
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+
+/// Most bytes of an IP packet: what Ethernet's header leaves, in words of 32 bits.
+pub(super) const MTU: u16 = 65520;
+/// Least MTU of IPv4 and of IPv6.
+const LEAST_MTU: u16 = 68;
+const LEAST_MTU_V6: u16 = 1280;
+
+/// Connect a network namespace to the network of this machine, as pasta does
+///
+/// With PID or --netns it joins that namespace and goes to the background when the network is
+/// there. Otherwise it runs a command, or a shell, in a user and network namespace of its own, and
+/// ends with it.
+#[derive(Parser, Clone, Debug)]
+#[command(name = "pasta", version, args_override_self = true, infer_long_args = true)]
+pub(crate) struct Args {
+    /// Log every connection
+    #[arg(short, long)]
+    pub(super) debug: bool,
+    /// As --debug
+    #[arg(long)]
+    pub(super) trace: bool,
+    /// Log warnings and errors only
+    #[arg(short, long)]
+    pub(super) quiet: bool,
+    /// Stay in the foreground
+    #[arg(short, long)]
+    pub(super) foreground: bool,
+    /// Log to the standard error, which is the default; in the background nothing is logged there
+    #[arg(short = 'e', long)]
+    pub(super) stderr: bool,
+    /// Log to this file
+    #[arg(short, long, value_name = "PATH")]
+    pub(super) log_file: Option<PathBuf>,
+    /// Most bytes of the log file; the older half goes when it is full
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
+    #[arg(value_parser = clap::value_parser!(u64).range(4096..=1 << 40))]
+    pub(super) log_size: u64,
+    /// Become this user and group when the network is there, by number or name [default: nobody, if
+    /// started as root]
+    #[arg(long, value_name = "UID[:GID]|LOGIN[:GROUP]")]
+    pub(super) runas: Option<String>,
+    /// Write the process ID to this file when the network is there
+    #[arg(short = 'P', long, value_name = "FILE")]
+    pub(super) pid: Option<PathBuf>,
+    /// MTU of the interface; 0 leaves it as it is and says nothing of it by DHCP and RA
+    #[arg(short, long, value_name = "BYTES", default_value_t = MTU, value_parser = mtu)]
+    pub(super) mtu: u16,
+    /// Address of the namespace, once for each family [default: those of the interface with the
+    /// default route]
+    #[arg(short, long, value_name = "ADDRESS", action = ArgAction::Append)]
+    pub(super) address: Vec<IpAddr>,
+    /// Length of the IPv4 network, or its mask
+    #[arg(short, long, value_name = "MASK", value_parser = netmask)]
+    pub(super) netmask: Option<u8>,
+    /// Router of the namespace, once for each family [default: that of the default route]
+    #[arg(short, long, value_name = "ADDRESS", action = ArgAction::Append)]
+    pub(super) gateway: Vec<IpAddr>,
+    /// Interface of the host whose addresses and routes the namespace gets [default: that of the
+    /// default route]
+    #[arg(short, long, value_name = "NAME")]
+    pub(super) interface: Option<String>,
+    /// Address of the host that connections and datagrams leave from, once for each family
+    /// [default: that of the route]
+    #[arg(short, long, value_name = "ADDRESS", action = ArgAction::Append)]
+    outbound: Vec<IpAddr>,
+    /// Resolver to name by DHCP and RA instead of those of /etc/resolv.conf; `none` names none
+    #[arg(short = 'D', long, value_name = "ADDRESS", action = ArgAction::Append)]
+    #[arg(value_parser = address_or_none)]
+    pub(super) dns: Vec<OrNone>,
+    /// Address at which the namespace reaches the resolver of the host, once for each family
+    #[arg(long, value_name = "ADDRESS", action = ArgAction::Append)]
+    pub(super) dns_forward: Vec<IpAddr>,
+    /// Resolver behind --dns-forward [default: the first one of /etc/resolv.conf]
+    #[arg(long, value_name = "ADDRESS", action = ArgAction::Append)]
+    pub(super) dns_host: Vec<IpAddr>,
+    /// Domains in which short names are looked up, to name by DHCP and RA; `none` names none
+    #[arg(short = 'S', long, value_name = "LIST")]
+    pub(super) search: Option<String>,
+    /// Name no resolvers by DHCP and RA, which is the default
+    #[arg(long, overrides_with = "dhcp_dns")]
+    pub(super) no_dhcp_dns: bool,
+    /// Name resolvers by DHCP and RA
+    #[arg(long)]
+    pub(super) dhcp_dns: bool,
+    /// Name no search domains by DHCP and RA, which is the default
+    #[arg(long, overrides_with = "dhcp_search")]
+    pub(super) no_dhcp_search: bool,
+    /// Name search domains by DHCP and RA
+    #[arg(long)]
+    pub(super) dhcp_search: bool,
+    /// Pass no TCP
+    #[arg(long)]
+    pub(super) no_tcp: bool,
+    /// Pass no UDP
+    #[arg(long)]
+    pub(super) no_udp: bool,
+    /// Answer no echo requests
+    #[arg(long)]
+    pub(super) no_icmp: bool,
+    /// Give no addresses by DHCP
+    #[arg(long)]
+    pub(super) no_dhcp: bool,
+    /// Answer no neighbour solicitations
+    #[arg(long)]
+    pub(super) no_ndp: bool,
+    /// Give no addresses by DHCPv6
+    #[arg(long)]
+    pub(super) no_dhcpv6: bool,
+    /// Send no router advertisements
+    #[arg(long)]
+    pub(super) no_ra: bool,
+    /// Publish at addresses that the host does not have yet, too
+    #[arg(long)]
+    pub(super) freebind: bool,
+    /// Address at which the namespace reaches the loopback addresses of the host, once for each
+    /// family; `none` for no such address [default: that of the gateway]
+    #[arg(long, value_name = "ADDRESS", action = ArgAction::Append)]
+    #[arg(value_parser = address_or_none)]
+    pub(super) map_host_loopback: Vec<OrNone>,
+    /// Let the address of the gateway be what it is
+    #[arg(long)]
+    pub(super) no_map_gw: bool,
+    /// Address at which the namespace reaches the host's own address, which is that of the namespace
+    /// as well, once for each family; `none` for no such address
+    #[arg(long, value_name = "ADDRESS", action = ArgAction::Append)]
+    #[arg(value_parser = address_or_none)]
+    pub(super) map_guest_addr: Vec<OrNone>,
+    /// IPv4 only
+    #[arg(short = '4', long, conflicts_with = "ipv6_only")]
+    pub(super) ipv4_only: bool,
+    /// IPv6 only
+    #[arg(short = '6', long)]
+    pub(super) ipv6_only: bool,
+    /// Name of the namespace's host, to give by DHCP
+    #[arg(short = 'H', long, value_name = "NAME")]
+    pub(super) hostname: Option<String>,
+    /// TCP ports of the host that are those of the namespace: none, auto, all, or a list of
+    /// [ADDRESS][%INTERFACE]/PORT[-LAST][:TARGET[-LAST]], ~PORT [default: auto]
+    #[arg(short, long, value_name = "PORTS", action = ArgAction::Append)]
+    tcp_ports: Vec<Spec>,
+    /// UDP ports of the host that are those of the namespace [default: auto]
+    #[arg(short, long, value_name = "PORTS", action = ArgAction::Append)]
+    udp_ports: Vec<Spec>,
+    /// TCP ports of the namespace's loopback that are those of the host's [default: auto]
+    #[arg(short = 'T', long, value_name = "PORTS", action = ArgAction::Append)]
+    tcp_ns: Vec<Spec>,
+    /// UDP ports of the namespace's loopback that are those of the host's [default: auto]
+    #[arg(short = 'U', long, value_name = "PORTS", action = ArgAction::Append)]
+    udp_ns: Vec<Spec>,
+    /// Name of the interface in the namespace [default: that of the host's, else tap0]
+    #[arg(short = 'I', long, value_name = "NAME")]
+    pub(super) ns_ifname: Option<String>,
+    /// User namespace to join
+    #[arg(long, value_name = "PATH", conflicts_with = "netns_only")]
+    pub(super) userns: Option<PathBuf>,
+    /// Network namespace to join, by path or by its name in /run/netns
+    #[arg(long, value_name = "PATH|NAME")]
+    pub(super) netns: Option<PathBuf>,
+    /// Join no user namespace
+    #[arg(long)]
+    pub(super) netns_only: bool,
+    /// Go on when the name of the namespace is gone
+    #[arg(long)]
+    pub(super) no_netns_quit: bool,
+    /// Give the interface its addresses and routes, and bring it up
+    #[arg(long)]
+    pub(super) config_net: bool,
+    /// With --config-net, set the default route only
+    #[arg(long)]
+    pub(super) no_copy_routes: bool,
+    /// With --config-net, set one address of each family only
+    #[arg(long)]
+    pub(super) no_copy_addrs: bool,
+    /// Ethernet address of the interface in the namespace
+    #[arg(long, value_name = "MAC", value_parser = mac)]
+    pub(super) ns_mac_addr: Option<[u8; 6]>,
+    /// PID of a process whose namespaces are joined, or a command to run in new ones [default: a
+    /// shell]
+    #[arg(trailing_var_arg = true, value_name = "PID|COMMAND")]
+    pub(super) target: Vec<OsString>,
+    /// The standard input is the socket of the process that waits until this one is ready
+    #[arg(long, hide = true)]
+    pub(super) in_background: bool,
+
+    #[command(flatten)]
+    refused: Refused,
+}
+
+/// Options that are known, and refused.
+#[derive(clap::Args, Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is an option")]
+struct Refused {
+    #[arg(short = 's', long, visible_alias = "socket-path", hide = true)]
+    socket: Option<OsString>,
+    #[arg(short = 'F', long, hide = true)]
+    fd: Option<OsString>,
+    #[arg(short = '1', long, hide = true)]
+    one_off: bool,
+    #[arg(long, hide = true)]
+    vhost_user: bool,
+    #[arg(long, hide = true)]
+    print_capabilities: bool,
+    #[arg(long, hide = true)]
+    repair_path: Option<OsString>,
+    #[arg(short = 'p', long, hide = true)]
+    pcap: Option<OsString>,
+    #[arg(long, hide = true)]
+    outbound_if4: Option<OsString>,
+    #[arg(long, hide = true)]
+    outbound_if6: Option<OsString>,
+    #[arg(long, hide = true)]
+    host_lo_to_ns_lo: bool,
+    #[arg(long, hide = true)]
+    no_splice: bool,
+    #[arg(short = 'M', long, hide = true)]
+    mac_addr: Option<OsString>,
+    #[arg(long, hide = true)]
+    fqdn: Option<OsString>,
+}
+
+/// An address, or the word `none`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OrNone {
+    None,
+    Address(IpAddr),
+}
+
+fn address_or_none(text: &str) -> Result<OrNone, String> {
+    if text == "none" {
+        return Ok(OrNone::None);
+    }
+    let address = text.parse().map_err(|_| "expected an address, or `none`".to_owned())?;
+    Ok(OrNone::Address(address))
+}
+
+fn mtu(text: &str) -> Result<u16, String> {
+    let mtu = text.parse().ok().filter(|&mtu| mtu == 0 || (LEAST_MTU..=MTU).contains(&mtu));
+    mtu.ok_or_else(|| format!("expected {LEAST_MTU} to {MTU}, or 0"))
+}
+
+fn netmask(text: &str) -> Result<u8, String> {
+    let length = text.parse().ok().filter(|&length: &u8| length <= 32);
+    let mask = || {
+        let mask = u32::from(text.parse::<Ipv4Addr>().ok()?);
+        (mask.leading_ones() + mask.trailing_zeros() == 32).then(|| mask.leading_ones() as u8)
+    };
+    let length = length.or_else(mask).filter(|&length| length > 0);
+    length.ok_or_else(|| "expected 1 to 32, or a mask such as 255.255.255.0".to_owned())
+}
+
+fn mac(text: &str) -> Result<[u8; 6], String> {
+    let mut address = [0; 6];
+    let mut parts = text.split([':', '-']);
+    let is_one = address.iter_mut().all(|byte| {
+        let part = parts.next().filter(|part| (1..=2).contains(&part.len()));
+        let parsed = part.and_then(|part| u8::from_str_radix(part, 16).ok());
+        parsed.map(|parsed| *byte = parsed).is_some()
+    });
+    // The lowest bit of the first byte is that of groups.
+    let is_host = is_one && parts.next().is_none() && address[0] & 1 == 0 && address != [0; 6];
+    is_host.then_some(address).ok_or_else(|| "expected a host's, such as 52:54:0:12:34:56".into())
+}
+
+/// The ports of the four ways.
+#[derive(Clone, Debug)]
+pub(super) struct AllPorts {
+    pub(super) tcp_in: Ports,
+    pub(super) udp_in: Ports,
+    pub(super) tcp_out: Ports,
+    pub(super) udp_out: Ports,
+}
+
+impl Args {
+    /// What is wrong with the options together, and how each could be right.
+    pub(super) fn check(&self) -> Result<(), String> {
+        self.check_refused()?;
+        for (name, addresses) in [
+            ("--address", &self.address),
+            ("--gateway", &self.gateway),
+            ("--dns-forward", &self.dns_forward),
+            ("--dns-host", &self.dns_host),
+        ] {
+            for &address in addresses {
+                check_unicast(name, address)?;
+            }
+        }
+        for (name, addresses) in [
+            ("--map-host-loopback", &self.map_host_loopback),
+            ("--map-guest-addr", &self.map_guest_addr),
+        ] {
+            for address in addresses {
+                if let OrNone::Address(address) = *address {
+                    check_unicast(name, address)?;
+                }
+            }
+        }
+        if self.netns.is_some() && !self.target.is_empty() {
+            return Err("--netns: cannot stand beside a PID or a command".to_owned());
+        }
+        if !self.ipv4_only && self.mtu != 0 && self.mtu < LEAST_MTU_V6 {
+            return Err(format!(
+                "--mtu {}: expected {LEAST_MTU_V6} or more with IPv6; --ipv4-only allows less",
+                self.mtu
+            ));
+        }
+        self.ports().map(|_| ())
+    }
+
+    fn check_refused(&self) -> Result<(), String> {
+        let refused = &self.refused;
+        for (is_given, name) in [
+            (refused.socket.is_some(), "--socket"),
+            (refused.fd.is_some(), "--fd"),
+            (refused.one_off, "--one-off"),
+            (refused.vhost_user, "--vhost-user"),
+            (refused.print_capabilities, "--print-capabilities"),
+            (refused.repair_path.is_some(), "--repair-path"),
+        ] {
+            if is_given {
+                return Err(format!("{name}: refused, it is an option of passt for machines"));
+            }
+        }
+        let capture = "record at the interface of the namespace instead (tcpdump -w FILE)";
+        let routes = "set a route or a rule of the host instead";
+        for (is_given, name, instead) in [
+            (refused.pcap.is_some(), "--pcap", capture),
+            (refused.outbound_if4.is_some(), "--outbound-if4", routes),
+            (refused.outbound_if6.is_some(), "--outbound-if6", routes),
+            (
+                refused.host_lo_to_ns_lo,
+                "--host-lo-to-ns-lo",
+                "listen at the address of the namespace instead of its loopback address",
+            ),
+            (
+                refused.no_splice,
+                "--no-splice",
+                "leave it out: no connection bypasses the interface",
+            ),
+            (
+                refused.mac_addr.is_some(),
+                "--mac-addr",
+                "the Ethernet address of the gateway follows from that of the interface",
+            ),
+            (refused.fqdn.is_some(), "--fqdn", "give --hostname"),
+        ] {
+            if is_given {
+                return Err(format!("{name}: not supported; {instead}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Which ports are forwarded.
+    pub(super) fn ports(&self) -> Result<AllPorts, String> {
+        let named = |name: &'static str| move |error: PortsError| format!("{name}: {error}");
+        let of = |name, specs: &[Spec]| Ports::of(specs, Ports::Auto).map_err(named(name));
+        for (name, specs) in [("--tcp-ns", &self.tcp_ns), ("--udp-ns", &self.udp_ns)] {
+            let is_bound = |spec: &Spec| match spec {
+                Spec::All(place, _) | Spec::Listed(place, _) => *place != Default::default(),
+                Spec::None | Spec::Auto => false,
+            };
+            if specs.iter().any(is_bound) {
+                return Err(format!("{name}: expected ports without address and interface"));
+            }
+        }
+        Ok(AllPorts {
+            tcp_in: of("--tcp-ports", &self.tcp_ports)?,
+            udp_in: of("--udp-ports", &self.udp_ports)?,
+            tcp_out: of("--tcp-ns", &self.tcp_ns)?,
+            udp_out: of("--udp-ns", &self.udp_ns)?,
+        })
+    }
+
+    /// Where flows leave the host.
+    pub(super) fn outbound(&self) -> Outbound {
+        Outbound {
+            v4: Self::v4(&self.outbound),
+            v6: Self::v6(&self.outbound),
+            ..Outbound::default()
+        }
+    }
+
+    /// Whether a command, or a shell, is run in namespaces of its own.
+    pub(super) fn runs_command(&self) -> bool {
+        self.netns.is_none() && self.pid_of_target().is_none()
+    }
+
+    /// Whether the caller goes on when the network is there. A command has its terminal.
+    pub(super) fn goes_to_background(&self) -> bool {
+        !self.foreground && !self.runs_command()
+    }
+
+    /// The PID of the process whose namespaces are joined.
+    pub(super) fn pid_of_target(&self) -> Option<u32> {
+        let [only] = &self.target[..] else { return None };
+        only.to_str()?.parse().ok().filter(|&pid| pid > 0)
+    }
+
+    /// The last address of an option for IPv4.
+    pub(super) fn v4(addresses: &[IpAddr]) -> Option<Ipv4Addr> {
+        addresses.iter().rev().find_map(|address| match address {
+            IpAddr::V4(v4) => Some(*v4),
+            IpAddr::V6(_) => None,
+        })
+    }
+
+    /// The last address of an option for IPv6.
+    pub(super) fn v6(addresses: &[IpAddr]) -> Option<Ipv6Addr> {
+        addresses.iter().rev().find_map(|address| match address {
+            IpAddr::V6(v6) => Some(*v6),
+            IpAddr::V4(_) => None,
+        })
+    }
+}
+
+fn check_unicast(option: &str, address: IpAddr) -> Result<(), String> {
+    let is_broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
+    if address.is_unspecified() || address.is_loopback() || address.is_multicast() || is_broadcast {
+        return Err(format!("{option} {address}: expected an address of one host"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Args, String> {
+        let words = std::iter::once("pasta").chain(line.split_whitespace());
+        let args = Args::try_parse_from(words).map_err(|error| error.to_string())?;
+        args.check()?;
+        Ok(args)
+    }
+
+    fn parsed(line: &str) -> Args {
+        parse(line).unwrap_or_else(|error| panic!("{line}: {error}"))
+    }
+
+    #[test]
+    fn the_lines_of_podman_are_understood() {
+        let args = parsed(
+            "--config-net --dns-forward 169.254.1.1 -t none -u none -T none -U none --no-map-gw \
+             --quiet --netns /run/user/1000/netns/netns-1 --map-guest-addr 169.254.1.2",
+        );
+        assert!(args.config_net && args.no_map_gw && args.quiet && !args.foreground);
+        assert_eq!(args.netns, Some("/run/user/1000/netns/netns-1".into()));
+        assert_eq!(args.map_guest_addr, [OrNone::Address([169, 254, 1, 2].into())]);
+        let ports = args.ports().expect("ports");
+        for none in [ports.tcp_in, ports.udp_in, ports.tcp_out, ports.udp_out] {
+            assert_eq!(none, Ports::None);
+        }
+        let args = parsed("--config-net -t 18090-18090:80-80 -u none -T none -U none --netns x");
+        let Ok(AllPorts { tcp_in: Ports::Listed { ports, .. }, .. }) = args.ports() else {
+            panic!("a port");
+        };
+        assert_eq!(ports.into_values().collect::<Vec<_>>(), [80]);
+    }
+
+    #[test]
+    fn the_line_of_rootlesskit_is_understood() {
+        let args = parsed(
+            "--foreground --stderr --ns-ifname=tap0 --mtu=65520 --no-dhcp --no-ra \
+             --address=10.0.2.100 --netmask=24 --gateway=10.0.2.2 --dns-forward=10.0.2.3 \
+             --ipv4-only --tcp-ports=auto --udp-ports=auto 4711",
+        );
+        assert_eq!(args.pid_of_target(), Some(4711));
+        assert_eq!((args.netmask, args.mtu), (Some(24), 65520));
+        assert!(args.ipv4_only && args.no_ra && args.no_dhcp && !args.no_dhcpv6);
+        assert_eq!(args.ns_ifname.as_deref(), Some("tap0"));
+    }
+
+    #[test]
+    fn options_behind_the_command_are_its_own() {
+        let args = parsed("-q ls -l --quiet -- -t");
+        assert_eq!(args.target, ["ls", "-l", "--quiet", "--", "-t"]);
+        assert_eq!(args.pid_of_target(), None);
+        assert_eq!(parsed("--config-net -- 17 -x").pid_of_target(), None);
+    }
+
+    #[test]
+    fn the_last_of_several_counts_and_names_may_be_short() {
+        let args = parsed("-m 1500 --mtu 9000 --foregr -a 192.0.2.1 -a 2001:db8::1 -a 192.0.2.2");
+        assert_eq!(args.mtu, 9000);
+        assert!(args.foreground);
+        assert_eq!(Args::v4(&args.address), Some([192, 0, 2, 2].into()));
+        assert_eq!(Args::v6(&args.address), "2001:db8::1".parse().ok());
+        assert_eq!(parsed("-n 255.255.240.0").netmask, Some(20));
+        assert_eq!(
+            parsed("--ns-mac-addr 52:54:0:12:34:56").ns_mac_addr,
+            Some([0x52, 0x54, 0, 0x12, 0x34, 0x56])
+        );
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_told_with_what_is_expected() {
+        for (line, hint) in [
+            ("--mtu 67", "expected 68 to 65520"),
+            ("--mtu 1279", "--ipv4-only"),
+            ("--mtu 65521", "expected 68 to 65520"),
+            ("--netmask 33", "255.255.255.0"),
+            ("--netmask 255.0.255.0", "255.255.255.0"),
+            ("--address host", "invalid value"),
+            ("--address 127.0.0.1", "an address of one host"),
+            ("--gateway 224.0.0.1", "an address of one host"),
+            ("--map-guest-addr ::", "an address of one host"),
+            ("--ns-mac-addr 1:2:3:4:5", "52:54:0"),
+            ("--ns-mac-addr 01:02:03:04:05:06", "52:54:0"),
+            ("--dns nowhere", "`none`"),
+            ("-t 80 -t none", "cannot stand beside other ports"),
+            ("-t eighty", "is no port"),
+            ("-T 192.0.2.1/80", "without address"),
+            ("-4 -6", "cannot be used with"),
+            ("--netns x 17", "cannot stand beside a PID"),
+            ("--netns x --userns y --netns-only", "cannot be used with"),
+            ("--socket x", "of passt"),
+            ("-1", "of passt"),
+            ("--pcap x", "tcpdump"),
+            ("--outbound-if4 eth0", "not supported"),
+            ("--no-such-thing", "unexpected argument"),
+        ] {
+            let error = parse(line).expect_err(line);
+            assert!(error.contains(hint), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The way into the background: this process runs the program once more, waits until the network is
+//! there, and ends. So whoever has called it knows when to go on.
+
+use super::Failure;
+use super::channel::{self, Channel};
+use super::inside::{OWN_PROGRAM, exit_code};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::process::setsid;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+
+/// Runs the program in the background, and returns when its network is there or it has failed.
+pub(super) fn start() -> Result<ExitCode, Failure> {
+    let failed = |error: io::Error| Failure::System(format!("the background: {error}"));
+    let (mut channel, theirs) = channel::pair().map_err(failed)?;
+    let mut arguments = std::env::args_os().skip(1).peekable();
+    // `neap pasta ...` and `pasta ...` have the same arguments behind the name.
+    if !super::is_called_pasta() {
+        arguments.next();
+    }
+    let mut child = Command::new(OWN_PROGRAM)
+        .arg0("neap")
+        .args(["pasta", "--in-background"])
+        .args(arguments)
+        .stdin(Stdio::from(theirs))
+        .spawn()
+        .map_err(failed)?;
+    match channel.receive::<()>() {
+        Ok(_) => Ok(ExitCode::SUCCESS),
+        // It has told why.
+        Err(_) => child.wait().map(exit_code).map_err(failed),
+    }
+}
+
+/// What the process in the background tells the one that waits for it.
+#[derive(Debug)]
+pub(super) struct Waiting(Channel);
+
+impl Waiting {
+    /// Leaves the session of the terminal. The standard input is the socket of the other process.
+    pub(super) fn new() -> io::Result<Self> {
+        setsid()?;
+        let socket = io::stdin().as_fd().try_clone_to_owned()?;
+        let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::stdio::dup2_stdin(&null)?;
+        Ok(Self(Channel::new(socket)))
+    }
+
+    /// The network is there. Nobody reads what is written from now on.
+    pub(super) fn tell(mut self) -> io::Result<()> {
+        let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::stdio::dup2_stdout(&null)?;
+        rustix::stdio::dup2_stderr(&null)?;
+        self.0.send(&(), None)
+    }
+}

@@ -1,0 +1,142 @@
+//! How the two halves of the face talk: a line of JSON for each message, which may bring a
+//! descriptor.
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+/// Longest message, bytes: all ports of both protocols, in decimal.
+const MOST_BYTES: usize = 4 << 20;
+const PIECE: usize = 64 << 10;
+
+/// One end.
+#[derive(Debug)]
+pub(super) struct Channel {
+    socket: OwnedFd,
+    /// What came behind the message that was taken last.
+    rest: Vec<u8>,
+}
+
+/// Two ends. An end whose process ends is seen by the other.
+pub(super) fn pair() -> io::Result<(Channel, OwnedFd)> {
+    let (own, other) = UnixStream::pair()?;
+    Ok((Channel::new(own.into()), other.into()))
+}
+
+impl Channel {
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self { socket, rest: Vec::new() }
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// `BrokenPipe` if the other end is gone.
+    pub(super) fn send(
+        &mut self,
+        message: &impl Serialize,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
+        let mut line = serde_json::to_vec(message)?;
+        line.push(b'\n');
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if let Some(descriptor) = &descriptor {
+            control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(descriptor)));
+        }
+        let mut sent = 0;
+        while sent < line.len() {
+            let parts = [IoSlice::new(&line[sent..])];
+            sent += sendmsg(&self.socket, &parts, &mut control, SendFlags::NOSIGNAL)?;
+            control.clear();
+        }
+        Ok(())
+    }
+
+    /// Waits for a message.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the other end is gone; `InvalidData` for what is no such message.
+    pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<(T, Option<OwnedFd>)> {
+        let mut descriptor = None;
+        let mut looked_at = 0;
+        let end = loop {
+            if let Some(end) = self.rest[looked_at..].iter().position(|byte| *byte == b'\n') {
+                break looked_at + end;
+            }
+            looked_at = self.rest.len();
+            if looked_at > MOST_BYTES {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            self.rest.resize(looked_at + PIECE, 0);
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let parts = &mut [IoSliceMut::new(&mut self.rest[looked_at..])];
+            let count = recvmsg(&self.socket, parts, &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes;
+            self.rest.truncate(looked_at + count);
+            descriptor = descriptor.or(control.drain().find_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+                _ => None,
+            }));
+            if count == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        };
+        let message = serde_json::from_slice(&self.rest[..end])?;
+        self.rest.drain(..=end);
+        Ok((message, descriptor))
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn long_messages_and_descriptors_arrive_in_order() {
+        let (mut own, other) = pair().expect("a pair");
+        let mut other = Channel::new(other);
+        let long: Vec<u16> = (0..60_000).collect();
+        let sender = std::thread::spawn({
+            let long = long.clone();
+            move || {
+                own.send(&"short", None).expect("sent");
+                own.send(&long, None).expect("sent");
+                let (reader, _writer) = std::io::pipe().expect("a pipe");
+                own.send(&"a pipe", Some(reader.as_fd())).expect("sent");
+            }
+        });
+        assert_eq!(other.receive::<String>().expect("a message").0, "short");
+        assert_eq!(other.receive::<Vec<u16>>().expect("a message").0, long);
+        let (text, pipe) = other.receive::<String>().expect("a message");
+        sender.join().expect("sent");
+        let mut bytes = Vec::new();
+        let mut pipe = std::fs::File::from(pipe.expect("a descriptor"));
+        pipe.read_to_end(&mut bytes).expect("the writer is gone");
+        assert!(text == "a pipe" && bytes.is_empty());
+        let end = other.receive::<String>().expect_err("the other end is gone");
+        assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn nonsense_is_told() {
+        let (mut own, other) = pair().expect("a pair");
+        own.send(&"text", None).expect("sent");
+        let error = Channel::new(other).receive::<u16>().expect_err("no number");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+}

@@ -1,0 +1,221 @@
+//! Ports that are followed: what somebody listens at on one side is forwarded from the other one.
+//!
+//! The kernel tells nobody that a socket has begun to listen, so the tables are read once a second.
+//! Nothing is read if no option says `auto`.
+
+use super::agent::Agent;
+use super::arguments::{AllPorts, Args};
+use super::listening;
+use super::network::Network;
+use super::ports::{Place, PortSet, Ports};
+use super::publish::Binder;
+use neap_gateway::{GatewayHandle, PublishedId, Transport};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+/// Time between two looks at the tables.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// What follows the ports.
+pub(super) struct Follower {
+    pub(super) args: Args,
+    pub(super) network: Network,
+    pub(super) ports: AllPorts,
+    pub(super) agent: Agent,
+    pub(super) gateway: GatewayHandle,
+    /// Ports of the host that are those of the namespace, with their sockets; a port that could not
+    /// be had is there without.
+    tcp_in: BTreeMap<u16, Vec<PublishedId>>,
+    udp_in: BTreeMap<u16, Vec<PublishedId>>,
+    /// Ports of the namespace's loopback that are those of the host.
+    tcp_out: BTreeMap<u16, Vec<PublishedId>>,
+    udp_out: BTreeMap<u16, Vec<PublishedId>>,
+}
+
+impl Follower {
+    pub(super) fn new(
+        args: Args,
+        network: Network,
+        ports: AllPorts,
+        agent: Agent,
+        gateway: GatewayHandle,
+    ) -> Self {
+        let none = BTreeMap::new;
+        let (tcp_in, udp_in, tcp_out, udp_out) = (none(), none(), none(), none());
+        Self { args, network, ports, agent, gateway, tcp_in, udp_in, tcp_out, udp_out }
+    }
+
+    /// Whether there is anything to follow.
+    pub(super) fn is_needed(&self) -> bool {
+        let ports = &self.ports;
+        let all = [&ports.tcp_in, &ports.udp_in, &ports.tcp_out, &ports.udp_out];
+        all.contains(&&Ports::Auto)
+    }
+
+    /// Makes the listed ports of the namespace those of the host.
+    ///
+    /// # Errors
+    /// One line for the first that the namespace does not give.
+    pub(super) fn open_listed(&mut self) -> Result<(), String> {
+        for (transport, ports) in [
+            (Transport::Tcp, self.ports.tcp_out.clone()),
+            (Transport::Udp, self.ports.udp_out.clone()),
+        ] {
+            let Ports::Listed { ports, may_fail } = ports else { continue };
+            for ((_, port), target) in ports {
+                let ids = self.cross(transport, port, target);
+                if ids.is_empty() && !may_fail {
+                    let option = match transport {
+                        Transport::Tcp => "--tcp-ns",
+                        Transport::Udp => "--udp-ns",
+                    };
+                    return Err(format!("{option}: the namespace does not give port {port}"));
+                }
+                self.out(transport).insert(port, ids);
+            }
+        }
+        Ok(())
+    }
+
+    fn out(&mut self, transport: Transport) -> &mut BTreeMap<u16, Vec<PublishedId>> {
+        match transport {
+            Transport::Tcp => &mut self.tcp_out,
+            Transport::Udp => &mut self.udp_out,
+        }
+    }
+
+    /// Follows until the other side of `stop` is gone, or the namespace.
+    pub(super) fn run(&mut self, stop: &Receiver<()>) {
+        while stop.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+            if self.look().is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Follows what has changed.
+    ///
+    /// # Errors
+    /// The process in the namespace is gone, or the gateway.
+    pub(super) fn look(&mut self) -> io::Result<()> {
+        if self.ports.tcp_in == Ports::Auto || self.ports.udp_in == Ports::Auto {
+            let (tcp, mut udp) = self.agent.listening()?;
+            // A server of both protocols is often one.
+            tcp.iter().for_each(|port| udp.insert(port));
+            for (transport, wanted) in [(Transport::Tcp, tcp), (Transport::Udp, udp)] {
+                self.follow_namespace(transport, &wanted)?;
+            }
+        }
+        if self.ports.tcp_out == Ports::Auto || self.ports.udp_out == Ports::Auto {
+            let (tcp, mut udp) = (listening::tcp(), listening::udp());
+            tcp.iter().for_each(|port| udp.insert(port));
+            for (transport, wanted) in [(Transport::Tcp, tcp), (Transport::Udp, udp)] {
+                self.follow_host(transport, &wanted)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ports of the host become those of the namespace where somebody listens there.
+    fn follow_namespace(&mut self, transport: Transport, wanted: &PortSet) -> io::Result<()> {
+        let (option, out) = match transport {
+            Transport::Tcp => (&self.ports.tcp_in, &self.tcp_out),
+            Transport::Udp => (&self.ports.udp_in, &self.udp_out),
+        };
+        if *option != Ports::Auto {
+            return Ok(());
+        }
+        // What this program has opened in the namespace is the host's already.
+        let wanted: Vec<_> = wanted.iter().filter(|port| !out.contains_key(port)).collect();
+        let mut known = std::mem::take(match transport {
+            Transport::Tcp => &mut self.tcp_in,
+            Transport::Udp => &mut self.udp_in,
+        });
+        self.forget(&mut known, &wanted)?;
+        for port in wanted {
+            if known.contains_key(&port) {
+                continue;
+            }
+            let binder = Binder { args: &self.args, network: &self.network };
+            // What another program of the host has is not the namespace's.
+            let bound = binder.bind(transport, &Place::default(), port, port).unwrap_or_default();
+            let ids = bound.into_iter().filter_map(|(socket, publication)| {
+                self.gateway.publish_socket(socket, publication).ok()
+            });
+            known.insert(port, ids.collect());
+        }
+        match transport {
+            Transport::Tcp => self.tcp_in = known,
+            Transport::Udp => self.udp_in = known,
+        }
+        Ok(())
+    }
+
+    /// Ports of the namespace's loopback become those of the host where somebody listens there.
+    fn follow_host(&mut self, transport: Transport, wanted: &PortSet) -> io::Result<()> {
+        let (option, own, listed) = match transport {
+            Transport::Tcp => (&self.ports.tcp_out, &self.tcp_in, &self.ports.tcp_in),
+            Transport::Udp => (&self.ports.udp_out, &self.udp_in, &self.ports.udp_in),
+        };
+        if *option != Ports::Auto {
+            return Ok(());
+        }
+        // What this program has opened on the host is the namespace's already.
+        let is_own = |port: &u16| {
+            let is_listed = match listed {
+                Ports::Listed { ports, .. } => ports.keys().any(|(_, other)| other == port),
+                _ => false,
+            };
+            is_listed || own.get(port).is_some_and(|ids| !ids.is_empty())
+        };
+        let wanted: Vec<_> = wanted.iter().filter(|port| !is_own(port)).collect();
+        let mut known = std::mem::take(self.out(transport));
+        self.forget(&mut known, &wanted)?;
+        for port in wanted {
+            if !known.contains_key(&port) {
+                known.insert(port, self.cross(transport, port, port));
+            }
+        }
+        *self.out(transport) = known;
+        Ok(())
+    }
+
+    /// Closes what nobody listens behind any more.
+    fn forget(
+        &self,
+        known: &mut BTreeMap<u16, Vec<PublishedId>>,
+        wanted: &[u16],
+    ) -> io::Result<()> {
+        let gone: Vec<_> =
+            known.keys().copied().filter(|port| wanted.binary_search(port).is_err()).collect();
+        for port in gone {
+            for id in known.remove(&port).unwrap_or_default() {
+                self.gateway.unpublish(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Joins a port of the namespace's loopback addresses with one of the host's. None if somebody
+    /// else in the namespace has the port.
+    fn cross(&mut self, transport: Transport, port: u16, target: u16) -> Vec<PublishedId> {
+        let is_tcp = transport == Transport::Tcp;
+        if if is_tcp { self.args.no_tcp } else { self.args.no_udp } {
+            return Vec::new();
+        }
+        let v4 = self.network.v4.is_some().then_some(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let v6 = self.network.v6.is_some().then_some(IpAddr::V6(Ipv6Addr::LOCALHOST));
+        let mut ids = Vec::new();
+        for address in v4.into_iter().chain(v6) {
+            let to = SocketAddr::new(address, target);
+            let Ok(socket) = self.agent.bind(is_tcp, SocketAddr::new(address, port)) else {
+                continue;
+            };
+            ids.extend(self.gateway.cross(transport, socket, to).ok());
+        }
+        ids
+    }
+}

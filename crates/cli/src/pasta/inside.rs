@@ -1,0 +1,331 @@
+//! The half of the face in the namespace: it joins or makes the namespace, makes the interface in
+//! it, and then does there what the other half asks for, until that one ends.
+
+use super::channel::Channel;
+use super::{host, listening, netlink};
+use crate::gateway::Namespaces;
+use clap::Args as ClapArgs;
+use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use nix::sched::{CloneFlags, unshare};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::process::{
+    DumpableBehavior, Pid, PidfdFlags, Signal, getegid, geteuid, pidfd_open, set_dumpable_behavior,
+    set_parent_process_death_signal,
+};
+use serde::{Deserialize, Serialize};
+use socket2::{Domain, Socket, Type};
+use std::ffi::OsString;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+
+/// Exit statuses of a command that cannot be run, as shells have them.
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// Connections that wait at a port of the namespace.
+const BACKLOG: i32 = 128;
+
+/// What the namespace is to be.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Setup {
+    /// The namespaces to join; `None` for new ones.
+    pub(super) join: Option<Namespaces>,
+    /// Name of the interface.
+    pub(super) interface: String,
+    pub(super) mac: Option<[u8; 6]>,
+    /// `None` leaves it as it is.
+    pub(super) mtu: Option<u16>,
+    /// Addresses and routes, [packed](netlink::pack); `None` leaves the interface down and without.
+    pub(super) configure: Option<Vec<Vec<u8>>>,
+}
+
+/// What the other half asks for.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Request {
+    Setup(Setup),
+    /// The ports that somebody listens at.
+    Scan,
+    /// A socket that is bound to a port.
+    Bind {
+        is_tcp: bool,
+        address: SocketAddr,
+    },
+    /// The network is there: run the command. The descriptor is its standard input.
+    Run,
+}
+
+/// What this half answers.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    /// The descriptor is that of the device or of the socket.
+    Done,
+    Ports {
+        tcp: Vec<u16>,
+        udp: Vec<u16>,
+    },
+    Failed(String),
+}
+
+/// Join a namespace; the standard input is the socket of the other half
+#[derive(ClapArgs, Clone, Debug)]
+pub(crate) struct Args {
+    /// The namespaces are there already: become the command
+    #[arg(long)]
+    become_command: bool,
+    /// The command and its arguments
+    #[arg(last = true)]
+    command: Vec<OsString>,
+}
+
+pub(crate) fn main(args: &Args) -> ExitCode {
+    if args.become_command {
+        return become_command(&args.command);
+    }
+    match serve(args) {
+        Ok(code) => code,
+        // The other half is gone, or tells the user.
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn serve(args: &Args) -> io::Result<ExitCode> {
+    let mut channel = Channel::new(io::stdin().as_fd().try_clone_to_owned()?);
+    // A namespace without its gateway is of no use.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let mut command = None;
+    loop {
+        if let Some(code) = wait(&channel, &mut command)? {
+            return Ok(code);
+        }
+        let (request, descriptor) = match channel.receive::<Request>() {
+            Ok(request) => request,
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Ok(ExitCode::SUCCESS);
+            }
+            Err(error) => return Err(error),
+        };
+        let result = match request {
+            Request::Run => {
+                let input = descriptor.ok_or(io::ErrorKind::InvalidInput)?;
+                command = Some(start(&args.command, input)?);
+                channel.send(&Answer::Done, None)?;
+                continue;
+            }
+            Request::Scan => {
+                let (tcp, udp) = (listening::tcp(), listening::udp());
+                let [tcp, udp] = [tcp, udp].map(|ports| ports.iter().collect());
+                channel.send(&Answer::Ports { tcp, udp }, None)?;
+                continue;
+            }
+            Request::Setup(setup) => build(&setup),
+            Request::Bind { is_tcp, address } => {
+                bind(is_tcp, address).map_err(|error| error.to_string())
+            }
+        };
+        match result {
+            Ok(descriptor) => channel.send(&Answer::Done, Some(descriptor.as_fd()))?,
+            Err(why) => channel.send(&Answer::Failed(why), None)?,
+        }
+    }
+}
+
+/// Waits until there is a request, or the command has ended: then its exit status.
+fn wait(channel: &Channel, command: &mut Option<(Child, OwnedFd)>) -> io::Result<Option<ExitCode>> {
+    let Some((child, ended)) = command else { return Ok(None) };
+    let mut sources = [PollFd::new(channel, PollFlags::IN), PollFd::new(ended, PollFlags::IN)];
+    loop {
+        match poll(&mut sources, None) {
+            Ok(_) => break,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if sources[1].revents().is_empty() { Ok(None) } else { Ok(Some(exit_code(child.wait()?))) }
+}
+
+/// Starts the command, as the first process of its namespace of processes.
+fn start(command: &[OsString], input: OwnedFd) -> io::Result<(Child, OwnedFd)> {
+    let child = Command::new(OWN_PROGRAM)
+        .args(["pasta-inside", "--become-command", "--"])
+        .args(command)
+        .stdin(Stdio::from(input))
+        .spawn()?;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let ended = pidfd_open(pid.ok_or(io::ErrorKind::NotFound)?, PidfdFlags::empty())?;
+    Ok((child, ended))
+}
+
+/// This program, whatever its folder is called and may be reached by.
+pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// Becomes the command, or a shell.
+fn become_command(command: &[OsString]) -> ExitCode {
+    let failed = |what: &dyn fmt::Display, error: io::Error| {
+        eprintln!("pasta: {what}: {error}");
+        let is_missing = error.kind() == io::ErrorKind::NotFound;
+        ExitCode::from(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE })
+    };
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+        return failed(&"the command", error.into());
+    }
+    // The processes of the namespace are seen there, and only they. A machine that hides a part of
+    // its own does not allow it.
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    let _ = mount("proc", "/proc", "proc", flags, None);
+    let shell = || std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
+    let (program, arguments) = match command.split_first() {
+        Some((program, arguments)) => (program.clone(), arguments),
+        None => (shell().unwrap_or_else(|| "/bin/sh".into()), &[][..]),
+    };
+    // It returns only if there is nothing to run.
+    let error = Command::new(&program).args(arguments).exec();
+    failed(&Path::new(&program).display(), error)
+}
+
+/// The exit status of the command; of one that a signal ended what shells make of it.
+pub(super) fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+/// Joins or makes the namespaces, and makes the interface.
+fn build(setup: &Setup) -> Result<OwnedFd, String> {
+    match &setup.join {
+        Some(namespaces) => {
+            namespaces.join()?;
+            // Nobody in the namespace has a right to look into this process.
+            set_dumpable_behavior(DumpableBehavior::NotDumpable)
+                .map_err(|error| format!("cannot be kept from debuggers: {error}"))?;
+        }
+        None => make()?,
+    }
+    let failed = |error: neap::device::Error| error.to_string();
+    configure_link("lo", &LinkConfig::default()).map_err(failed)?;
+    let tap = TunConfig {
+        name: Some(setup.interface.clone()),
+        tap: true,
+        bulk_queue: false,
+        ..TunConfig::default()
+    };
+    let tap = Tun::open(&tap).map_err(failed)?;
+    let index = set_link(tap.name(), setup.mac)
+        .map_err(|error| format!("the interface {}: {error}", tap.name()))?;
+    let link = LinkConfig { mtu: setup.mtu, up: false, ..LinkConfig::default() };
+    configure_link(tap.name(), &link).map_err(failed)?;
+    if let Some(messages) = &setup.configure {
+        // The gateway sees to it that nobody else has the address.
+        let no_detection = format!("/proc/sys/net/ipv6/conf/{}/accept_dad", tap.name());
+        // There is no such file without IPv6.
+        let _ = fs::write(no_detection, "0");
+        configure_link(tap.name(), &LinkConfig::default()).map_err(failed)?;
+        configure(messages, index).map_err(|error| format!("addresses and routes: {error}"))?;
+    }
+    let mut descriptors = tap.into_fds();
+    Ok(descriptors.remove(0))
+}
+
+/// Makes namespaces in which this user is root.
+fn make() -> Result<(), String> {
+    let (user, group) = (geteuid(), getegid());
+    let flags = CloneFlags::CLONE_NEWUSER
+        | CloneFlags::CLONE_NEWNET
+        | CloneFlags::CLONE_NEWNS
+        | CloneFlags::CLONE_NEWPID
+        | CloneFlags::CLONE_NEWIPC
+        | CloneFlags::CLONE_NEWUTS;
+    unshare(flags).map_err(|error| {
+        format!(
+            "no user namespace: {error}; the administrator allows them by \
+             `sysctl user.max_user_namespaces=10000`, and where there is \
+             `kernel.unprivileged_userns_clone` by setting it to 1"
+        )
+    })?;
+    let write = |path: &str, text: &str| {
+        fs::write(path, text).map_err(|error| format!("cannot write {path}: {error}"))
+    };
+    // Supplementary groups could otherwise be given up, and with them what they forbid.
+    write("/proc/self/setgroups", "deny")?;
+    write("/proc/self/uid_map", &format!("0 {} 1", user.as_raw()))?;
+    write("/proc/self/gid_map", &format!("0 {} 1", group.as_raw()))?;
+    // The namespace may ping; where this is not allowed it works without.
+    let _ = fs::write("/proc/sys/net/ipv4/ping_group_range", "0 0");
+    let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    mount_change("/", flags).map_err(|error| format!("cannot make mounts private: {error}"))
+}
+
+/// Gives an interface its Ethernet address, and returns its index.
+fn set_link(name: &str, mac: Option<[u8; 6]>) -> io::Result<u32> {
+    // Any socket is of the namespace in which it was made.
+    let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
+    let index = rustix::net::netdevice::name_to_index(socket, name)?;
+    if let Some(mac) = mac {
+        let mut link = LinkMessage::default();
+        link.header.index = index;
+        link.attributes.push(LinkAttribute::Address(mac.to_vec()));
+        netlink::change(RouteNetlinkMessage::SetLink(link), 0)?;
+    }
+    Ok(index)
+}
+
+/// Gives an interface addresses, then routes. A route may need another one that comes behind it.
+fn configure(messages: &[Vec<u8>], index: u32) -> io::Result<()> {
+    let mut waiting = Vec::new();
+    for message in messages {
+        waiting.push(match netlink::unpack(message)? {
+            RouteNetlinkMessage::NewAddress(address) => {
+                RouteNetlinkMessage::NewAddress(host::address_for(address, index))
+            }
+            RouteNetlinkMessage::NewRoute(route) => {
+                RouteNetlinkMessage::NewRoute(host::route_for(route, index))
+            }
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        });
+    }
+    loop {
+        let (before, mut refused) = (waiting.len(), None);
+        waiting.retain(|message| {
+            match netlink::change(message.clone(), NLM_F_CREATE | NLM_F_EXCL) {
+                Ok(()) => false,
+                // The kernel has made it with an address.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+                Err(error) => {
+                    refused = Some(error);
+                    true
+                }
+            }
+        });
+        match refused {
+            None => return Ok(()),
+            Some(error) if waiting.len() == before => return Err(error),
+            Some(_) => {}
+        }
+    }
+}
+
+/// A socket for a port of the namespace.
+fn bind(is_tcp: bool, address: SocketAddr) -> io::Result<OwnedFd> {
+    let kind = if is_tcp { Type::STREAM } else { Type::DGRAM };
+    let socket = Socket::new(Domain::for_address(address), kind.nonblocking().cloexec(), None)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    if is_tcp {
+        socket.set_reuse_address(true)?;
+    }
+    socket.bind(&address.into())?;
+    if is_tcp {
+        socket.listen(BACKLOG)?;
+    }
+    Ok(socket.into())
+}

@@ -1,0 +1,84 @@
+//! The ports that somebody listens at, as the kernel tells in `/proc/net` (proc_net(5)).
+//!
+//! Cost: reading the tables of all sockets of a namespace, which is O(sockets).
+
+use super::ports::PortSet;
+use std::fs;
+
+/// States of sockets that wait for others, in hexadecimal: `TCP_LISTEN`, and `TCP_CLOSE` of a UDP
+/// socket that is not connected.
+const LISTENING: &str = "0A";
+const UNCONNECTED: &str = "07";
+
+/// Ports of listening TCP sockets in the namespace of this process.
+pub(super) fn tcp() -> PortSet {
+    of(["/proc/self/net/tcp", "/proc/self/net/tcp6"], LISTENING)
+}
+
+/// Ports of UDP sockets in the namespace of this process that take datagrams of everybody, without
+/// those that the kernel gives to clients.
+pub(super) fn udp() -> PortSet {
+    let clients = client_ports();
+    let mut ports = PortSet::default();
+    let bound = of(["/proc/self/net/udp", "/proc/self/net/udp6"], UNCONNECTED);
+    bound.iter().filter(|port| !clients.contains(port)).for_each(|port| ports.insert(port));
+    ports
+}
+
+/// The range of ports that the kernel chooses from (`ip_local_port_range`).
+fn client_ports() -> std::ops::RangeInclusive<u16> {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut numbers = text.split_whitespace().map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(first)), Some(Ok(last))) => first..=last,
+        _ => 32768..=60999,
+    }
+}
+
+fn of(tables: [&str; 2], state: &str) -> PortSet {
+    let mut ports = PortSet::default();
+    // A kernel without IPv6 lacks the second.
+    for table in tables.iter().filter_map(|path| fs::read_to_string(path).ok()) {
+        read(&table, state, &mut ports);
+    }
+    ports
+}
+
+/// Lines are `0: 0100007F:0035 00000000:0000 0A ...`: own address and port, the peer's, the state.
+fn read(table: &str, state: &str, ports: &mut PortSet) {
+    for line in table.lines().skip(1) {
+        let mut words = line.split_whitespace().skip(1);
+        let (own, of_socket) = (words.next(), words.nth(1));
+        let port = own.and_then(|own| own.rsplit_once(':'));
+        let port = port.and_then(|(_, port)| u16::from_str_radix(port, 16).ok());
+        if let Some(port) = port.filter(|&port| port != 0 && of_socket == Some(state)) {
+            ports.insert(port);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_of_the_state_are_taken() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr\n\
+                     0: 0100007F:0035 00000000:0000 0A 00000000:00000000 00:00000000\n\
+                     1: 0100007F:C001 0100007F:0035 01 00000000:00000000 00:00000000\n\
+                     2: 00000000000000000000000000000000:1F90 \
+                     00000000000000000000000000000000:0000 0A 00000000:00000000\n\
+                     3: nonsense\n";
+        let mut ports = PortSet::default();
+        read(table, LISTENING, &mut ports);
+        assert_eq!(ports.iter().collect::<Vec<_>>(), [53, 8080]);
+    }
+
+    #[test]
+    fn a_listener_of_this_process_is_seen() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        assert!(tcp().contains(port));
+        drop(listener);
+    }
+}

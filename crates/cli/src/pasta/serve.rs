@@ -1,0 +1,385 @@
+//! The half of the face in the network of the host: the stack on the interface of the namespace,
+//! the gateway, and the end of both.
+
+use super::agent::Agent;
+use super::arguments::Args;
+use super::background::Waiting;
+use super::follow::Follower;
+use super::host::Host;
+use super::inside::{Setup, exit_code};
+use super::log::Log;
+use super::network::{Family, Network};
+use super::publish::{Binder, Bound};
+use super::resolvers::Resolvers;
+use super::user::Identity;
+use super::watch::Watch;
+use super::{Failure, netlink};
+use crate::gateway::{Namespaces, raise_file_limit};
+use ipnet::IpNet;
+use neap::device::Tun;
+use neap::net::Prefix;
+use neap::{InterfaceConfig, Stack};
+use neap_gateway::{DirectFrom, Gateway, GatewayConfig, GatewayHandle};
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
+    RouteType,
+};
+use signal_hook::consts::{SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::fmt;
+use std::fs;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitCode};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
+
+/// Where `ip netns` keeps its names.
+const NAMED: &str = "/run/netns";
+
+pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
+    let waiting = args.in_background.then(Waiting::new).transpose();
+    let waiting = waiting.map_err(system("the background"))?;
+    let log = Log::new(args.quiet, args.log_file.as_deref(), args.log_size)
+        .map_err(|error| Failure::System(format!("--log-file: {error}")))?;
+    let identity = Identity::wanted(args.runas.as_deref()).map_err(Failure::Arguments)?;
+    let ports = args.ports().map_err(Failure::Arguments)?;
+    let host = Host::ask().map_err(system("the addresses and routes of this host"))?;
+    let network = Network::plan(args, &host, &Resolvers::of_host()).map_err(Failure::Arguments)?;
+    let allowed = raise_file_limit();
+    let bound = Binder { args, network: &network }.bind_listed(&ports).map_err(Failure::System)?;
+    let watch = watched(args)?;
+    // What a command does in its namespaces is that user's, too.
+    if args.runs_command() {
+        assume(identity)?;
+    }
+    let (mut agent, mut child) = Agent::start(args).map_err(Failure::System)?;
+    let started = agent.set_up(setup(args, &network)).map_err(Failure::System).and_then(|device| {
+        let gateway = gateway(device, args, &network, allowed, bound)?;
+        Ok(gateway)
+    });
+    let gateway = match started {
+        Ok(gateway) => gateway,
+        Err(failure) => {
+            drop(agent);
+            let _ = child.wait();
+            return Err(failure);
+        }
+    };
+    if !args.runs_command() {
+        assume(identity)?;
+    }
+    say(&log, &network);
+    let running = Running::start(gateway, watch)?;
+    let follower = Follower::new(args.clone(), network, ports, agent, running.handle.clone());
+    let ended = serve(args, running, follower, &mut child, waiting);
+    let _ = child.wait();
+    ended
+}
+
+fn system<E: fmt::Display>(what: &'static str) -> impl Fn(E) -> Failure {
+    move |error| Failure::System(format!("{what}: {error}"))
+}
+
+fn assume(identity: Option<Identity>) -> Result<(), Failure> {
+    identity.map_or(Ok(()), Identity::assume).map_err(Failure::System)
+}
+
+/// What the namespace has, for people.
+fn say(log: &Log, network: &Network) {
+    log.info(&format_args!("interface of the namespace: {}", network.interface));
+    for (name, family) in [("IPv4", &network.v4), ("IPv6", &network.v6)] {
+        let Some(family) = family else { continue };
+        let guest = family.guest.map(|(address, length)| format!("{address}/{length}"));
+        let gateway = family.gateway.map(|gateway| gateway.to_string());
+        let none = || "none".to_owned();
+        let (guest, gateway) = (guest.unwrap_or_else(none), gateway.unwrap_or_else(none));
+        log.info(&format_args!("{name}: address {guest}, router {gateway}"));
+    }
+}
+
+/// Waits until the namespace, its command or this program is to end.
+fn serve(
+    args: &Args,
+    running: Running,
+    mut follower: Follower,
+    child: &mut Child,
+    waiting: Option<Waiting>,
+) -> Result<ExitCode, Failure> {
+    let follow = |follower: &mut Follower| {
+        follower.open_listed()?;
+        follower.look().map_err(|error| format!("the process in the namespace: {error}"))
+    };
+    let opened = follow(&mut follower).and_then(|()| {
+        let mut run = || follower.agent.run().map_err(|error| format!("the command: {error}"));
+        if args.runs_command() { run() } else { Ok(()) }
+    });
+    if let Err(why) = opened {
+        running.handle.stop();
+        drop(follower);
+        running.end()?;
+        return Err(Failure::System(why));
+    }
+    tell_ready(args, waiting)?;
+    let (until, stop) = channel();
+    let follower = (follower.is_needed() || args.runs_command())
+        .then(|| spawn("ports", move || follow_ports(follower, &stop)))
+        .transpose()?;
+    if args.runs_command() {
+        // A signal ends the gateway, and the namespace with it.
+        let handle = running.handle.clone();
+        let status = running.wait_for(child, until);
+        handle.stop();
+        return status.map(exit_code);
+    }
+    let ended = running.end();
+    drop(until);
+    if let Some(follower) = follower {
+        let _ = follower.join();
+    }
+    ended.map(|()| ExitCode::SUCCESS)
+}
+
+fn follow_ports(mut follower: Follower, stop: &std::sync::mpsc::Receiver<()>) {
+    if follower.is_needed() {
+        follower.run(stop);
+    } else {
+        // The process in the namespace lives as long as its socket.
+        let _ = stop.recv();
+    }
+}
+
+fn spawn(name: &str, what: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Failure> {
+    thread::Builder::new().name(name.to_owned()).spawn(what).map_err(system("a thread"))
+}
+
+/// The network is there: leaves the process ID, and lets the caller go on.
+fn tell_ready(args: &Args, waiting: Option<Waiting>) -> Result<(), Failure> {
+    if let Some(path) = &args.pid {
+        fs::write(path, format!("{}\n", std::process::id()))
+            .map_err(|error| Failure::System(format!("--pid {}: {error}", path.display())))?;
+    }
+    // Whoever has waited may be gone.
+    waiting.map_or(Ok(()), Waiting::tell).or(Ok(()))
+}
+
+/// The gateway in a thread of its own.
+struct Running {
+    handle: GatewayHandle,
+    engine: JoinHandle<std::io::Result<()>>,
+}
+
+impl Running {
+    fn start(mut gateway: Gateway, watch: Option<Watch>) -> Result<Self, Failure> {
+        let handle = gateway.handle();
+        let mut signals = Signals::new([SIGINT, SIGQUIT, SIGTERM]).map_err(system("signals"))?;
+        let stop = handle.clone();
+        spawn("signals", move || signals.forever().take(1).for_each(|_| stop.stop()))?;
+        if let Some(watch) = watch {
+            let stop = handle.clone();
+            spawn("namespace", move || {
+                // One that cannot be watched any more does not end.
+                if watch.wait().is_ok() {
+                    stop.stop();
+                }
+            })?;
+        }
+        let engine = thread::Builder::new().name("gateway".to_owned()).spawn(move || gateway.run());
+        Ok(Self { handle, engine: engine.map_err(system("a thread"))? })
+    }
+
+    /// Waits until the gateway ends.
+    fn end(self) -> Result<(), Failure> {
+        let ended = self.engine.join();
+        let ended = ended.map_err(|_| Failure::System("the gateway has ended".to_owned()))?;
+        ended.map_err(system("the gateway"))
+    }
+
+    /// Waits until the command has ended. When the gateway ends first, `until` is dropped, and the
+    /// process in the namespace ends with its command.
+    fn wait_for(
+        self,
+        child: &mut Child,
+        until: Sender<()>,
+    ) -> Result<std::process::ExitStatus, Failure> {
+        spawn("end", move || {
+            let _ = self.end();
+            drop(until);
+        })?;
+        child.wait().map_err(system("the command"))
+    }
+}
+
+/// What tells that the namespace is gone.
+fn watched(args: &Args) -> Result<Option<Watch>, Failure> {
+    if args.no_netns_quit {
+        return Ok(None);
+    }
+    let watch = match (args.pid_of_target(), &args.netns) {
+        (Some(pid), _) => Watch::process(pid)
+            .map_err(|error| Failure::System(format!("the process {pid}: {error}"))),
+        (None, Some(path)) => {
+            let path = path_of(path);
+            let told = |error| format!("--netns {}: {error}", path.display());
+            Watch::path(&path).map_err(|error| Failure::System(told(error)))
+        }
+        (None, None) => return Ok(None),
+    };
+    watch.map(Some)
+}
+
+/// The path of a namespace; a name is one of `ip netns`.
+fn path_of(netns: &Path) -> PathBuf {
+    if netns.components().count() == 1 && !netns.is_absolute() {
+        Path::new(NAMED).join(netns)
+    } else {
+        netns.to_owned()
+    }
+}
+
+fn namespaces(args: &Args) -> Option<Namespaces> {
+    if let Some(pid) = args.pid_of_target() {
+        let mut namespaces = Namespaces::of_process(pid);
+        if args.netns_only {
+            namespaces.user = None;
+        }
+        if args.userns.is_some() {
+            namespaces.user.clone_from(&args.userns);
+            namespaces.user_is_optional = false;
+        }
+        return Some(namespaces);
+    }
+    let network = path_of(args.netns.as_deref()?);
+    let user = args.userns.clone();
+    Some(Namespaces { user, user_is_optional: false, network: Some(network) })
+}
+
+/// What the process in the namespace is to do.
+fn setup(args: &Args, network: &Network) -> Setup {
+    Setup {
+        join: namespaces(args),
+        interface: network.interface.clone(),
+        mac: args.ns_mac_addr,
+        mtu: (args.mtu != 0).then_some(args.mtu),
+        configure: args.config_net.then(|| {
+            let families = network.v4.iter().chain(&network.v6);
+            families.flat_map(settings).map(netlink::pack).collect()
+        }),
+    }
+}
+
+/// Addresses and routes of a family.
+fn settings(family: &Family) -> Vec<RouteNetlinkMessage> {
+    let mut messages = Vec::new();
+    match &family.addresses {
+        Some(copied) => {
+            messages.extend(copied.iter().cloned().map(RouteNetlinkMessage::NewAddress));
+        }
+        None => messages.extend(family.guest.map(|(address, length)| {
+            RouteNetlinkMessage::NewAddress(address_message(address, length))
+        })),
+    }
+    match &family.routes {
+        Some(copied) => messages.extend(copied.iter().cloned().map(RouteNetlinkMessage::NewRoute)),
+        None => messages.extend(family.gateway.map(|gateway| {
+            let is_on_link = family.is_gateway_on_link();
+            RouteNetlinkMessage::NewRoute(default_route(gateway, is_on_link))
+        })),
+    }
+    messages
+}
+
+fn family_of(address: IpAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+fn address_message(address: IpAddr, length: u8) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header.family = family_of(address);
+    message.header.prefix_len = length;
+    message.header.scope = AddressScope::Universe;
+    message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
+    if let Ok(IpNet::V4(net)) = IpNet::new(address, length)
+        && length < 31
+    {
+        message.attributes.push(AddressAttribute::Broadcast(net.broadcast()));
+    }
+    message
+}
+
+fn default_route(gateway: IpAddr, is_on_link: bool) -> RouteMessage {
+    let mut route = RouteMessage::default();
+    route.header.address_family = family_of(gateway);
+    route.header.table = RouteHeader::RT_TABLE_MAIN;
+    route.header.protocol = RouteProtocol::Boot;
+    route.header.scope = RouteScope::Universe;
+    route.header.kind = RouteType::Unicast;
+    let router = match gateway {
+        IpAddr::V4(v4) => RouteAddress::Inet(v4),
+        IpAddr::V6(v6) => RouteAddress::Inet6(v6),
+    };
+    route.attributes = vec![RouteAttribute::Gateway(router), RouteAttribute::Oif(0)];
+    let is_link_local = matches!(gateway, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    if !is_on_link && !is_link_local {
+        route.header.flags = RouteFlags::Onlink;
+    }
+    route
+}
+
+/// The stack on the device, and the gateway on it, with its published ports.
+fn gateway(
+    device: OwnedFd,
+    args: &Args,
+    network: &Network,
+    allowed: usize,
+    bound: Vec<Bound>,
+) -> Result<Gateway, Failure> {
+    let failed = |error: &dyn fmt::Display| Failure::System(error.to_string());
+    let tap = Tun::from_fd(device, (args.mtu != 0).then_some(args.mtu));
+    let tap = tap.map_err(|error| failed(&error))?;
+    let mut interface = InterfaceConfig::new(tap.into_device()).any_destination(true);
+    for address in network.gateway_addresses() {
+        let is_silent = args.no_ndp && address.ip.is_ipv6();
+        interface = if is_silent { interface } else { interface.address(address) };
+    }
+    for (family, is_v6) in [(&network.v4, false), (&network.v6, true)] {
+        let Some(family) = family else { continue };
+        if is_v6 && args.no_ndp {
+            continue;
+        }
+        // The namespace believes that it is on the network of the host.
+        let all: IpAddr = if is_v6 { [0u16; 8].into() } else { [0u8; 4].into() };
+        interface = interface.proxy(Prefix::of_all(all));
+        if let Some((guest, _)) = family.guest {
+            interface = interface.peer(guest).gateway(guest);
+        }
+    }
+    if !args.no_ra
+        && !args.no_ndp
+        && let Some(told) = network.advertisement(args)
+    {
+        interface = interface.router_advertisements(told);
+    }
+    let stack = Stack::builder().interface(interface).build().map_err(|error| failed(&error))?;
+    let mut config = GatewayConfig::default();
+    config.policy = network.policy();
+    config.translations = network.translations();
+    config.guest_addresses = network.guest_addresses();
+    config.dhcp = if args.no_dhcp { None } else { network.dhcp(args) };
+    config.dhcp6 = if args.no_dhcpv6 || args.no_ndp { None } else { network.dhcp6(args) };
+    (config.passes_tcp, config.passes_udp) = (!args.no_tcp, !args.no_udp);
+    config.outbound = args.outbound();
+    config.most_flows = allowed / 4 * 3;
+    config.most_mappings = allowed / 5 * 4;
+    let gateway = Gateway::new(Arc::new(stack), Box::new(DirectFrom(args.outbound())), config);
+    let mut gateway = gateway.map_err(system("the gateway"))?;
+    for (socket, publication) in bound {
+        gateway.publish_socket(socket, publication).map_err(system("a published port"))?;
+    }
+    Ok(gateway)
+}

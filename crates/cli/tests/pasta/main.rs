@@ -1,0 +1,427 @@
+//! The pasta face: namespaces of others, commands, ports of both sides; beside the real pasta where
+//! it is a matter of addresses and routes.
+//!
+//! The programs in the namespaces are functions of this test binary, which runs itself there.
+
+#[path = "../common/namespace.rs"]
+mod namespace;
+
+use namespace::{in_namespace, run};
+use serde_json::Value;
+use std::env;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+/// Names the program of this binary that runs in a namespace, and its address.
+const PROGRAM: &str = "NEAP_TEST_PROGRAM";
+const TARGET: &str = "NEAP_TEST_TARGET";
+
+/// The longest that something may take: far above what it takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The options that forward no port.
+const NO_PORTS: [&str; 8] = ["-t", "none", "-u", "none", "-T", "none", "-U", "none"];
+
+/// The network of a host with a default route of both families.
+fn host() {
+    run("ip link set lo up");
+    run("ip link add eth7 type veth peer name far");
+    run("ip link set far up");
+    run("ip link set eth7 up");
+    run("ip address add 192.0.2.10/24 dev eth7");
+    run("ip address add 2001:db8::10/64 dev eth7 nodad");
+    run("ip route add default via 192.0.2.1 dev eth7");
+    run("ip -6 route add default via fe80::1 dev eth7");
+}
+
+/// A process in a network namespace of its own.
+struct Namespace(Child);
+
+impl Namespace {
+    fn new() -> Self {
+        let mut command = Command::new("unshare");
+        command.args(["-n", "sh", "-c", "echo there; exec sleep 1000"]);
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("unshare runs");
+        let mut line = String::new();
+        let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+        out.read_line(&mut line).expect("a line");
+        Self(child)
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+
+    /// A program of this binary in the namespace.
+    fn program(&self, program: &str, target: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.pid(), "-n"]).arg(env::current_exe().expect("this binary"));
+        command.args(["--exact", "inside", "--nocapture"]);
+        command.env(PROGRAM, program).env(TARGET, target);
+        command
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What this binary does in a namespace.
+#[test]
+fn inside() {
+    let Ok(program) = env::var(PROGRAM) else { return };
+    let target: SocketAddr = env::var(TARGET).expect("a target").parse().expect("an address");
+    match program.as_str() {
+        "serve" => serve(target),
+        "ask" => ask(target),
+        "ask by datagram" => ask_by_datagram(target),
+        "solicit" => solicit(),
+        other => panic!("there is no program {other}"),
+    }
+}
+
+/// Tells one client of TCP how it is seen.
+fn serve(at: SocketAddr) {
+    let listener = TcpListener::bind(at).expect("a port");
+    println!("listening");
+    let (mut stream, client) = listener.accept().expect("a client");
+    stream.write_all(client.ip().to_string().as_bytes()).expect("sent");
+}
+
+fn ask(server: SocketAddr) {
+    println!("answer {}", answer(server));
+}
+
+fn answer(server: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(server).expect("the server accepts");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    text
+}
+
+fn ask_by_datagram(server: SocketAddr) {
+    let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any).expect("a port");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    socket.send_to(b"question", server).expect("sent");
+    let (count, from) = socket.recv_from(&mut [0; 100]).expect("an answer");
+    assert_eq!((count, from), (6, server));
+}
+
+/// Asks for an address by DHCPv6 (RFC 8415 section 18.2.1) and prints what is offered.
+fn solicit() {
+    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 546)).expect("a port");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let client = [0, 1, 0, 10, 0, 3, 0, 1, 2, 3, 4, 5, 6, 7];
+    let association = [0, 3, 0, 12, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0];
+    let message = [&[1, 9, 9, 9][..], &client, &association].concat();
+    // The interface is the first one beside the loopback.
+    let index = 2;
+    let group = "ff02::1:2".parse().expect("a group");
+    let servers = std::net::SocketAddrV6::new(group, 547, 0, index);
+    socket.send_to(&message, servers).expect("sent");
+    let mut offer = [0; 1500];
+    let (count, _) = socket.recv_from(&mut offer).expect("an offer");
+    let address: Ipv6Addr = "2001:db8::10".parse().expect("an address");
+    let octets = address.octets();
+    assert_eq!(offer[0], 2, "an offer");
+    assert!(offer[..count].windows(16).any(|part| part == octets), "{:?}", &offer[..count]);
+}
+
+fn pasta(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_neap"));
+    command.args(["pasta", "--runas", "0"]).args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn finish(mut command: Command) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = command.output().expect("it runs");
+    let [stdout, stderr] = [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    (status.code(), stdout, stderr)
+}
+
+/// Runs to the end; it must succeed.
+fn succeed(command: Command) -> String {
+    let (status, stdout, stderr) = finish(command);
+    assert!(status == Some(0), "{status:?}\n{stdout}{stderr}");
+    stdout
+}
+
+/// Starts a server of this binary in the namespace, and waits until it listens.
+fn start_server(namespace: &Namespace, at: &str) -> Child {
+    let mut server =
+        namespace.program("serve", at).stdout(Stdio::piped()).spawn().expect("it runs");
+    let mut lines = BufReader::new(server.stdout.take().expect("a pipe")).lines();
+    assert!(lines.any(|line| line.expect("text").contains("listening")));
+    server
+}
+
+/// Joins the network of a namespace with this one; it is there when this returns.
+fn join(namespace: &Namespace, options: &[&str]) {
+    let (pid, base) = (namespace.pid(), ["--config-net", "--quiet"]);
+    succeed(pasta(&[&base, options, &[pid.as_str()]].concat()));
+}
+
+/// Addresses and routes in a namespace, each a line.
+fn network(command: Command) -> Vec<String> {
+    let text = succeed(command);
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let list: Value = serde_json::from_str(line).expect("JSON of ip");
+        for entry in list.as_array().expect("a list") {
+            let text = |key: &str| entry[key].as_str().unwrap_or("-").to_owned();
+            if entry.get("addr_info").is_none() {
+                let (dst, gateway) = (text("dst"), text("gateway"));
+                // A route of the kernel for each address is as good as one that was copied.
+                if !dst.starts_with("fe80") {
+                    found.push(format!("route {dst} via {gateway} dev {}", text("dev")));
+                }
+                continue;
+            }
+            if text("ifname") == "lo" {
+                continue;
+            }
+            found.push(format!("interface {} mtu {}", text("ifname"), entry["mtu"]));
+            for address in entry["addr_info"].as_array().expect("a list") {
+                if address["scope"] != "link" && address["dynamic"] != true {
+                    found.push(format!("{}/{}", address["local"], address["prefixlen"]));
+                }
+            }
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+const SHOW: [&str; 4] = ["--", "sh", "-c", "ip -j addr; echo; ip -j route; echo; ip -6 -j route"];
+
+#[test]
+fn a_command_sees_the_addresses_and_routes_that_the_real_pasta_gives() {
+    in_namespace(|| {
+        host();
+        let options = ["--config-net", "--quiet"];
+        let own = network(pasta(&[&options[..], &NO_PORTS, &SHOW].concat()));
+        assert!(own.contains(&"interface eth7 mtu 65520".to_owned()), "{own:?}");
+        assert!(own.contains(&"route default via 192.0.2.1 dev eth7".to_owned()), "{own:?}");
+        let mut real = Command::new("pasta");
+        real.args(["--runas", "0"]).args(options).args(NO_PORTS).args(SHOW);
+        if real.output().is_err() {
+            writeln!(std::io::stderr(), "SKIP: pasta is not installed").expect("stderr");
+            return;
+        }
+        assert_eq!(own, network(real));
+    });
+}
+
+#[test]
+fn all_addresses_and_routes_of_the_interface_are_copied() {
+    in_namespace(|| {
+        host();
+        run("ip address add 192.0.2.77/24 dev eth7");
+        run("ip address add 198.51.100.5/32 dev eth7");
+        run("ip route add 203.0.113.0/24 via 192.0.2.2");
+        run("ip route add 198.51.100.64/26 dev eth7");
+        run("ip -6 route add 2001:db8:5::/48 via 2001:db8::2");
+        let mut host = Command::new("sh");
+        host.args(["-c", "ip -j addr show dev eth7; ip -j route; ip -6 -j route"]);
+        let mut expected = network(host);
+        expected.retain(|line| !line.starts_with("interface "));
+        let options = ["--config-net", "--quiet"];
+        let mut own = network(pasta(&[&options[..], &NO_PORTS, &SHOW].concat()));
+        own.retain(|line| !line.starts_with("interface "));
+        assert_eq!(own, expected);
+    });
+}
+
+#[test]
+fn options_say_what_the_host_does_not() {
+    in_namespace(|| {
+        host();
+        let options = [
+            "--config-net",
+            "-q",
+            "-I",
+            "tap0",
+            "-a",
+            "10.0.2.100",
+            "-n",
+            "24",
+            "-g",
+            "10.0.2.2",
+            "-4",
+            "-m",
+            "1500",
+        ];
+        let own = network(pasta(&[&options[..], &NO_PORTS, &SHOW].concat()));
+        let expected = [
+            "\"10.0.2.100\"/24",
+            "interface tap0 mtu 1500",
+            "route 10.0.2.0/24 via - dev tap0",
+            "route default via 10.0.2.2 dev tap0",
+        ];
+        assert_eq!(own, expected);
+    });
+}
+
+#[test]
+fn published_ports_show_the_client_and_the_gateway_for_the_host_itself() {
+    in_namespace(|| {
+        host();
+        run("ip address add 203.0.113.7/24 dev far");
+        let namespace = Namespace::new();
+        join(&namespace, &["-t", "8080-8081:80-81", "-u", "none", "-T", "none", "-U", "none"]);
+        for (client, port, seen) in [
+            ("127.0.0.1", 8080, "192.0.2.1"),
+            ("192.0.2.10", 8080, "192.0.2.1"),
+            ("203.0.113.7", 8081, "203.0.113.7"),
+        ] {
+            let mut server = start_server(&namespace, &format!("0.0.0.0:{}", port - 8000));
+            // A client of one's own address has that address.
+            let server_address = format!("{client}:{port}").parse().expect("an address");
+            assert_eq!(answer(server_address), seen, "{client}");
+            assert!(server.wait().expect("it ends").success());
+        }
+        let mut server = start_server(&namespace, "[::]:80");
+        assert_eq!(answer("[::1]:8080".parse().expect("an address")), "fe80::1");
+        assert!(server.wait().expect("it ends").success());
+    });
+}
+
+#[test]
+fn the_namespace_reaches_the_loopback_of_the_host_where_it_may() {
+    in_namespace(|| {
+        host();
+        let namespace = Namespace::new();
+        join(&namespace, &["-t", "none", "-u", "none", "-T", "7777", "-U", "7778"]);
+        // Once by a port of its own loopback, once by the address of the gateway.
+        for target in ["127.0.0.1:7777", "192.0.2.1:7777"] {
+            let listener = TcpListener::bind("127.0.0.1:7777").expect("a port");
+            let server = std::thread::spawn(move || {
+                let (mut stream, client) = listener.accept().expect("a client");
+                stream.write_all(client.ip().to_string().as_bytes()).expect("sent");
+            });
+            let said = succeed(namespace.program("ask", target));
+            assert!(said.contains("answer 127.0.0.1"), "{said}");
+            server.join().expect("served");
+        }
+        let socket = UdpSocket::bind("127.0.0.1:7778").expect("a port");
+        let server = std::thread::spawn(move || {
+            let (_, client) = socket.recv_from(&mut [0; 100]).expect("a question");
+            socket.send_to(b"answer", client).expect("sent");
+        });
+        succeed(namespace.program("ask by datagram", "127.0.0.1:7778"));
+        server.join().expect("served");
+    });
+}
+
+#[test]
+fn without_the_mapping_the_loopback_of_the_host_is_out_of_reach() {
+    in_namespace(|| {
+        host();
+        let namespace = Namespace::new();
+        join(&namespace, &[&NO_PORTS[..], &["--no-map-gw"]].concat());
+        let _listener = TcpListener::bind("127.0.0.1:7777").expect("a port");
+        let (status, stdout, _) = finish(namespace.program("ask", "192.0.2.1:7777"));
+        assert!(status != Some(0), "{stdout}");
+    });
+}
+
+#[test]
+fn listeners_are_followed() {
+    in_namespace(|| {
+        host();
+        let namespace = Namespace::new();
+        join(&namespace, &["-u", "none", "-U", "none"]);
+        let mut server = start_server(&namespace, "0.0.0.0:5555");
+        let until = std::time::Instant::now() + PATIENCE;
+        while TcpStream::connect("127.0.0.1:5555").is_err() {
+            assert!(std::time::Instant::now() < until, "the port is never published");
+            std::thread::yield_now();
+        }
+        assert!(server.wait().expect("it ends").success());
+    });
+}
+
+#[test]
+fn the_background_ends_with_the_process_of_the_namespace() {
+    in_namespace(|| {
+        host();
+        let namespace = Namespace::new();
+        let file = env::temp_dir().join(format!("neap-pasta-{}", std::process::id()));
+        let path = file.to_str().expect("a path");
+        join(&namespace, &[&NO_PORTS[..], &["-P", path]].concat());
+        let pid = std::fs::read_to_string(&file).expect("the file of the process ID");
+        std::fs::remove_file(&file).expect("it is there");
+        let status = format!("/proc/{}/status", pid.trim());
+        let lives = || {
+            // Nobody may be there to take the exit status.
+            std::fs::read_to_string(&status).is_ok_and(|text| !text.contains("State:\tZ"))
+        };
+        assert!(lives());
+        drop(namespace);
+        let until = std::time::Instant::now() + PATIENCE;
+        while lives() {
+            assert!(std::time::Instant::now() < until, "it goes on without its namespace");
+            std::thread::yield_now();
+        }
+    });
+}
+
+#[test]
+fn a_client_of_dhcpv6_is_offered_the_address_of_the_host() {
+    in_namespace(|| {
+        host();
+        let namespace = Namespace::new();
+        join(&namespace, &NO_PORTS);
+        succeed(namespace.program("solicit", "127.0.0.1:1"));
+    });
+}
+
+#[test]
+fn the_status_of_the_command_is_passed_on_and_it_is_root_there() {
+    in_namespace(|| {
+        host();
+        let status = |script: &str| {
+            let options = [&["-q"], &NO_PORTS[..], &["--", "sh", "-c", script]].concat();
+            finish(pasta(&options))
+        };
+        assert_eq!(status("exit 7").0, Some(7));
+        assert_eq!(status("exec sh -c 'kill -TERM $$'; sleep 9").0, Some(0), "PID 1 is not killed");
+        let (code, stdout, stderr) = status("id -u; echo $$");
+        assert_eq!((code, stdout.as_str()), (Some(0), "0\n1\n"), "{stderr}");
+        let missing = [&["-q"], &NO_PORTS[..], &["--", "/no/such/command"]].concat();
+        let (code, _, stderr) = finish(pasta(&missing));
+        assert!(code == Some(127) && stderr.contains("/no/such/command"), "{code:?} {stderr}");
+    });
+}
+
+#[test]
+fn bad_arguments_end_with_status_2_and_a_taken_port_with_a_line() {
+    for (arguments, hint) in [
+        (&["--mtu", "1"] as &[&str], "expected 68 to 65520"),
+        (&["-t", "http"], "is no port"),
+        (&["--socket", "x"], "of passt"),
+        (&["--interface", "neap-absent", "--", "true"], "an interface of this host"),
+        (&["--runas", "no such user", "--", "true"], "LOGIN:GROUP"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_neap"));
+        command.arg("pasta").args(arguments).stdin(Stdio::null());
+        let (status, _, stderr) = finish(command);
+        assert!(status == Some(2) && stderr.contains(hint), "{arguments:?}: {status:?} {stderr}");
+    }
+    in_namespace(|| {
+        host();
+        let _taken = TcpListener::bind("0.0.0.0:8080").expect("a port");
+        let (status, _, stderr) = finish(pasta(&["-t", "8080", "--", "true"]));
+        assert!(status == Some(1) && stderr.contains("choose a free one"), "{status:?} {stderr}");
+        let (status, _, stderr) = finish(pasta(&["--netns", "/no/such/folder/ns"]));
+        assert!(status == Some(1) && stderr.contains("--netns"), "{status:?} {stderr}");
+    });
+}

@@ -1,0 +1,342 @@
+//! A DHCPv6 server for guests (RFC 8415), as values: a message goes in, and perhaps an answer comes
+//! out. It has one address, which every client gets: a guest has one interface, and whoever else is
+//! in its namespace shares its address.
+//!
+//! Cost: O(length of the message); nothing is kept of a client.
+
+use dhcproto::v6::{
+    DhcpOption, DhcpOptions, IAAddr, IANA, Message, MessageType, OptionCode, Status, StatusCode,
+};
+use dhcproto::{Decodable, Decoder, Encodable, Name};
+use std::net::Ipv6Addr;
+
+/// Port of servers.
+pub const SERVER_PORT_V6: u16 = 547;
+/// Longest message, in bytes: what a client sends in one packet. It bounds how deep options may be
+/// inside of others as well.
+const MOST_BYTES: usize = 1500;
+/// Most associations of a client that are answered.
+const MOST_ASSOCIATIONS: usize = 16;
+/// Longest DUID (RFC 8415 section 11.1).
+const MOST_DUID: usize = 130;
+/// For ever, in seconds (RFC 8415 section 7.7).
+const FOREVER: u32 = u32::MAX;
+/// Kind of a DUID with a link-layer address, and of an Ethernet (RFC 8415 section 11.4).
+const DUID_LL: [u8; 4] = [0, 3, 0, 1];
+
+/// Settings of a [`Dhcp6Server`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Dhcp6Config {
+    /// What the server answers from, a link-local address.
+    pub server: Ipv6Addr,
+    /// The address that clients get; `None` gives them other settings only.
+    pub address: Option<Ipv6Addr>,
+    /// DNS servers (RFC 3646).
+    pub dns: Vec<Ipv6Addr>,
+    /// Domains in which short names are looked up (RFC 3646). What is no name is left out.
+    pub domains: Vec<String>,
+}
+
+impl Dhcp6Config {
+    /// Settings without DNS.
+    pub fn new(server: Ipv6Addr, address: Option<Ipv6Addr>) -> Self {
+        Self { server, address, dns: Vec::new(), domains: Vec::new() }
+    }
+}
+
+/// A DHCPv6 server with one address.
+#[derive(Debug)]
+pub struct Dhcp6Server {
+    address: Option<Ipv6Addr>,
+    dns: Vec<Ipv6Addr>,
+    domains: Vec<Name>,
+    duid: Vec<u8>,
+}
+
+impl Dhcp6Server {
+    /// A server, whose identifier follows from its address.
+    pub fn new(config: &Dhcp6Config) -> Self {
+        let domains = config.domains.iter().filter_map(|name| name.parse().ok()).collect();
+        let mut duid = DUID_LL.to_vec();
+        // The lower half of a link-local address is as good as a link-layer address.
+        duid.extend_from_slice(&config.server.octets()[10..]);
+        Self { address: config.address, dns: config.dns.clone(), domains, duid }
+    }
+
+    /// The answer to a message; `None` to what is to be passed over in silence: what is malformed,
+    /// what is for other servers, and messages of servers and relays.
+    pub fn answer(&self, message: &[u8]) -> Option<Vec<u8>> {
+        if message.len() > MOST_BYTES {
+            return None;
+        }
+        let question = Message::decode(&mut Decoder::new(message)).ok()?;
+        let options = question.opts();
+        let client = match options.get(OptionCode::ClientId) {
+            Some(DhcpOption::ClientId(duid)) if (1..=MOST_DUID).contains(&duid.len()) => Some(duid),
+            Some(_) => return None,
+            None => None,
+        };
+        let server = match options.get(OptionCode::ServerId) {
+            Some(DhcpOption::ServerId(duid)) => Some(duid),
+            _ => None,
+        };
+        let is_for_us = server.is_none_or(|duid| *duid == self.duid);
+        let kind = question.msg_type();
+        // RFC 8415 section 16: who has to name the server, and who must not.
+        let is_valid = match kind {
+            MessageType::Solicit | MessageType::Confirm | MessageType::Rebind => {
+                client.is_some() && server.is_none()
+            }
+            MessageType::Request
+            | MessageType::Renew
+            | MessageType::Release
+            | MessageType::Decline => client.is_some() && server.is_some() && is_for_us,
+            MessageType::InformationRequest => is_for_us,
+            _ => false,
+        };
+        if !is_valid {
+            return None;
+        }
+        let mut answer = DhcpOptions::new();
+        answer.insert(DhcpOption::ServerId(self.duid.clone()));
+        if let Some(client) = client {
+            answer.insert(DhcpOption::ClientId(client.clone()));
+        }
+        let is_rapid =
+            kind == MessageType::Solicit && options.get(OptionCode::RapidCommit).is_some();
+        if is_rapid {
+            answer.insert(DhcpOption::RapidCommit);
+        }
+        match kind {
+            MessageType::Confirm => answer.insert(self.confirm(options)?),
+            MessageType::Release | MessageType::Decline => {
+                answer.insert(status(Status::Success, ""));
+            }
+            MessageType::InformationRequest => self.add_settings(&mut answer),
+            _ => {
+                self.associations(options).for_each(|option| answer.insert(option));
+                self.add_settings(&mut answer);
+            }
+        }
+        let is_offer = kind == MessageType::Solicit && !is_rapid;
+        let kind = if is_offer { MessageType::Advertise } else { MessageType::Reply };
+        let mut reply = Message::new_with_id(kind, question.xid());
+        reply.set_opts(answer);
+        reply.to_vec().ok()
+    }
+
+    /// Whether the addresses of a client are those of this link; `None` without an address, which is
+    /// not answered (RFC 8415 section 18.3.3).
+    fn confirm(&self, options: &DhcpOptions) -> Option<DhcpOption> {
+        let mut addresses = asked(options).flat_map(addresses).peekable();
+        addresses.peek()?;
+        Some(if addresses.all(|address| Some(address) == self.address) {
+            status(Status::Success, "")
+        } else {
+            status(Status::NotOnLink, "another address")
+        })
+    }
+
+    /// The address for each association that the client has asked for, and the end of others.
+    fn associations(&self, options: &DhcpOptions) -> impl Iterator<Item = DhcpOption> {
+        asked(options).map(|association| {
+            let mut inside = DhcpOptions::new();
+            match self.address {
+                Some(address) => inside.insert(lease(address, FOREVER)),
+                None => inside.insert(status(Status::NoAddrsAvail, "no address")),
+            }
+            let others = addresses(association).filter(|other| Some(*other) != self.address);
+            for other in others.take(MOST_ASSOCIATIONS) {
+                inside.insert(lease(other, 0));
+            }
+            DhcpOption::IANA(IANA { id: association.id, t1: FOREVER, t2: FOREVER, opts: inside })
+        })
+    }
+
+    fn add_settings(&self, answer: &mut DhcpOptions) {
+        if !self.dns.is_empty() {
+            answer.insert(DhcpOption::DomainNameServers(self.dns.clone()));
+        }
+        if !self.domains.is_empty() {
+            answer.insert(DhcpOption::DomainSearchList(self.domains.clone()));
+        }
+    }
+}
+
+/// The associations of a message.
+fn asked(options: &DhcpOptions) -> impl Iterator<Item = &IANA> {
+    let all = options.iter().filter_map(|option| match option {
+        DhcpOption::IANA(association) => Some(association),
+        _ => None,
+    });
+    all.take(MOST_ASSOCIATIONS)
+}
+
+/// The addresses of an association.
+fn addresses(association: &IANA) -> impl Iterator<Item = Ipv6Addr> {
+    association.opts.iter().filter_map(|option| match option {
+        DhcpOption::IAAddr(address) => Some(address.addr),
+        _ => None,
+    })
+}
+
+fn lease(addr: Ipv6Addr, seconds: u32) -> DhcpOption {
+    let opts = DhcpOptions::new();
+    DhcpOption::IAAddr(IAAddr { addr, preferred_life: seconds, valid_life: seconds, opts })
+}
+
+fn status(status: Status, why: &str) -> DhcpOption {
+    DhcpOption::StatusCode(StatusCode { status, msg: why.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADDRESS: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x10);
+    const OTHER: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x99);
+    const CLIENT: [u8; 10] = [0, 3, 0, 1, 2, 3, 4, 5, 6, 7];
+
+    fn server() -> Dhcp6Server {
+        let mut config = Dhcp6Config::new("fe80::1".parse().expect("one"), Some(ADDRESS));
+        config.dns = vec!["2001:db8::53".parse().expect("one")];
+        config.domains = vec!["example.org".to_owned(), "no..name".to_owned()];
+        Dhcp6Server::new(&config)
+    }
+
+    fn message(kind: MessageType, options: Vec<DhcpOption>) -> Vec<u8> {
+        let mut message = Message::new_with_id(kind, [1, 2, 3]);
+        message.set_opts(options.into_iter().collect());
+        message.to_vec().expect("it is short")
+    }
+
+    fn client() -> DhcpOption {
+        DhcpOption::ClientId(CLIENT.to_vec())
+    }
+
+    fn association(addresses: &[Ipv6Addr]) -> DhcpOption {
+        let opts = addresses.iter().map(|&address| lease(address, 100)).collect();
+        DhcpOption::IANA(IANA { id: 7, t1: 0, t2: 0, opts })
+    }
+
+    fn answered(message: &[u8]) -> Message {
+        let answer = server().answer(message).expect("an answer");
+        Message::decode(&mut Decoder::new(&answer)).expect("a message")
+    }
+
+    fn leases(message: &Message) -> Vec<(Ipv6Addr, u32)> {
+        let all = asked(message.opts()).flat_map(|one| one.opts.iter());
+        let leases = all.filter_map(|option| match option {
+            DhcpOption::IAAddr(address) => Some((address.addr, address.valid_life)),
+            _ => None,
+        });
+        leases.collect()
+    }
+
+    fn own_id() -> DhcpOption {
+        DhcpOption::ServerId(server().duid)
+    }
+
+    #[test]
+    fn a_client_is_offered_its_address_and_gets_it() {
+        let solicit = message(MessageType::Solicit, vec![client(), association(&[])]);
+        let offer = answered(&solicit);
+        assert_eq!((offer.msg_type(), offer.xid()), (MessageType::Advertise, [1, 2, 3]));
+        assert_eq!(leases(&offer), [(ADDRESS, FOREVER)]);
+        assert_eq!(offer.opts().get(OptionCode::ClientId), Some(&client()));
+        let request =
+            message(MessageType::Request, vec![client(), own_id(), association(&[ADDRESS])]);
+        let reply = answered(&request);
+        assert_eq!(reply.msg_type(), MessageType::Reply);
+        assert_eq!(leases(&reply), [(ADDRESS, FOREVER)]);
+        let Some(DhcpOption::DomainSearchList(domains)) =
+            reply.opts().get(OptionCode::DomainSearchList)
+        else {
+            panic!("domains");
+        };
+        assert_eq!(domains.len(), 1, "what is no name is left out");
+    }
+
+    #[test]
+    fn a_client_in_a_hurry_gets_its_address_at_once() {
+        let rapid = vec![client(), association(&[]), DhcpOption::RapidCommit];
+        let reply = answered(&message(MessageType::Solicit, rapid));
+        assert_eq!(reply.msg_type(), MessageType::Reply);
+        assert!(reply.opts().get(OptionCode::RapidCommit).is_some());
+        assert_eq!(leases(&reply), [(ADDRESS, FOREVER)]);
+    }
+
+    #[test]
+    fn addresses_of_others_end() {
+        for kind in [MessageType::Renew, MessageType::Rebind] {
+            let mut options = vec![client(), association(&[OTHER, ADDRESS])];
+            if kind == MessageType::Renew {
+                options.push(own_id());
+            }
+            let mut leases = leases(&answered(&message(kind, options)));
+            leases.sort_unstable();
+            assert_eq!(leases, [(ADDRESS, FOREVER), (OTHER, 0)]);
+        }
+    }
+
+    #[test]
+    fn an_address_of_this_link_is_confirmed_and_another_is_not() {
+        for (address, expected) in [(ADDRESS, Status::Success), (OTHER, Status::NotOnLink)] {
+            let confirm = message(MessageType::Confirm, vec![client(), association(&[address])]);
+            let reply = answered(&confirm);
+            let Some(DhcpOption::StatusCode(status)) = reply.opts().get(OptionCode::StatusCode)
+            else {
+                panic!("a status");
+            };
+            assert_eq!(status.status, expected);
+        }
+        let nothing = message(MessageType::Confirm, vec![client(), association(&[])]);
+        assert_eq!(server().answer(&nothing), None);
+    }
+
+    #[test]
+    fn settings_need_no_address_and_what_is_given_back_is_taken() {
+        let reply = answered(&message(MessageType::InformationRequest, Vec::new()));
+        assert_eq!(reply.msg_type(), MessageType::Reply);
+        assert!(reply.opts().get(OptionCode::DomainNameServers).is_some());
+        for kind in [MessageType::Release, MessageType::Decline] {
+            let given = vec![client(), own_id(), association(&[ADDRESS])];
+            assert_eq!(answered(&message(kind, given)).msg_type(), MessageType::Reply);
+        }
+    }
+
+    #[test]
+    fn what_is_not_for_this_server_is_passed_over() {
+        let other = DhcpOption::ServerId(vec![1, 2, 3]);
+        for silent in [
+            message(MessageType::Request, vec![client(), other.clone(), association(&[])]),
+            message(MessageType::Request, vec![client(), association(&[])]),
+            message(MessageType::Solicit, vec![client(), own_id()]),
+            message(MessageType::Solicit, vec![association(&[])]),
+            message(MessageType::Solicit, vec![DhcpOption::ClientId(vec![0; 131])]),
+            message(MessageType::InformationRequest, vec![other]),
+            message(MessageType::Advertise, vec![client(), own_id()]),
+            message(MessageType::Reply, vec![client(), own_id()]),
+            vec![12; 100],
+            vec![1; 1501],
+            vec![1, 2],
+            Vec::new(),
+        ] {
+            assert_eq!(server().answer(&silent), None, "{silent:?}");
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic() {
+        let good = message(MessageType::Request, vec![client(), own_id(), association(&[OTHER])]);
+        for cut in 0..good.len() {
+            let _ = server().answer(&good[..cut]);
+            for value in [0, 1, 0x7f, 0xff] {
+                let mut spoiled = good.clone();
+                spoiled[cut] = value;
+                let _ = server().answer(&spoiled);
+            }
+        }
+    }
+}

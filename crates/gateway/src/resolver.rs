@@ -1,0 +1,20 @@
+//! Who answers the questions of guests.
+
+use std::net::SocketAddr;
+
+/// Who answers the questions of guests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Resolver {
+    /// The resolvers of the host: each `nameserver` of `/etc/resolv.conf`, which is read again
+    /// when it has changed. They are asked by the host itself, beside the upstream.
+    #[default]
+    Host,
+    /// This one, asked by the host itself, beside the upstream.
+    Server(SocketAddr),
+    /// This one, asked over TCP by way of the upstream.
+    Through(SocketAddr),
+    /// The gateway itself, with addresses of 198.18.0.0/15 that stand for names. What is sent to
+    /// them goes to the upstream by name. Nothing else is asked.
+    Names,
+}
