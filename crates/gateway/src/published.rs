@@ -200,8 +200,8 @@ impl AsFd for Listener {
 }
 
 /// The address that a guest sees: a loopback address is not answered from outside of its host, one
-/// of a link not from outside of that link, an own one (of `guests`) neither, and the stand-in is of
-/// the guest's family.
+/// of a link not from outside of that link, an own one (of `guests`) neither, and the stand-in is
+/// of the guest's family.
 pub(crate) fn shown(client: SocketAddr, stand_in: IpAddr, guests: &[IpAddr]) -> SocketAddr {
     let client = SocketAddr::new(client.ip().to_canonical(), client.port());
     let is_foreign = client.is_ipv6() != stand_in.is_ipv6();

@@ -12,7 +12,7 @@ pub use neap_stack::interface::InterfaceOptions;
 pub use neap_stack::socket::bound::BoundPort;
 pub use neap_stack::socket::errors::{ErrorOrigin, ErrorRecord};
 pub use neap_stack::socket::forwarder::{
-    ForwarderHandle, PendingHandle, Refusal, WeakForwarderHandle, WeakPendingHandle,
+    ForwarderHandle, PendingHandle, PendingWatch, Refusal, WeakForwarderHandle, WeakPendingHandle,
 };
 pub use neap_stack::socket::icmp::{IcmpHandle, WeakIcmpHandle};
 pub use neap_stack::socket::listener::{ListenerHandle, WeakListenerHandle};

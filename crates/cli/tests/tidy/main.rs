@@ -68,7 +68,7 @@ const IMPURE_CRATES: &[&str] = &["libc", "mio", "neap-device", "nix", "rustix", 
 /// Circles of files within one folder that are one idea: folder, files, reason.
 const ONE_IDEA: &[(&str, &[&str], &str)] = &[(
     "crates/stack/src/net/qdisc",
-    &["codel", "config", "fifo", "fq", "fq_codel", "kinds", "report", "tbf"],
+    &["codel", "config", "fifo", "fq", "fq_codel", "kinds", "report", "shaped", "tbf"],
     "`tc` names every qdisc in one place, and each says its parameters and figures in those words",
 )];
 
