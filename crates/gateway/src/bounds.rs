@@ -1,8 +1,9 @@
 //! What one flow can hold at most, and the whole gateway.
 //!
-//! From a guest to the host: [`RECEIVED`] in the stack, of which the guest's window is a part, one
-//! piece in the relay ([`MOST_HELD`](crate::MOST_HELD)), and in the host's kernel what is not sent
-//! yet ([`LowWater`]) besides what is on its way to the destination. From the host to a guest: what
+//! From a guest to the host: [`RECEIVED`] in the stack, of which the guest's window is a part, in
+//! the relay what one call sends and a piece ([`MOST_PIECE`](crate::MOST_PIECE)) of it more, and in
+//! the host's kernel what is not sent yet ([`LowWater`]) and what one call sends, besides what is on
+//! its way to the destination. From the host to a guest: what
 //! the kernel has received (its `tcp_rmem`), one piece in the relay, and in the stack what is not
 //! sent yet ([`NOT_SENT_MICROS`], [`NOT_SENT`]) besides what is on its way to the guest
 //! ([`SENT`]). What does not fit stays with its sender, whose window is closed.
@@ -27,8 +28,13 @@ const SENT: u32 = 2 << 20;
 const NOT_SENT_MICROS: u32 = 5000;
 const NOT_SENT: u32 = 512 << 10;
 
-/// Bounds the buffers of connections with guests.
+/// How long the thread of the gateway may be away before a worker of the stack takes over. It
+/// always comes back at once, unless it has to wait for a processor.
+const AWAY: Duration = Duration::from_millis(10);
+
+/// Bounds the buffers of connections with guests, and leaves the stack to the gateway's thread.
 pub(crate) fn apply(stack: &Stack) -> io::Result<()> {
+    stack.set_lease(AWAY);
     let config = stack.config();
     for (name, sizes, most) in [
         ("net.ipv4.tcp_rmem", config.tcp_rmem, RECEIVED),

@@ -1,9 +1,10 @@
 //! Connections of the guest, as ends of a relay.
 
-use crate::relay::{End, MOST_HELD};
+use crate::relay::{End, MOST_PIECE, take_front};
 use crate::upstream::Far;
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use neap::{ConnectOptions, Events, Poller, SocketOptions, Stack, TcpStream};
+use std::collections::VecDeque;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
@@ -53,8 +54,18 @@ impl End for GuestStream {
         self.0.recv_bytes()
     }
 
-    fn send(&mut self, data: &mut Bytes) -> io::Result<()> {
-        self.0.send_bytes(data).map(|_| ())
+    fn send(&mut self, pieces: &mut VecDeque<Bytes>, most: usize) -> io::Result<usize> {
+        let Some(first) = pieces.front_mut() else { return Ok(0) };
+        let sent = if first.len() <= most {
+            self.0.send_bytes(first)?
+        } else {
+            let mut part = first.slice(..most);
+            let sent = self.0.send_bytes(&mut part)?;
+            first.advance(sent);
+            sent
+        };
+        take_front(pieces, 0);
+        Ok(sent)
     }
 
     fn finish(&mut self) -> io::Result<()> {
@@ -64,7 +75,7 @@ impl End for GuestStream {
     fn frame(&self) -> Option<usize> {
         let segment = usize::try_from(self.0.info().snd_mss).ok()?;
         // As many segments as a packet with its headers holds.
-        let segments = (MOST_HELD - HEADERS).checked_div(segment)?.clamp(1, MOST_SEGMENTS);
+        let segments = (MOST_PIECE - HEADERS).checked_div(segment)?.clamp(1, MOST_SEGMENTS);
         Some(segment * segments)
     }
 

@@ -3,13 +3,14 @@
 use crate::bounds::LowWater;
 use crate::outbound::Outbound;
 use crate::pieces::Piece;
-use crate::relay::{End, MOST_HELD, Segments};
-use bytes::{Buf, Bytes};
+use crate::relay::{End, MOST_PIECE, Segments, take_front};
+use bytes::Bytes;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::IpBindAddressNoPort;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, sendmsg};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use std::io;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -17,6 +18,11 @@ use std::time::{Duration, Instant};
 /// Pieces of up to so many bytes are copied into memory of their own size, so that small ones do
 /// not each hold the memory of a large one.
 const COPY_BREAK: usize = 8 << 10;
+
+/// Bytes that one call sends, if they are there: fewer calls wake the destination less often.
+const AT_ONCE: usize = 192 << 10;
+/// Pieces that one call sends at the most.
+const MOST_PIECES: usize = 16;
 
 /// Headers of IP, and of TCP with time stamps, which the size of a segment leaves room for.
 const V4_HEADERS: usize = 52;
@@ -56,7 +62,7 @@ impl HostStream {
             Err(error) if is_under_way(&error) => {}
             Err(error) => return Err(error),
         }
-        Ok(Self { socket, piece: MOST_HELD, low_water: LowWater::default() })
+        Ok(Self { socket, piece: MOST_PIECE, low_water: LowWater::default() })
     }
 
     /// A connection that the host has accepted, in non-blocking mode.
@@ -66,13 +72,30 @@ impl HostStream {
     pub fn accepted(socket: Socket) -> io::Result<Self> {
         socket.set_tcp_nodelay(true)?;
         socket.set_tcp_notsent_lowat(LowWater::FIRST)?;
-        Ok(Self { socket, piece: MOST_HELD, low_water: LowWater::default() })
+        Ok(Self { socket, piece: MOST_PIECE, low_water: LowWater::default() })
     }
 
     /// Whether the handshake is over.
     pub fn is_connected(&self) -> bool {
         self.socket.peer_addr().is_ok()
     }
+}
+
+/// Sends at most `most` bytes from the front of `pieces`, and returns how many.
+fn send_pieces(socket: &Socket, pieces: &VecDeque<Bytes>, most: usize) -> io::Result<usize> {
+    let mut slices = [IoSlice::new(&[]); MOST_PIECES];
+    let (mut count, mut room) = (0, most);
+    for (slice, piece) in slices.iter_mut().zip(pieces) {
+        *slice = IoSlice::new(&piece[..piece.len().min(room)]);
+        room -= slice.len();
+        count += 1;
+        if room == 0 {
+            break;
+        }
+    }
+    let mut control = SendAncillaryBuffer::default();
+    let sent = sendmsg(socket, &slices[..count], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(sent)
 }
 
 fn is_under_way(error: &io::Error) -> bool {
@@ -99,13 +122,17 @@ impl End for HostStream {
         })
     }
 
-    fn send(&mut self, data: &mut Bytes) -> io::Result<()> {
-        let sent = rustix::net::send(&self.socket, data, SendFlags::NOSIGNAL)?;
-        data.advance(sent);
+    fn send(&mut self, pieces: &mut VecDeque<Bytes>, most: usize) -> io::Result<usize> {
+        let sent = send_pieces(&self.socket, pieces, most)?;
+        take_front(pieces, sent);
         if let Some(mark) = self.low_water.count(sent, Instant::now) {
             self.socket.set_tcp_notsent_lowat(mark)?;
         }
-        Ok(())
+        Ok(sent)
+    }
+
+    fn at_once(&self) -> usize {
+        AT_ONCE
     }
 
     fn finish(&mut self) -> io::Result<()> {
@@ -113,7 +140,7 @@ impl End for HostStream {
     }
 
     fn set_piece(&mut self, bytes: usize) {
-        self.piece = bytes.clamp(1, MOST_HELD);
+        self.piece = bytes.clamp(1, MOST_PIECE);
     }
 
     fn take_error(&mut self) -> io::Result<()> {

@@ -55,6 +55,6 @@ pub use inspect::Inspector;
 pub use outbound::Outbound;
 pub use policy::Policy;
 pub use published::{Publication, PublishedId, PublishedPort, Transport};
-pub use relay::{End, MOST_HELD, Progress, Relay, Segments, Side};
+pub use relay::{End, MOST_PIECE, Progress, Relay, Segments, Side, take_front};
 pub use resolver::Resolver;
 pub use upstream::{Direct, DirectFrom, Far, FarDatagrams, Upstream};

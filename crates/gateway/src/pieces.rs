@@ -6,7 +6,7 @@
 //!
 //! Cost: one allocation of some words per piece, no lock.
 
-use crate::relay::MOST_HELD;
+use crate::relay::MOST_PIECE;
 use bytes::Bytes;
 use std::cell::RefCell;
 
@@ -17,7 +17,7 @@ thread_local! {
     static FREE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Memory for [`MOST_HELD`] bytes, and how many are in it.
+/// Memory for [`MOST_PIECE`] bytes, and how many are in it.
 #[derive(Debug)]
 pub(crate) struct Piece {
     memory: Box<[u8]>,
@@ -28,7 +28,7 @@ impl Piece {
     /// An empty one.
     pub(crate) fn take() -> Self {
         let free = FREE.with_borrow_mut(Vec::pop);
-        Self { memory: free.unwrap_or_else(|| vec![0; MOST_HELD].into()), len: 0 }
+        Self { memory: free.unwrap_or_else(|| vec![0; MOST_PIECE].into()), len: 0 }
     }
 
     /// Fills it by `fill`, which gets room for so many bytes and says how many it has used.

@@ -4,31 +4,51 @@
 //! A [`Relay`] has no sockets and does not wait. It moves what can be moved through the [`End`]s
 //! that are passed to it, and says what it waits for.
 //!
-//! Cost: a relay holds what one [`End::receive`] returned, at most [`MOST_HELD`] bytes in each
-//! direction, and only while the other end has no room for it.
+//! Cost: a relay holds what was received for one call of [`End::send`] and was not taken: at most
+//! [`MOST_PIECE`] bytes more than [`End::at_once`] in each direction, and only while the other end
+//! has no room for it. An allocation per visit that moves something.
 
 use bytes::{Buf, Bytes};
+use std::collections::VecDeque;
 use std::io;
 
 /// Most bytes that [`End::receive`] returns at once.
-pub const MOST_HELD: usize = 64 << 10;
+pub const MOST_PIECE: usize = 64 << 10;
 
 /// Bytes that one visit moves in one direction, so that other flows have their turn.
 pub(crate) const VISIT: usize = 512 << 10;
 
 /// One side of a relayed connection, which never waits.
 pub trait End {
-    /// Takes received bytes, at most [`MOST_HELD`]; `Ok(None)` is the end of the stream.
+    /// Takes received bytes, at most [`MOST_PIECE`]; `Ok(None)` is the end of the stream.
     ///
     /// # Errors
     /// `WouldBlock` if nothing is there; otherwise why the connection is lost.
     fn receive(&mut self) -> io::Result<Option<Bytes>>;
 
-    /// Sends a part from the front of `data`, and takes it away from `data`.
+    /// Sends a part from the front of `pieces`, at most `most` bytes, and takes it away from them
+    /// ([`take_front`]). Returns the number of bytes.
     ///
     /// # Errors
     /// `WouldBlock` if there is no room; otherwise why the connection is lost.
-    fn send(&mut self, data: &mut Bytes) -> io::Result<()>;
+    fn send(&mut self, pieces: &mut VecDeque<Bytes>, most: usize) -> io::Result<usize>;
+
+    /// Sends a part from the front of `data`, and takes it away from `data`.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    fn send_piece(&mut self, data: &mut Bytes) -> io::Result<usize> {
+        let mut pieces = VecDeque::from([std::mem::take(data)]);
+        let sent = self.send(&mut pieces, usize::MAX);
+        *data = pieces.pop_front().unwrap_or_default();
+        sent
+    }
+
+    /// Bytes that one call of [`send`](Self::send) is worth; more pieces are received for it until
+    /// there are so many.
+    fn at_once(&self) -> usize {
+        1
+    }
 
     /// Sends the end of the stream after what was sent before.
     ///
@@ -115,11 +135,25 @@ impl Side {
     }
 }
 
+/// Takes `count` bytes away from the front of `pieces`, which have no fewer.
+pub fn take_front(pieces: &mut VecDeque<Bytes>, mut count: usize) {
+    while let Some(first) = pieces.front_mut() {
+        if count < first.len() {
+            return first.advance(count);
+        }
+        count -= first.len();
+        pieces.pop_front();
+    }
+}
+
 /// One direction of a relay.
 #[derive(Debug, Default)]
 struct Direction {
     /// Received by one side, and not yet taken by the other.
-    held: Bytes,
+    held: VecDeque<Bytes>,
+    held_bytes: usize,
+    /// Why the receiving side is lost, which counts when what it gave before was passed on.
+    lost: Option<io::Error>,
     /// The receiving side has ended its stream.
     has_ended: bool,
     /// The end was passed on.
@@ -156,15 +190,20 @@ enum Stop {
 }
 
 impl Direction {
-    /// Sends at most `most` of the held bytes.
-    fn send_held(&mut self, sink: &mut dyn End, most: usize) -> io::Result<()> {
-        if self.held.len() <= most {
-            return sink.send(&mut self.held);
+    /// Receives until `bytes` are held or nothing more is there. Whether more may be there.
+    fn gather(&mut self, source: &mut dyn End, bytes: usize) -> bool {
+        while self.held_bytes < bytes && !self.has_ended && self.lost.is_none() {
+            match source.receive() {
+                Ok(Some(data)) => {
+                    self.held_bytes += data.len();
+                    self.held.push_back(data);
+                }
+                Ok(None) => self.has_ended = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(error) => self.lost = Some(error),
+            }
         }
-        let mut part = self.held.slice(..most);
-        let result = sink.send(&mut part);
-        self.held.advance(most - part.len());
-        result
+        true
     }
 
     /// Passes on at most `budget` bytes.
@@ -172,39 +211,37 @@ impl Direction {
         if self.is_closed {
             return Stop::Closed;
         }
+        let mut may_have_more = true;
         loop {
-            while !self.held.is_empty() {
-                if budget == 0 {
-                    return Stop::HasMore;
+            may_have_more = may_have_more && self.gather(source, sink.at_once().min(budget));
+            if self.held_bytes == 0 {
+                // Keeps no memory of what was sent.
+                self.held = VecDeque::new();
+                if let Some(error) = self.lost.take() {
+                    return Stop::SourceLost(error);
                 }
-                let before = self.held.len();
-                let result = self.send_held(sink, budget);
-                let sent = before - self.held.len();
-                self.bytes += sent as u64;
-                budget -= sent;
-                match result {
-                    Ok(()) => {}
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Stop::Waits,
-                    Err(error) => return Stop::SinkLost(error),
+                if self.has_ended {
+                    self.is_closed = true;
+                    return match sink.finish() {
+                        Ok(()) => Stop::Closed,
+                        Err(error) => Stop::SinkLost(error),
+                    };
                 }
-            }
-            // Keeps no memory of what was sent.
-            self.held = Bytes::new();
-            if self.has_ended {
-                self.is_closed = true;
-                return match sink.finish() {
-                    Ok(()) => Stop::Closed,
-                    Err(error) => Stop::SinkLost(error),
-                };
             }
             if budget == 0 {
                 return Stop::HasMore;
             }
-            match source.receive() {
-                Ok(Some(data)) => self.held = data,
-                Ok(None) => self.has_ended = true,
+            if self.held_bytes == 0 && !may_have_more {
+                return Stop::Waits;
+            }
+            match sink.send(&mut self.held, budget) {
+                Ok(sent) => {
+                    self.held_bytes -= sent;
+                    self.bytes += sent as u64;
+                    budget -= sent;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Stop::Waits,
-                Err(error) => return Stop::SourceLost(error),
+                Err(error) => return Stop::SinkLost(error),
             }
         }
     }
@@ -271,7 +308,7 @@ impl Relay {
 
     /// Bytes that one side has given and the other has not taken.
     pub fn held(&self) -> usize {
-        self.to_server.held.len() + self.to_client.held.len()
+        self.to_server.held_bytes + self.to_client.held_bytes
     }
 
     /// Looks for the loss of a side that has ended its stream: what was sent to it may not have
@@ -310,6 +347,8 @@ mod tests {
         has_ended: bool,
         is_lost: bool,
         room: usize,
+        at_once: usize,
+        calls: usize,
         taken: Vec<u8>,
         is_finished: bool,
         is_reset: bool,
@@ -330,15 +369,21 @@ mod tests {
                 None => Err(io::ErrorKind::WouldBlock.into()),
             }
         }
-        fn send(&mut self, data: &mut Bytes) -> io::Result<()> {
+        fn send(&mut self, pieces: &mut VecDeque<Bytes>, most: usize) -> io::Result<usize> {
             self.check()?;
-            let count = data.len().min(self.room);
+            let data: Vec<u8> = pieces.iter().flatten().copied().collect();
+            let count = data.len().min(self.room).min(most);
             if count == 0 {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             self.room -= count;
-            self.taken.extend_from_slice(&data.split_to(count));
-            Ok(())
+            self.calls += 1;
+            self.taken.extend_from_slice(&data[..count]);
+            take_front(pieces, count);
+            Ok(count)
+        }
+        fn at_once(&self) -> usize {
+            self.at_once.max(1)
         }
         fn finish(&mut self) -> io::Result<()> {
             self.check()?;
@@ -446,6 +491,36 @@ mod tests {
     }
 
     #[test]
+    fn pieces_are_gathered_for_one_call_and_pass_before_the_loss_of_their_sender() {
+        /// Gives its pieces, and is lost behind them.
+        struct LostAfter(VecDeque<Bytes>);
+        impl End for LostAfter {
+            fn receive(&mut self) -> io::Result<Option<Bytes>> {
+                let piece = self.0.pop_front();
+                piece.map(Some).ok_or_else(|| io::ErrorKind::ConnectionReset.into())
+            }
+            fn send(&mut self, _: &mut VecDeque<Bytes>, _: usize) -> io::Result<usize> {
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            fn finish(&mut self) -> io::Result<()> {
+                unreachable!("it is lost")
+            }
+            fn reset(&mut self) {}
+        }
+        let (_, mut server) = ends();
+        (server.room, server.at_once) = (5, 6);
+        let mut client = LostAfter(["ab", "cd", "ef", "gh"].map(Bytes::from).into());
+        let mut relay = Relay::default();
+        assert!(matches!(relay.pump(&mut client, &mut server), Progress::Waits));
+        assert_eq!((&server.taken[..], server.calls), (&b"abcde"[..], 1));
+        server.room = 100;
+        let progress = relay.pump(&mut client, &mut server);
+        assert!(matches!(progress, Progress::Lost { side: Side::Client, .. }), "{progress:?}");
+        assert_eq!(server.taken, b"abcdefgh");
+        assert!(server.is_reset && !server.is_finished);
+    }
+
+    #[test]
     fn headers_are_those_of_full_segments_and_a_last_one() {
         let segments = Segments { data: 1448, headers: 52 };
         assert_eq!([0, 1, 1448, 1449].map(|data| segments.on_wire(data)), [0, 53, 1500, 1553]);
@@ -477,9 +552,9 @@ mod tests {
         struct Endless;
         impl End for Endless {
             fn receive(&mut self) -> io::Result<Option<Bytes>> {
-                Ok(Some(Bytes::from_static(&[0; MOST_HELD])))
+                Ok(Some(Bytes::from_static(&[0; MOST_PIECE])))
             }
-            fn send(&mut self, _: &mut Bytes) -> io::Result<()> {
+            fn send(&mut self, _: &mut VecDeque<Bytes>, _: usize) -> io::Result<usize> {
                 unreachable!("the other one receives nothing")
             }
             fn finish(&mut self) -> io::Result<()> {

@@ -8,6 +8,7 @@ use crate::outbound::Outbound;
 use crate::relay::{End, Segments};
 use bytes::Bytes;
 use neap::{Events, Poller};
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -191,8 +192,11 @@ impl End for Opening {
     fn receive(&mut self) -> io::Result<Option<Bytes>> {
         self.stream.receive()
     }
-    fn send(&mut self, data: &mut Bytes) -> io::Result<()> {
-        self.stream.send(data)
+    fn send(&mut self, pieces: &mut VecDeque<Bytes>, most: usize) -> io::Result<usize> {
+        self.stream.send(pieces, most)
+    }
+    fn at_once(&self) -> usize {
+        self.stream.at_once()
     }
     fn finish(&mut self) -> io::Result<()> {
         self.stream.finish()

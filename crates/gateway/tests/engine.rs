@@ -12,6 +12,7 @@ use neap_gateway::{
     Destination, End, Far, FarDatagrams, Figures, Gateway, GatewayConfig, GatewayHandle, Upstream,
 };
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -76,7 +77,7 @@ impl End for Opening {
     fn receive(&mut self) -> io::Result<Option<Bytes>> {
         unreachable!("it is not open")
     }
-    fn send(&mut self, _: &mut Bytes) -> io::Result<()> {
+    fn send(&mut self, _: &mut VecDeque<Bytes>, _: usize) -> io::Result<usize> {
         unreachable!("it is not open")
     }
     fn finish(&mut self) -> io::Result<()> {

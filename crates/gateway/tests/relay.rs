@@ -2,9 +2,13 @@
 //! behind them, and what one side has given away is delivered, or that side is reset.
 
 use bytes::Bytes;
-use neap_gateway::{End, MOST_HELD, Progress, Relay, Side};
+use neap_gateway::{End, MOST_PIECE, Progress, Relay, Side, take_front};
 use proptest::prelude::*;
+use std::collections::VecDeque;
 use std::io;
+
+/// Bytes that the ends like to be sent at once.
+const AT_ONCE: usize = 100_000;
 
 /// What the program behind an end does next.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +55,7 @@ impl Virtual {
 impl End for Virtual {
     fn receive(&mut self) -> io::Result<Option<Bytes>> {
         // As the kernel does it: what came before the reset can be read.
-        let count = (self.written - self.given).min(MOST_HELD);
+        let count = (self.written - self.given).min(MOST_PIECE);
         if count == 0 {
             self.check()?;
             let nothing = if self.has_finished { Ok(None) } else { Err(()) };
@@ -62,20 +66,25 @@ impl End for Virtual {
         Ok(Some(bytes.into()))
     }
 
-    fn send(&mut self, data: &mut Bytes) -> io::Result<()> {
+    fn send(&mut self, pieces: &mut VecDeque<Bytes>, most: usize) -> io::Result<usize> {
         self.check()?;
         assert!(!self.has_end, "bytes behind the end");
-        let count = data.len().min(self.room);
+        let held: usize = pieces.iter().map(Bytes::len).sum();
+        let count = held.min(self.room).min(most);
         if count == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let part = data.split_to(count);
-        for (at, &byte) in (self.arrived..).zip(&part) {
+        for (at, &byte) in (self.arrived..self.arrived + count).zip(pieces.iter().flatten()) {
             assert_eq!(usize::from(byte), at % 251, "byte {at}");
         }
+        take_front(pieces, count);
         self.room -= count;
         self.arrived += count;
-        Ok(())
+        Ok(count)
+    }
+
+    fn at_once(&self) -> usize {
+        AT_ONCE
     }
 
     fn finish(&mut self) -> io::Result<()> {
@@ -105,7 +114,8 @@ fn act() -> impl Strategy<Value = Act> {
 
 /// What must hold for one direction while the relay lives.
 fn check_direction(from: &Virtual, to: &Virtual) {
-    assert!(from.given - to.arrived <= MOST_HELD, "{} are held", from.given - to.arrived);
+    let held = from.given - to.arrived;
+    assert!(held < AT_ONCE + MOST_PIECE, "{held} are held");
     if to.has_end {
         assert!(from.has_finished, "an end that nobody has sent");
         assert_eq!(to.arrived, from.written, "an end before the last byte");

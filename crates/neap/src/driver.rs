@@ -25,14 +25,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 use std::thread::Thread;
 
-/// How long applications may be away before the worker comes to look.
-const LEASE_MIN: Nanos = Nanos::from_micros(250);
+/// How long applications may be away before the worker comes to look, unless it is
+/// [set](Driver::set_lease).
+const LEASE: Nanos = Nanos::from_micros(250);
+/// So many times as long may they be away while they come back each time.
+const LEASE_GROWTH: u64 = 4;
 
 /// The longest pause of an application's looks at what has arrived. A look lasts longer than its
 /// work where the thread lost the processor meanwhile.
 const LOOK_PAUSE: Nanos = Nanos::from_millis(2);
-/// To this it grows while they come back each time.
-const LEASE_MAX: Nanos = Nanos::from_millis(1);
 /// The same for the task of a runtime, which does not come as long as another task computes.
 const TASK_LEASE: Nanos = Nanos::from_millis(5);
 
@@ -47,6 +48,8 @@ pub(crate) struct Driver {
     lease: Lease,
     /// Length of the next lease, nanoseconds.
     lease_length: AtomicU64,
+    /// The shortest, nanoseconds.
+    least_lease: AtomicU64,
     /// When an application may look in again, nanoseconds.
     next_look: AtomicU64,
     /// When the task wants to be woken, nanoseconds.
@@ -92,7 +95,8 @@ impl Driver {
             leader,
             lease: Lease::new(worker.descriptor(), sleeper::LEASE_END)?,
             worker,
-            lease_length: AtomicU64::new(LEASE_MIN.0),
+            lease_length: AtomicU64::new(LEASE.0),
+            least_lease: AtomicU64::new(LEASE.0),
             next_look: AtomicU64::new(0),
             task_due: AtomicU64::new(u64::MAX),
             sources: Mutex::new(sources),
@@ -100,6 +104,12 @@ impl Driver {
             bell,
             call_leader,
         })
+    }
+
+    /// Sets how long applications may be away before the worker comes to look.
+    pub(crate) fn set_lease(&self, lease: Nanos) {
+        self.least_lease.store(lease.0, Ordering::Relaxed);
+        self.lease_length.store(lease.0, Ordering::Relaxed);
     }
 
     /// What the stack wakes when work was left for this shard.
@@ -289,11 +299,13 @@ impl Driver {
     /// Decides what the worker does at the end of a lease, and how long the next one is.
     fn after_lease(&self) -> Next {
         let next = self.roles.after_lease();
+        let least = self.least_lease.load(Ordering::Relaxed);
         let length = match next {
             _ if self.roles.has_task() => TASK_LEASE,
-            Next::Drive | Next::Sleep => LEASE_MIN,
+            Next::Drive | Next::Sleep => Nanos(least),
             Next::AwaitLease | Next::BeginLease => {
-                Nanos(self.lease_length.load(Ordering::Relaxed) * 2).min(LEASE_MAX)
+                let doubled = self.lease_length.load(Ordering::Relaxed).saturating_mul(2);
+                Nanos(doubled.clamp(least, least.saturating_mul(LEASE_GROWTH)))
             }
         };
         self.lease_length.store(length.0, Ordering::Relaxed);
@@ -302,6 +314,27 @@ impl Driver {
 
     fn begin_lease(&self) {
         self.lease.begin(Nanos(self.lease_length.load(Ordering::Relaxed)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_grows_from_what_was_set_to_four_times_as_much() {
+        let driver = Driver::new(0, Nanos::ZERO).expect("descriptors");
+        let length = || Nanos(driver.lease_length.load(Ordering::Relaxed));
+        assert_eq!(length(), LEASE);
+        driver.set_lease(Nanos::from_millis(10));
+        assert_eq!(length(), Nanos::from_millis(10));
+        // A leader that comes back in time.
+        for millis in [20, 40, 40] {
+            assert!(driver.roles.try_lead());
+            assert_eq!(driver.after_lease(), Next::AwaitLease);
+            assert_eq!(length(), Nanos::from_millis(millis));
+            let _ = driver.roles.leave();
+        }
     }
 }
 

@@ -385,7 +385,7 @@ fn exchange(
             return Ok(None);
         }
         while !outgoing.is_empty() {
-            far.send(outgoing)?;
+            far.send_piece(outgoing)?;
         }
         loop {
             if let Some((length, rest)) = answer.split_first_chunk::<2>()

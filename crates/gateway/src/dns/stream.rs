@@ -2,10 +2,11 @@
 
 use super::message::answer_by_name;
 use super::names::Names;
-use crate::relay::End;
+use crate::relay::{End, take_front};
 use crate::upstream::Far;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use neap::{Events, Poller};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -65,7 +66,8 @@ impl End for NameStream {
         if self.has_ended { Ok(None) } else { Err(io::ErrorKind::WouldBlock.into()) }
     }
 
-    fn send(&mut self, data: &mut Bytes) -> io::Result<()> {
+    fn send(&mut self, pieces: &mut VecDeque<Bytes>, most: usize) -> io::Result<usize> {
+        let Some(data) = pieces.front_mut() else { return Ok(0) };
         if self.answers.len() >= MOST_ANSWERS {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -74,8 +76,11 @@ impl End for NameStream {
             None => 2 - self.questions.len(),
             Some((length, rest)) => usize::from(u16::from_be_bytes(*length)) - rest.len(),
         };
-        self.questions.extend_from_slice(&data.split_to(missing.min(data.len())));
-        self.answer()
+        let count = missing.min(data.len()).min(most);
+        self.questions.extend_from_slice(&data.split_to(count));
+        take_front(pieces, 0);
+        self.answer()?;
+        Ok(count)
     }
 
     fn finish(&mut self) -> io::Result<()> {
@@ -104,7 +109,7 @@ mod tests {
         for piece in bytes.chunks(7) {
             let mut piece = Bytes::copy_from_slice(piece);
             while !piece.is_empty() {
-                stream.send(&mut piece).expect("room");
+                stream.send_piece(&mut piece).expect("room");
             }
         }
         stream.finish().expect("open");
@@ -120,7 +125,7 @@ mod tests {
         let mut stream = NameStream::new(Arc::default());
         let mut many = Bytes::from(question().repeat(10_000));
         let error = loop {
-            if let Err(error) = stream.send(&mut many) {
+            if let Err(error) = stream.send_piece(&mut many) {
                 break error;
             }
         };
@@ -128,7 +133,7 @@ mod tests {
         assert!(stream.answers.len() < MOST_ANSWERS + 100 && !many.is_empty());
         let mut stream = NameStream::new(Arc::default());
         let mut nonsense = Bytes::from_static(b"\x00\x02hi");
-        while stream.send(&mut nonsense).is_ok() {
+        while stream.send_piece(&mut nonsense).is_ok() {
             assert!(!nonsense.is_empty(), "it is refused");
         }
     }

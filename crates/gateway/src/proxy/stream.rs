@@ -8,6 +8,7 @@ use crate::relay::{End, Segments};
 use crate::upstream::Far;
 use bytes::{Bytes, BytesMut};
 use neap::{Events, Poller};
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -81,7 +82,7 @@ impl Talk {
         }
         loop {
             while !self.outgoing.is_empty() {
-                self.stream.send(&mut self.outgoing).map_err(of_the_way)?;
+                self.stream.send_piece(&mut self.outgoing).map_err(of_the_way)?;
             }
             match self.dialogue.take(&mut self.received)? {
                 socks5::Step::Send(next) => {
@@ -172,8 +173,15 @@ impl End for ProxyStream {
         self.stream()?.receive()
     }
 
-    fn send(&mut self, data: &mut Bytes) -> io::Result<()> {
-        self.stream()?.send(data)
+    fn send(&mut self, pieces: &mut VecDeque<Bytes>, most: usize) -> io::Result<usize> {
+        self.stream()?.send(pieces, most)
+    }
+
+    fn at_once(&self) -> usize {
+        match &self.state {
+            State::Open { stream, .. } => stream.at_once(),
+            State::Opens(_) | State::Over => 1,
+        }
     }
 
     fn finish(&mut self) -> io::Result<()> {
@@ -263,7 +271,7 @@ mod tests {
             let first = far.receive().expect("data").expect("data");
             assert_eq!(&first[..], b"hello", "{protocol:?}");
             let mut data = Bytes::from_static(b"to the server");
-            far.send(&mut data).expect("room");
+            far.send_piece(&mut data).expect("room");
             far.finish().expect("open");
             let mut heard = String::new();
             let mut server = thread.join().expect("served");

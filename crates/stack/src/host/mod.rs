@@ -20,6 +20,7 @@ pub(crate) mod opening;
 mod pages;
 mod ports;
 pub mod readiness;
+mod receivers;
 pub(crate) mod registry;
 mod remains;
 pub(crate) mod run_list;

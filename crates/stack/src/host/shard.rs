@@ -7,6 +7,7 @@ use super::Host;
 use super::forwarder::Arrival;
 use super::input::{Batch, Input};
 use super::pages::PagePool;
+use super::receivers::Receivers;
 use super::registry::Target;
 use super::run_list::{RunCell, RunList, Work};
 use super::socket_id::SocketId;
@@ -215,6 +216,7 @@ pub(crate) struct Shard {
     driver: Seat<Driver>,
     /// See [`is_behind`](Self::is_behind). Only the driver writes it.
     is_behind: AtomicBool,
+    receivers: Receivers,
 }
 
 impl core::fmt::Debug for Shard {
@@ -244,7 +246,8 @@ impl Shard {
         };
         let list = Arc::new(RunList::new(index, memory));
         let pages = Arc::new(PagePool::default());
-        Self { list, pages, driver: Seat::new(driver), is_behind: AtomicBool::new(false) }
+        let (is_behind, receivers) = (AtomicBool::new(false), Receivers::default());
+        Self { list, pages, driver: Seat::new(driver), is_behind, receivers }
     }
 
     pub(crate) fn cell(&self, id: SocketId) -> Arc<RunCell> {
@@ -261,6 +264,11 @@ impl Shard {
     /// senders, and whatever else they are allowed to send waits in the device.
     pub(crate) fn is_behind(&self) -> bool {
         self.is_behind.load(Ordering::Relaxed)
+    }
+
+    /// The flows that receive in bulk.
+    pub(crate) fn receivers(&self) -> &Receivers {
+        &self.receivers
     }
 
     /// What the shard's connections write into.

@@ -69,6 +69,8 @@ pub(crate) struct TcpState {
     route: CachedRoute,
     /// What the flow receives.
     volume: Volume,
+    /// See [`Receivers::count`](super::receivers::Receivers::count).
+    counted: u32,
     /// The MTU that the connection knows.
     told_mtu: u32,
     /// What routers said while the connection was opened; rare, so boxed.
@@ -147,7 +149,9 @@ impl TcpState {
             self.catch_up(cx);
         }
         let shard = cx.socket.cell.list().shard();
-        self.connection.hold_receive_buffer(cx.host.shards[shard].is_behind());
+        let shard = &cx.host.shards[shard];
+        let share = shard.is_behind().then(|| shard.receivers().share());
+        self.connection.hold_receive_buffer(share);
     }
 
     #[cold]
@@ -176,8 +180,11 @@ impl TcpState {
 
     fn on_segment(&mut self, cx: &Context<'_>, segment: Segment) {
         let shard = cx.socket.cell.list().shard();
-        let is_behind = cx.host.shards[shard].is_behind();
-        self.volume.add(cx.now, segment.payload.len(), is_behind);
+        let shard = &cx.host.shards[shard];
+        self.volume.add(cx.now, segment.payload.len(), shard.is_behind());
+        if self.volume.is_bulk() {
+            shard.receivers().count(cx.now, &mut self.counted);
+        }
         self.connection.on_segment(cx.now, segment);
     }
 
@@ -390,6 +397,7 @@ impl TcpSocket {
             time,
             route,
             volume: Volume::default(),
+            counted: 0,
             told_mtu,
             errors: None,
             place: None,

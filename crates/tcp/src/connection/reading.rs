@@ -22,7 +22,10 @@ impl Connection {
     /// Says whether the host is slower than its senders, so that what they send waits in the
     /// device. Meanwhile the receive buffer does not grow by itself, unless the round trip takes
     /// more than 50 ms: a larger window would only let more of it wait.
-    pub fn hold_receive_buffer(&mut self, held: bool) {
+    ///
+    /// `held` is then the number of bytes that the peer may send at once. The window becomes no
+    /// larger than that and two segments, if the round trip is known to be shorter than 2 ms.
+    pub fn hold_receive_buffer(&mut self, held: Option<u32>) {
         self.receiver.hold_buffer(held);
     }
 

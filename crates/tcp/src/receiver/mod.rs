@@ -579,8 +579,9 @@ impl Receiver {
         unread
     }
 
-    /// Says whether the host is slower than its senders, so that data waits in the device.
-    pub fn hold_buffer(&mut self, held: bool) {
+    /// Says whether the host is slower than its senders, so that data waits in the device: then
+    /// the bytes that this one may send at once, if its round trip is short.
+    pub fn hold_buffer(&mut self, held: Option<u32>) {
         self.window.hold(held);
     }
 

@@ -752,10 +752,36 @@ fn discarding_opens_the_window_and_keeps_what_was_reported() {
 }
 
 #[test]
+fn the_window_of_a_short_path_shrinks_to_its_share_while_it_is_held() {
+    let share = 16 * MSS;
+    for (round_trip_us, is_bound) in [(500, true), (5000, false)] {
+        let mut host = Host::new();
+        let (mut offset, mut wnd) = (0_u32, [0; 2]);
+        for (held, wnd) in [None, Some(share)].into_iter().zip(&mut wnd) {
+            host.rx.hold_buffer(held);
+            for _ in 0..20 {
+                let edge = host.rx.adv();
+                for _ in 0..edge.bytes_since(host.rx.nxt()) / MSS {
+                    host.data(offset, MSS);
+                    offset += MSS;
+                    host.read(2 * MSS as usize);
+                    host.acks();
+                    assert!(host.rx.adv().at_or_after(edge), "nothing promised is taken back");
+                }
+                host.now += Nanos::from_micros(round_trip_us);
+            }
+            *wnd = host.rx.wnd();
+        }
+        assert!(wnd[0] > 4 * share, "{wnd:?}");
+        assert_eq!(wnd[1] <= share + MSS, is_bound, "{round_trip_us} us: {wnd:?}");
+    }
+}
+
+#[test]
 fn the_buffer_of_a_short_path_does_not_grow_while_it_is_held() {
     for (round_trip_ms, held, grows) in [(10, true, false), (60, true, true), (10, false, true)] {
         let mut host = Host::new();
-        host.rx.hold_buffer(held);
+        host.rx.hold_buffer(held.then_some(u32::MAX));
         let before = host.rx.rcvbuf();
         let mut offset = 0_u32;
         for _ in 0..20 {
@@ -772,7 +798,7 @@ fn the_buffer_of_a_short_path_does_not_grow_while_it_is_held() {
             continue;
         }
         // What was taken while it was held does not count as one round trip afterwards.
-        host.rx.hold_buffer(false);
+        host.rx.hold_buffer(None);
         host.data(offset, MSS);
         host.read(2 * MSS as usize);
         assert!(host.rx.rcvbuf() < 2 << 20, "{} after the hold", host.rx.rcvbuf());

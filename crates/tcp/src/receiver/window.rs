@@ -22,6 +22,8 @@ const INIT_CWND: u32 = 10;
 const MIN_RCVBUF: u32 = 2_304;
 /// The round trip of a flow most of whose window is on its path, however much waits in the device.
 const HELD_RTT: Nanos = Nanos::from_millis(50);
+/// A flow with a shorter round trip loses nothing by a share of what the host takes in this time.
+const SHARED_RTT: Nanos = Nanos::from_millis(2);
 
 /// Window that one segment advertises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +66,8 @@ pub(super) struct ReceiveWindow {
     wscale: u8,
     ratio: u8,
     locked: bool,
-    /// The buffer does not grow while the round trip is shorter than [`HELD_RTT`].
-    held: bool,
+    /// While data waits below the connection: bytes that the peer may send at once.
+    held: Option<u32>,
 }
 
 /// What is queued, as the window needs to know it.
@@ -122,14 +124,27 @@ impl ReceiveWindow {
             wscale,
             ratio: RATIO_DEFAULT,
             locked: start.rcvbuf.is_some(),
-            held: false,
+            held: None,
         }
     }
 
-    /// Says whether data waits below the connection for want of a processor. A larger buffer would
-    /// then only let more of it wait there.
-    pub(super) fn hold(&mut self, held: bool) {
+    /// Says whether data waits below the connection for want of a processor, and how many bytes the
+    /// peer may then send at once. A larger buffer or window would only let more wait there.
+    pub(super) fn hold(&mut self, held: Option<u32>) {
         self.held = held;
+    }
+
+    /// Whether the round trip was measured, and is shorter.
+    fn has_rtt_below(&self, bound: Nanos) -> bool {
+        self.rtt8_us > 0 && u64::from(self.rtt8_us / 8) < bound.as_micros()
+    }
+
+    /// What is offered at the most while data waits below the connection.
+    fn most_while_held(&self) -> u32 {
+        match self.held {
+            Some(share) if self.has_rtt_below(SHARED_RTT) => share.max(2 * self.advmss),
+            _ => u32::MAX,
+        }
     }
 
     pub(super) fn wnd(&self) -> u32 {
@@ -295,7 +310,7 @@ impl ReceiveWindow {
                 return (0, tight);
             }
         }
-        free = free.min(self.ssthresh);
+        free = free.min(self.ssthresh).min(self.most_while_held());
         if self.wscale > 0 {
             return (free.next_multiple_of(unit), tight);
         }
@@ -386,7 +401,7 @@ impl ReceiveWindow {
         }
         let read_to = queued.nxt - queued.unread;
         let copied = read_to.bytes_since(self.space_seq).saturating_sub(queued.unread);
-        let is_held = self.held && u64::from(self.rtt8_us / 8) < HELD_RTT.as_micros();
+        let is_held = self.held.is_some() && self.has_rtt_below(HELD_RTT);
         if is_held || !may_grow {
             // Growth begins again with a doubling, as if half of it had been taken until then.
             self.space = self.space.max(copied / 2);
