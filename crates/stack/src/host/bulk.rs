@@ -19,6 +19,9 @@ pub(crate) struct Volume {
     /// Bytes since then.
     bytes: u32,
     is_bulk: bool,
+    /// The span of the shard's [`Receivers`](super::receivers::Receivers) in which the flow was
+    /// counted last; 0 before the first.
+    counted_in: u16,
 }
 
 impl Volume {
@@ -33,6 +36,11 @@ impl Volume {
         }
         self.bytes = self.bytes.saturating_add(bytes);
         self.is_bulk |= self.bytes >= least;
+    }
+
+    /// Where the shard notes that it has counted the flow.
+    pub(crate) fn counted_in(&mut self) -> &mut u16 {
+        &mut self.counted_in
     }
 
     /// Whether the flow received in bulk in this span or the one before.

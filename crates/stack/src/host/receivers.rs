@@ -6,7 +6,7 @@
 //!
 //! Cost: a flow that is counted costs two loads per visit, and an addition per [`SPAN`].
 
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 use neap_tcp::time::{Instant, Nanos};
 
 /// Bytes that all bulk flows together may be sent at once: what a fast driver receives in 2 ms. One
@@ -23,7 +23,7 @@ pub(crate) struct Receivers {
     /// When the span began, in nanoseconds.
     since: AtomicU64,
     /// Number of the span; a flow is counted once in each.
-    span: AtomicU32,
+    span: AtomicU16,
     /// Flows of this span so far.
     flows: AtomicU32,
     share: AtomicU32,
@@ -32,14 +32,14 @@ pub(crate) struct Receivers {
 impl Default for Receivers {
     fn default() -> Self {
         let (since, flows) = (AtomicU64::new(0), AtomicU32::new(0));
-        Self { since, span: AtomicU32::new(1), flows, share: AtomicU32::new(TOGETHER) }
+        Self { since, span: AtomicU16::new(1), flows, share: AtomicU32::new(TOGETHER) }
     }
 }
 
 impl Receivers {
-    /// Counts a flow that has received in bulk. `counted` is the span in which it was counted last,
-    /// 0 before the first.
-    pub(crate) fn count(&self, now: Instant, counted: &mut u32) {
+    /// Counts a flow that has received in bulk. `counted_in` is the span in which it was counted
+    /// last, 0 before the first.
+    pub(crate) fn count(&self, now: Instant, counted_in: &mut u16) {
         let mut span = self.span.load(Relaxed);
         if now.since(Instant::from_nanos(self.since.load(Relaxed))) >= SPAN {
             let flows = self.flows.swap(0, Relaxed);
@@ -48,8 +48,8 @@ impl Receivers {
             span = span.wrapping_add(1).max(1);
             self.span.store(span, Relaxed);
         }
-        if *counted != span {
-            *counted = span;
+        if *counted_in != span {
+            *counted_in = span;
             self.flows.fetch_add(1, Relaxed);
         }
     }

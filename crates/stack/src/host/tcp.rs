@@ -69,8 +69,6 @@ pub(crate) struct TcpState {
     route: CachedRoute,
     /// What the flow receives.
     volume: Volume,
-    /// See [`Receivers::count`](super::receivers::Receivers::count).
-    counted: u32,
     /// The MTU that the connection knows.
     told_mtu: u32,
     /// What routers said while the connection was opened; rare, so boxed.
@@ -183,7 +181,7 @@ impl TcpState {
         let shard = &cx.host.shards[shard];
         self.volume.add(cx.now, segment.payload.len(), shard.is_behind());
         if self.volume.is_bulk() {
-            shard.receivers().count(cx.now, &mut self.counted);
+            shard.receivers().count(cx.now, self.volume.counted_in());
         }
         self.connection.on_segment(cx.now, segment);
     }
@@ -397,7 +395,6 @@ impl TcpSocket {
             time,
             route,
             volume: Volume::default(),
-            counted: 0,
             told_mtu,
             errors: None,
             place: None,

@@ -22,6 +22,8 @@ const INIT_CWND: u32 = 10;
 const MIN_RCVBUF: u32 = 2_304;
 /// The round trip of a flow most of whose window is on its path, however much waits in the device.
 const HELD_RTT: Nanos = Nanos::from_millis(50);
+/// No window is so large (RFC 7323 section 2.3).
+const NOT_HELD: u32 = u32::MAX;
 /// A flow with a shorter round trip loses nothing by a share of what the host takes in this time.
 const SHARED_RTT: Nanos = Nanos::from_millis(2);
 
@@ -66,8 +68,9 @@ pub(super) struct ReceiveWindow {
     wscale: u8,
     ratio: u8,
     locked: bool,
-    /// While data waits below the connection: bytes that the peer may send at once.
-    held: Option<u32>,
+    /// Bytes that the peer may send at once while data waits below the connection; otherwise
+    /// [`NOT_HELD`].
+    held: u32,
 }
 
 /// What is queued, as the window needs to know it.
@@ -124,14 +127,14 @@ impl ReceiveWindow {
             wscale,
             ratio: RATIO_DEFAULT,
             locked: start.rcvbuf.is_some(),
-            held: None,
+            held: NOT_HELD,
         }
     }
 
     /// Says whether data waits below the connection for want of a processor, and how many bytes the
     /// peer may then send at once. A larger buffer or window would only let more wait there.
     pub(super) fn hold(&mut self, held: Option<u32>) {
-        self.held = held;
+        self.held = held.map_or(NOT_HELD, |share| share.min(NOT_HELD - 1));
     }
 
     /// Whether the round trip was measured, and is shorter.
@@ -141,10 +144,10 @@ impl ReceiveWindow {
 
     /// What is offered at the most while data waits below the connection.
     fn most_while_held(&self) -> u32 {
-        match self.held {
-            Some(share) if self.has_rtt_below(SHARED_RTT) => share.max(2 * self.advmss),
-            _ => u32::MAX,
+        if self.held == NOT_HELD || !self.has_rtt_below(SHARED_RTT) {
+            return u32::MAX;
         }
+        self.held.max(2 * self.advmss)
     }
 
     pub(super) fn wnd(&self) -> u32 {
@@ -401,7 +404,7 @@ impl ReceiveWindow {
         }
         let read_to = queued.nxt - queued.unread;
         let copied = read_to.bytes_since(self.space_seq).saturating_sub(queued.unread);
-        let is_held = self.held.is_some() && self.has_rtt_below(HELD_RTT);
+        let is_held = self.held != NOT_HELD && self.has_rtt_below(HELD_RTT);
         if is_held || !may_grow {
             // Growth begins again with a doubling, as if half of it had been taken until then.
             self.space = self.space.max(copied / 2);
