@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-/// Addresses of the servers. They are not those of the host, which namespaces of pasta have as well.
+/// Addresses of the servers. They are not those of the host, which namespaces of pasta have, too.
 const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 const SERVER_V6: &str = "2001:db8:3::1";
 
