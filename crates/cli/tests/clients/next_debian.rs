@@ -57,8 +57,10 @@ fn make() -> Result<(), String> {
         "Created-By: Packages",
     ]))?;
     let mirror = mirror.lines().next().ok_or("apt has no mirror")?.to_owned();
-    let mut debootstrap = Command::new("debootstrap");
-    debootstrap.args(["--variant=minbase", &format!("--include={PACKAGES}"), RELEASE]);
+    // What debootstrap mounts is gone with it, also if it is killed.
+    let mut debootstrap = Command::new("unshare");
+    debootstrap.args(["-m", "debootstrap", "--variant=minbase"]);
+    debootstrap.args([&format!("--include={PACKAGES}"), RELEASE]);
     output(debootstrap.arg(&partial).arg(mirror))?;
     let archives = partial.join("var/cache/apt/archives");
     let _ = fs::remove_dir_all(archives);

@@ -118,7 +118,8 @@ impl Outside {
         let bytes = fs::read(self.folder.join("large")).expect("it is there");
         fs::create_dir(self.folder.join("work")).expect("room");
         fs::write(self.folder.join("work/file"), &bytes[..8 << 20]).expect("room");
-        let script = "export HOME=$PWD; git config --global user.email me@server.test; git config --global user.name me
+        let script = "export HOME=$PWD
+            git config --global user.email me@server.test; git config --global user.name me
             git -C work init -q; git -C work add file; git -C work commit -q -m first
             git clone -q --bare work repository.git
             git -C repository.git update-server-info; git -C work rev-parse HEAD >head";
