@@ -3,6 +3,7 @@
 
 pub(crate) mod confine;
 mod etc;
+mod init;
 mod inside;
 pub(crate) mod namespace;
 mod options;

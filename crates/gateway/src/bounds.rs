@@ -1,12 +1,12 @@
 //! What one flow can hold at most, and the whole gateway.
 //!
 //! From a guest to the host: [`RECEIVED`] in the stack, of which the guest's window is a part; in
-//! the relay what one call sends and a piece more ([`MOST_PIECE`](crate::MOST_PIECE)); in the host's
-//! kernel what is not sent yet ([`LowWater`]) and what one call sends, besides what is on its way
-//! to the destination. From the host to a guest: what the kernel has received (its `tcp_rmem`), one
-//! piece in the relay, and in the stack what is not sent yet ([`NOT_SENT_MICROS`], [`NOT_SENT`])
-//! besides what is on its way to the guest ([`SENT`]). What does not fit stays with its sender,
-//! whose window is closed.
+//! the relay what one call sends and a piece more ([`MOST_PIECE`](crate::MOST_PIECE)); in the
+//! kernel of the host what is not sent yet ([`LowWater`]) and what one call sends, besides what is
+//! on its way to the destination. From the host to a guest: what the kernel has received (its
+//! `tcp_rmem`), one piece in the relay, and in the stack what is not sent yet
+//! ([`NOT_SENT_MICROS`], [`NOT_SENT`]) besides what is on its way to the guest ([`SENT`]). What
+//! does not fit stays with its sender, whose window is closed.
 //!
 //! The whole gateway holds at most that for each of `GatewayConfig::most_flows` flows, and never
 //! more than the stack's `net.ipv4.tcp_mem`. An idle flow holds nothing of it.

@@ -21,11 +21,11 @@ use crate::holdings::{FlowView, Holdings};
 use crate::inspect::Inspector;
 use crate::journal::{self, Journal};
 use crate::published::PublishedPorts;
-use crate::refused::Refused;
+use crate::refused::{Refused, pass_on};
 use crate::relay::{End, Progress, Relay, Side, VISIT};
 use crate::sending::{Scheduled, Sender, Sending, Service};
 use crate::token::{Generation, Slot, Token};
-use crate::upstream::{Far, Upstream};
+use crate::upstream::{Client, Far, Upstream};
 use neap::{
     Event, Events, IcmpOptions, IcmpSocket, PendingConnection, Poller, Stack, TcpForwarder,
     UdpForwarder, UdpForwarderOptions,
@@ -490,6 +490,7 @@ impl Gateway {
             return pending.ignore();
         }
         let (client, wanted) = (pending.peer_addr(), pending.local_addr());
+        let who = Client { address: client, hop_limit: Some(pending.arrival().hop_limit) };
         let target = self.dns.target(&self.config, wanted);
         if matches!(target, Target::Denied) {
             self.counters.count(|counters| &counters.denied);
@@ -500,8 +501,8 @@ impl Gateway {
             return self.refuse(pending, Refused::Full);
         }
         let (far, to) = match target {
-            Target::To(to) => (self.upstream.connect(&to, client), to.address),
-            Target::Resolver => (self.dns.connect(&*self.upstream, client), wanted),
+            Target::To(to) => (self.upstream.connect(&to, who), to.address),
+            Target::Resolver => (self.dns.connect(&*self.upstream, who), wanted),
             Target::Denied => (Err(io::ErrorKind::PermissionDenied.into()), wanted),
         };
         let far = match far {
@@ -662,7 +663,14 @@ impl Gateway {
         flow.far.reset();
         let why = Refused::of(error);
         match flow.near {
-            Near::Waits(Some(pending)) => return self.refuse(pending, why),
+            Near::Waits(Some(pending)) => {
+                let said = flow.far.undelivered();
+                if said.is_some_and(|said| pass_on(&pending, self.echoes.socket(), &said)) {
+                    self.counters.count(why.counter());
+                    return pending.ignore();
+                }
+                return self.refuse(pending, why);
+            }
             // What could not be accepted was reset.
             Near::Waits(None) => {}
             Near::Open(mut near) => near.reset(),

@@ -44,6 +44,18 @@ impl HostStream {
     /// # Errors
     /// The kernel refuses at once, or there are no descriptors left.
     pub fn connect(to: SocketAddr, outbound: &Outbound) -> io::Result<Self> {
+        Self::connect_prepared(to, outbound, |_| Ok(()))
+    }
+
+    /// The same with a socket that is `prepared` before its SYN leaves.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect), or what is prepared fails.
+    pub(crate) fn connect_prepared(
+        to: SocketAddr,
+        outbound: &Outbound,
+        prepared: impl FnOnce(&Socket) -> io::Result<()>,
+    ) -> io::Result<Self> {
         let domain = Domain::for_address(to);
         // Non-blocking and close-on-exec from the beginning.
         let kind = Type::STREAM.nonblocking().cloexec();
@@ -51,6 +63,7 @@ impl HostStream {
         socket.set_tcp_nodelay(true)?;
         socket.set_tcp_notsent_lowat(LowWater::FIRST)?;
         outbound.apply(&socket)?;
+        prepared(&socket)?;
         let from = outbound.from(to);
         if !from.ip().is_unspecified() {
             // The port is chosen by connect(2), which may use one for several destinations.

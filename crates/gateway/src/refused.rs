@@ -1,7 +1,8 @@
 //! Why the other half of a connection could not be opened, and what the guest is told.
 
 use crate::counters::Counters;
-use neap::{PendingConnection, Refusal};
+use crate::host_errors::{self, Undelivered};
+use neap::{IcmpSocket, PendingConnection, Refusal};
 use rustix::io::Errno;
 use std::io;
 use std::sync::atomic::AtomicU64;
@@ -68,6 +69,12 @@ impl Refused {
             Self::Prohibited => pending.reject(Refusal::Prohibited),
         }
     }
+}
+
+/// Tells a guest what ICMP says of the connection that it wants, in the name of who has said it.
+/// Whether it was told.
+pub(crate) fn pass_on(pending: &PendingConnection, by: &IcmpSocket, said: &Undelivered) -> bool {
+    host_errors::pass_on(by, &pending.to_packet(), pending.local_addr().ip(), said)
 }
 
 #[cfg(test)]

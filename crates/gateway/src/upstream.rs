@@ -1,29 +1,44 @@
 //! Where the flows of a gateway go: the trait of a far side, and the host's kernel as one.
 
 use crate::destination::Destination;
-use crate::host::HostStream;
 use crate::host_datagrams::{Arrived, HostDatagrams, Sent};
 use crate::host_errors::{Manner, Undelivered};
+use crate::opening::Opening;
 use crate::outbound::Outbound;
-use crate::relay::{End, Segments};
+use crate::relay::End;
 use bytes::Bytes;
 use neap::{Events, Poller};
-use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
+
+/// Who opens a connection, and how its SYN came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Its address and port.
+    pub address: SocketAddr,
+    /// Hops that its SYN had left (TTL), at least 2: the stack answers for those whose hops are
+    /// used up. `None` if the connection has no SYN of a guest.
+    pub hop_limit: Option<u8>,
+}
+
+impl From<SocketAddr> for Client {
+    fn from(address: SocketAddr) -> Self {
+        Self { address, hop_limit: None }
+    }
+}
 
 /// A way to the destinations of flows.
 ///
 /// The gateway opens a connection for each flow of a guest, and answers the guest when it is open.
 /// Each address and port of a guest that sends datagrams gets a socket for them.
 pub trait Upstream: Send {
-    /// Begins a connection to `to` for a client with the address `client`. It does not wait.
+    /// Begins a connection to `to` for a client. It does not wait.
     ///
     /// # Errors
     /// The connection is refused at once. The guest is told why, see
     /// [`Gateway`](crate::Gateway).
-    fn connect(&self, to: &Destination, client: SocketAddr) -> io::Result<Box<dyn Far>>;
+    fn connect(&self, to: &Destination, client: Client) -> io::Result<Box<dyn Far>>;
 
     /// Opens a socket for the datagrams of a guest, of which the first one goes to `to`; others go
     /// to destinations of the same family.
@@ -54,6 +69,12 @@ pub trait Far: End + Send {
     /// # Errors
     /// As [`Poller::add`].
     fn enter(&self, poller: &Poller, token: u64, events: Events) -> io::Result<()>;
+
+    /// What ICMP says of a connection that could not be opened, if the guest is to be told so in
+    /// the name of who has said it. It is asked once the connection has failed.
+    fn undelivered(&mut self) -> Option<Undelivered> {
+        None
+    }
 
     /// When the gateway gives up a connection that is not open. `None` if it fails by itself.
     fn opens_until(&self) -> Option<Instant> {
@@ -115,13 +136,25 @@ impl FarDatagrams for HostDatagrams {
     }
 }
 
+impl Far for Opening {
+    fn is_open(&mut self) -> io::Result<bool> {
+        Self::is_open(self)
+    }
+    fn undelivered(&mut self) -> Option<Undelivered> {
+        Self::undelivered(self)
+    }
+    fn enter(&self, poller: &Poller, token: u64, events: Events) -> io::Result<()> {
+        poller.add(self, token, events)
+    }
+}
+
 /// The host's kernel: flows are its connections, from its addresses.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Direct;
 
 impl Upstream for Direct {
-    fn connect(&self, to: &Destination, _: SocketAddr) -> io::Result<Box<dyn Far>> {
-        connect(to, &Outbound::default())
+    fn connect(&self, to: &Destination, client: Client) -> io::Result<Box<dyn Far>> {
+        connect(to, &Outbound::default(), client.hop_limit)
     }
 
     fn datagrams(&self, to: &Destination) -> io::Result<Box<dyn FarDatagrams>> {
@@ -138,8 +171,8 @@ impl Upstream for Direct {
 pub struct DirectFrom(pub Outbound);
 
 impl Upstream for DirectFrom {
-    fn connect(&self, to: &Destination, _: SocketAddr) -> io::Result<Box<dyn Far>> {
-        connect(to, &self.0)
+    fn connect(&self, to: &Destination, client: Client) -> io::Result<Box<dyn Far>> {
+        connect(to, &self.0, client.hop_limit)
     }
 
     fn datagrams(&self, to: &Destination) -> io::Result<Box<dyn FarDatagrams>> {
@@ -152,9 +185,12 @@ impl Upstream for DirectFrom {
 }
 
 /// Begins a connection of the host's kernel.
-pub(crate) fn connect(to: &Destination, outbound: &Outbound) -> io::Result<Box<dyn Far>> {
-    let stream = HostStream::connect(address(to)?, outbound)?;
-    Ok(Box::new(Opening { stream, is_open: false }))
+pub(crate) fn connect(
+    to: &Destination,
+    outbound: &Outbound,
+    hop_limit: Option<u8>,
+) -> io::Result<Box<dyn Far>> {
+    Ok(Box::new(Opening::begin(address(to)?, outbound, hop_limit)?))
 }
 
 /// Opens a UDP socket of the host's kernel.
@@ -165,55 +201,4 @@ fn datagrams(to: &Destination, outbound: &Outbound) -> io::Result<Box<dyn FarDat
 /// The kernel knows addresses only.
 fn address(to: &Destination) -> io::Result<SocketAddr> {
     if to.name.is_some() { Err(io::ErrorKind::Unsupported.into()) } else { Ok(to.address) }
-}
-
-/// A connection of the host's kernel that was begun.
-#[derive(Debug)]
-struct Opening {
-    stream: HostStream,
-    is_open: bool,
-}
-
-impl Far for Opening {
-    fn is_open(&mut self) -> io::Result<bool> {
-        if !self.is_open {
-            self.stream.take_error()?;
-            self.is_open = self.stream.is_connected();
-        }
-        Ok(self.is_open)
-    }
-
-    fn enter(&self, poller: &Poller, token: u64, events: Events) -> io::Result<()> {
-        poller.add(&self.stream, token, events)
-    }
-}
-
-impl End for Opening {
-    fn receive(&mut self) -> io::Result<Option<Bytes>> {
-        self.stream.receive()
-    }
-    fn send(&mut self, pieces: &mut VecDeque<Bytes>, most: usize) -> io::Result<usize> {
-        self.stream.send(pieces, most)
-    }
-    fn at_once(&self) -> usize {
-        self.stream.at_once()
-    }
-    fn finish(&mut self) -> io::Result<()> {
-        self.stream.finish()
-    }
-    fn set_piece(&mut self, bytes: usize) {
-        self.stream.set_piece(bytes);
-    }
-    fn take_error(&mut self) -> io::Result<()> {
-        self.stream.take_error()
-    }
-    fn reset(&mut self) {
-        self.stream.reset();
-    }
-    fn segments(&self) -> Segments {
-        self.stream.segments()
-    }
-    fn limit_unsent(&mut self, bytes: usize) {
-        self.stream.limit_unsent(bytes);
-    }
 }

@@ -9,12 +9,12 @@ use bytes::Bytes;
 use etherparse::{IpNumber, NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use neap::{Events, InterfaceConfig, Poller, Stack};
 use neap_gateway::{
-    Destination, End, Far, FarDatagrams, Figures, Gateway, GatewayConfig, GatewayHandle, Upstream,
+    Client, Destination, End, Far, FarDatagrams, Figures, Gateway, GatewayConfig, GatewayHandle,
+    Upstream,
 };
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -46,7 +46,7 @@ struct Opening {
 }
 
 impl Upstream for Scripted {
-    fn connect(&self, _: &Destination, _: SocketAddr) -> io::Result<Box<dyn Far>> {
+    fn connect(&self, _: &Destination, _: Client) -> io::Result<Box<dyn Far>> {
         if let Some(errno) = self.errors.lock().expect("no panic").pop() {
             return Err(errno.into());
         }

@@ -1,8 +1,9 @@
 //! The half of `neap gateway run` in the sandbox: it makes the namespaces and the network in them,
-//! and becomes the command.
+//! and starts their [first process](init).
 
+use super::options::MTU;
 use super::passing::{self, Message};
-use super::{etc, routes, sandbox};
+use super::{etc, init, routes, sandbox};
 use clap::Args as ClapArgs;
 use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
 use nix::sched::{CloneFlags, unshare};
@@ -11,40 +12,31 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Command, ExitCode};
-
-/// Exit statuses of a command that cannot be run, as shells have them.
-const NOT_EXECUTABLE: u8 = 126;
-const NOT_FOUND: u8 = 127;
+use std::process::ExitCode;
 
 /// Join the sandbox and run the command; the standard input is the socket of the other half
 #[derive(ClapArgs, Clone, Debug)]
 pub(crate) struct Args {
     /// MTU of the interface
-    #[arg(long)]
+    #[arg(long, default_value_t = MTU)]
     mtu: u16,
+    /// The sandbox is there already: be its first process
+    #[arg(long)]
+    init: bool,
     /// The command and its arguments
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
 
 pub(crate) fn main(args: &Args) -> ExitCode {
+    if args.init {
+        return init::main(&args.command);
+    }
     match enter(args) {
-        Ok(()) => run(args),
+        Ok(()) => init::start(&args.command),
         // The other half tells the user.
         Err(_) => ExitCode::FAILURE,
     }
-}
-
-fn run(args: &Args) -> ExitCode {
-    let (program, arguments) = args.command.split_first().expect("clap requires one");
-    // It returns only if there is nothing to run.
-    let error = Command::new(program).args(arguments).exec();
-    eprintln!("neap gateway: {}: {error}", Path::new(program).display());
-    let is_missing = error.kind() == io::ErrorKind::NotFound;
-    ExitCode::from(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE })
 }
 
 /// Everything that comes before the command.
@@ -72,7 +64,10 @@ fn enter(args: &Args) -> io::Result<()> {
 /// Makes namespaces, device and addresses.
 fn build(mtu: u16) -> Result<OwnedFd, String> {
     let (user, group) = (geteuid(), getegid());
-    let flags = CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS;
+    let flags = CloneFlags::CLONE_NEWUSER
+        | CloneFlags::CLONE_NEWNET
+        | CloneFlags::CLONE_NEWNS
+        | CloneFlags::CLONE_NEWPID;
     unshare(flags).map_err(|error| {
         format!(
             "no user namespace: {error}; the administrator allows them by \

@@ -1,8 +1,11 @@
 # What client scripts have in common.
 
 # The servers on the outside, which the test has started.
-server=192.0.2.1
-server_v6=2001:db8::1
+server=203.0.113.1
+server_v6=2001:db8:3::1
+# The host's own addresses.
+host=192.0.2.1
+host_v6=2001:db8::1
 # A name that the resolver of the host knows, with the address of the servers.
 name=server.test
 
@@ -29,4 +32,14 @@ eventually() {
         sleep 0.1
     done
     echo "ok: $what"
+}
+
+# Whether a process with these first arguments runs.
+runs() {
+    cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ' | grep -qF "$1"
+}
+
+# hashes HOST PORT: waits until a container says there which hash what it gets has
+hashes() {
+    eventually "port $2" sh -c "busybox nc $1 $2 </dev/null | grep -q -e -"
 }

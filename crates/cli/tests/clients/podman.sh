@@ -1,26 +1,9 @@
 # Podman with its slirp4netns network by neap.
 . ./expect.sh
+. ./box.sh
 
-mkdir -p .config/containers root/bin
-cat >.config/containers/containers.conf <<END
-[engine]
-network_cmd_path = "$bin/slirp4netns"
-cgroup_manager = "cgroupfs"
-runtime = "runc"
-events_logger = "file"
-END
-cat >.config/containers/storage.conf <<END
-[storage]
-driver = "vfs"
-END
-cp /bin/busybox root/bin/busybox
-for applet in sh ip wget nc sha256sum head cat ping sleep nslookup httpd echo tr; do
-    ln -s busybox "root/bin/$applet"
-done
-mkdir root/proc root/sys root/dev root/etc root/tmp root/www
-echo "a page" >root/www/page
-tar -C root -cf root.tar .
-podman import -q root.tar box:1 >/dev/null
+configure "network_cmd_path = \"$bin/slirp4netns\""
+make_box
 
 box() {
     podman run --rm --network slirp4netns:enable_ipv6=true box:1 /bin/sh -c "$1"
@@ -30,6 +13,10 @@ network=$(box 'ip -4 addr show tap0; ip route; cat /etc/resolv.conf')
 for line in "inet 10.0.2.100/24" "default via 10.0.2.2 dev tap0" "nameserver 10.0.2.3"; do
     case "$network" in *"$line"*) echo "ok: $line" ;; *) fail "no $line in $network" ;; esac
 done
+case $(box "nslookup -type=a $name") in
+*"Address: $server"*) echo "ok: a name" ;;
+*) fail "a name" ;;
+esac
 
 sum=$(sha256sum </mnt/files/large)
 same "a download by name" \
@@ -38,6 +25,8 @@ same "a download over IPv6" \
     "$(box "wget -q -O - 'http://[$server_v6]:8000/large' | sha256sum")" "$sum"
 same "an upload" \
     "$(box "wget -q -O - http://$server:8000/large | nc $server 9000 | head -n 1")" "$sum"
+same "an upload over IPv6" \
+    "$(box "wget -q -O - http://$server:8000/large | nc $server_v6 9000 | head -n 1")" "$sum"
 box "! nc -w 3 10.0.2.2 8001 </dev/null" >log 2>&1 ||
     fail "the loopback address of the host is out of reach"
 echo "ok: the loopback address of the host is out of reach"
@@ -45,24 +34,45 @@ echo "ok: the loopback address of the host is out of reach"
 # Published ports: by Podman's own handler, and by that of slirp4netns, which keeps addresses.
 for handler in rootlesskit slirp4netns; do
     podman run -d --name "web-$handler" --network "slirp4netns:port_handler=$handler" \
-        -p 18080:80 box:1 /bin/httpd -f -v -p 80 -h /www >/dev/null
-    for address in 127.0.0.1 "$server"; do
+        -p 18080:80 -p 19000:9000 box:1 \
+        /bin/sh -c "nc -ll -p 9000 -e sha256sum & exec httpd -f -v -p 80 -h /www" >/dev/null
+    for address in 127.0.0.1 "$host"; do
         eventually "$handler: a page at $address" wget -q -O - "http://$address:18080/page"
         same "$handler: its text" "$(wget -q -O - "http://$address:18080/page")" "a page"
     done
+    hashes "$host" 19000
+    same "$handler: 64 MiB into the container" \
+        "$(busybox nc "$host" 19000 </mnt/files/large | head -n 1)" "$sum"
     same "$handler: exec" "$(podman exec "web-$handler" \
         /bin/sh -c "wget -q -O - http://$name:8000/small")" "small"
-    podman stop -t 1 "web-$handler" >/dev/null
-    if wget -q -O - -T 2 -t 1 "http://$server:18080/page" >log 2>&1; then
+    same "$handler: out of one container and into the other" \
+        "$(box "wget -q -O - http://$host:18080/page")" "a page"
+    podman stop -t 0 "web-$handler" >/dev/null
+    if wget -q -O - -T 2 -t 1 "http://$host:18080/page" >log 2>&1; then
         fail "$handler: the port is closed with the container"
     fi
     podman start "web-$handler" >/dev/null
-    eventually "$handler: a page after a new start" wget -q -O - "http://$server:18080/page"
+    eventually "$handler: a page after a new start" wget -q -O - "http://$host:18080/page"
     podman logs "web-$handler" >"log-$handler" 2>&1
-    podman rm -f -t 1 "web-$handler" >/dev/null
+    podman rm -f -t 0 "web-$handler" >/dev/null
 done
-grep -q "192.0.2.1" log-slirp4netns || fail "the client's address: $(cat log-slirp4netns)"
+grep -q "$host" log-slirp4netns || fail "the client's address: $(cat log-slirp4netns)"
 echo "ok: the container sees its client's address"
 grep -q "10.0.2.2" log-slirp4netns || fail "loopback clients: $(cat log-slirp4netns)"
 echo "ok: loopback clients have the gateway's address"
+
+# The containers of a pod have one network.
+podman pod create --name pod --network slirp4netns:port_handler=slirp4netns -p 18081:80 \
+    --infra-image box:1 --infra-command "/bin/sleep 1000" >/dev/null
+podman run -d --pod pod --name web box:1 /bin/httpd -f -p 80 -h /www >/dev/null
+eventually "pod: a page from outside" wget -q -O - "http://$host:18081/page"
+same "pod: one container asks the other" \
+    "$(podman run --rm --pod pod box:1 /bin/wget -q -O - http://127.0.0.1/page)" "a page"
+same "pod: a download" \
+    "$(podman run --rm --pod pod box:1 /bin/sh -c "wget -q -O - http://$name:8000/large | sha256sum")" \
+    "$sum"
+podman pod stop -t 0 pod >/dev/null
+podman pod start pod >/dev/null
+eventually "pod: a page after a new start" wget -q -O - "http://$host:18081/page"
+podman pod rm -f -t 0 pod >/dev/null
 echo "all of podman"

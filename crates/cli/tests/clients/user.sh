@@ -19,19 +19,23 @@ echo "boat:x:$uid:$uid::/mnt/user:/bin/sh" >>/mnt/etc/passwd
 echo "boat:x:$uid:" >>/mnt/etc/group
 echo "boat:1000000:65536" >/mnt/etc/subuid
 echo "boat:1000000:65536" >/mnt/etc/subgid
+[ -e /mnt/etc/hosts ] || echo "127.0.0.1 localhost" >/mnt/etc/hosts
 rm -f /mnt/etc/resolv.conf
-echo "nameserver 192.0.2.1" >/mnt/etc/resolv.conf
+echo "nameserver 203.0.113.1" >/mnt/etc/resolv.conf
 mount --bind /mnt/etc /etc
+mkdir -p /run/user
 mount -t tmpfs -o mode=755 tmpfs /run/user
 mkdir "/run/user/$uid" /mnt/user /mnt/bin
 # The node may be root's only.
+mkdir -p /dev/net
 mount -t tmpfs -o mode=755 tmpfs /dev/net
 mknod -m 666 /dev/net/tun c 10 200
 cp "$neap" /mnt/bin/neap
 mkdir /mnt/files
 [ -z "${FILES:-}" ] || mount --bind "$FILES" /mnt/files
 ln -s neap /mnt/bin/slirp4netns
-cp "$script" "$(dirname "$script")/expect.sh" /mnt/user
+ln -s neap /mnt/bin/pasta
+cp "$script" "$(dirname "$script")/expect.sh" "$(dirname "$script")/box.sh" /mnt/user
 chown -R "$uid:$uid" /mnt/user "/run/user/$uid"
 chmod 700 "/run/user/$uid"
 cd /mnt/user

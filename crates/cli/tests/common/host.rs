@@ -15,9 +15,10 @@ impl Host {
     /// `ipv6` is off where kernels must send nothing by themselves.
     pub(crate) fn new(ipv6: bool) -> Self {
         let own = std::fs::read_link("/proc/self/ns/net").expect("a namespace");
-        // The shell speaks when it is there.
+        // The shell speaks when it is there, and ends with this process, however that one ends.
         let mut child = Command::new("unshare")
-            .args(["-n", "sh", "-c", "echo; exec sleep 1000"])
+            .args(["-n", "sh", "-c", "echo; exec cat"])
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .expect("unshare runs");

@@ -3,6 +3,7 @@
 //! The programs in the sandbox are functions of this test binary, which runs itself there.
 
 mod bounds;
+mod ends;
 #[path = "../common/host.rs"]
 mod host;
 mod names;
@@ -97,6 +98,8 @@ fn inside() {
         "stalled writer" => bounds::guest(to(&target), true),
         "stalled reader" => bounds::guest(to(&target), false),
         "path mtu" => path::learn_mtu(to(&target)),
+        "hold" => ends::hold(to(&target)),
+        "accept" => ends::accept(to(&target)),
         other => panic!("there is no program {other}"),
     }
 }

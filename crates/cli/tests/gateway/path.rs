@@ -138,7 +138,7 @@ fn traceroute_shows_the_gateway_and_the_routers_behind_it() {
     in_namespace(|| {
         let _path = Path::new();
         allow_pings(true);
-        for options in ["", "-I"] {
+        for options in ["", "-I", "-T"] {
             assert_eq!(hops(options, SERVER), HOPS, "{options}");
             assert_eq!(hops(options, SERVER_V6), HOPS_V6, "{options}");
         }

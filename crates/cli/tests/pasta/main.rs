@@ -42,7 +42,8 @@ struct Namespace(Child);
 impl Namespace {
     fn new() -> Self {
         let mut command = Command::new("unshare");
-        command.args(["-n", "sh", "-c", "echo there; exec sleep 1000"]);
+        // It ends with this process, however that one ends.
+        command.args(["-n", "sh", "-c", "echo there; exec cat"]).stdin(Stdio::piped());
         let mut child = command.stdout(Stdio::piped()).spawn().expect("unshare runs");
         let mut line = String::new();
         let mut out = BufReader::new(child.stdout.take().expect("a pipe"));

@@ -16,7 +16,7 @@ use crate::destination::Destination;
 use crate::outbound::Outbound;
 use crate::resolver::Resolver;
 use crate::token::Slot;
-use crate::upstream::{Far, Upstream, connect};
+use crate::upstream::{Client, Far, Upstream, connect};
 use neap::{Datagram, Poller, UdpForwarder};
 use queries::Queries;
 use servers::Servers;
@@ -82,7 +82,7 @@ impl Dns {
     pub(crate) fn connect(
         &mut self,
         upstream: &dyn Upstream,
-        client: SocketAddr,
+        client: Client,
     ) -> io::Result<Box<dyn Far>> {
         let server = match self.resolver {
             Resolver::Names => return Ok(Box::new(NameStream::new(self.names.clone()))),
@@ -91,7 +91,7 @@ impl Dns {
             Resolver::Host => self.servers.list().first().copied(),
         };
         let server = server.ok_or(io::ErrorKind::HostUnreachable)?;
-        connect(&server.into(), &self.outbound.towards(server.ip()))
+        connect(&server.into(), &self.outbound.towards(server.ip()), None)
     }
 
     /// Takes a question of a guest, which is answered at once or later.

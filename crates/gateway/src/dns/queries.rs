@@ -172,7 +172,7 @@ impl Queries {
         if !self.is_new(question, asked) {
             return;
         }
-        let Ok(far) = upstream.connect(&server.into(), question.peer) else {
+        let Ok(far) = upstream.connect(&server.into(), question.peer.into()) else {
             return self.answer(question, message::failure(&question.data), guests);
         };
         let (outgoing, answer, is_open) = (Bytes::new(), BytesMut::new(), false);

@@ -140,7 +140,7 @@ impl Gateway {
                 continue;
             }
             let far = if is_crossing {
-                Direct.connect(&guest.into(), client)
+                Direct.connect(&guest.into(), client.into())
             } else {
                 GuestStream::connect(
                     &self.stack,

@@ -16,7 +16,7 @@ mod stream;
 
 use crate::destination::Destination;
 use crate::outbound::Outbound;
-use crate::upstream::{Far, FarDatagrams, Upstream};
+use crate::upstream::{Client, Far, FarDatagrams, Upstream};
 use association::Association;
 use std::fmt;
 use std::io;
@@ -105,7 +105,7 @@ impl Proxy {
 }
 
 impl Upstream for Proxy {
-    fn connect(&self, to: &Destination, _: SocketAddr) -> io::Result<Box<dyn Far>> {
+    fn connect(&self, to: &Destination, _: Client) -> io::Result<Box<dyn Far>> {
         let dialogue = match self.protocol {
             Protocol::Socks5 => {
                 Dialogue::Socks(socks5::Client::connect(to, self.credentials.clone()))

@@ -246,7 +246,7 @@ mod tests {
 
     fn open(proxy: &Proxy) -> io::Result<Box<dyn Far>> {
         let to = "192.0.2.1:80".parse::<SocketAddr>().expect("an address").into();
-        let client = "10.0.2.100:1000".parse().expect("an address");
+        let client = "10.0.2.100:1000".parse::<SocketAddr>().expect("an address").into();
         let mut far = proxy.connect(&to, client)?;
         assert!(far.opens_until().is_some());
         let (poller, mut events) = (Poller::new()?, Vec::new());

@@ -7,6 +7,7 @@ use crate::clock;
 use crate::engine::Engine;
 use crate::error::socket_error;
 use crate::workers::Stack;
+use bytes::Bytes;
 use core::net::SocketAddr;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::forwarder::{ForwarderHandle, PendingHandle, Refusal};
@@ -185,6 +186,13 @@ impl PendingConnection {
             is_broadcast: false,
             dont_fragment: false,
         }
+    }
+
+    /// Returns the SYN as an IP packet, for an ICMP error to quote
+    /// ([`IcmpMessage::of_error`](crate::IcmpMessage::of_error)). Identification and IP options are
+    /// not those that it came with. The bytes are copied.
+    pub fn to_packet(&self) -> Bytes {
+        self.handle.to_packet()
     }
 
     /// Returns why there is nothing to decide any more: `ConnectionReset` by the peer, `TimedOut`,

@@ -54,6 +54,42 @@ impl Refusal {
     }
 }
 
+/// A SYN of this flow as an IP packet, for an ICMP error to quote. The packet itself is not kept:
+/// identification and IP options are not those that it came with.
+pub(crate) fn syn_packet(tuple: &FourTuple, syn: &Segment, (hop_limit, tos): (u8, u8)) -> Bytes {
+    let (local, remote) = (tuple.local, tuple.remote);
+    let Some(pseudo) = Pseudo::of(remote, local, Protocol::TCP) else { return Bytes::new() };
+    let ports = Ports { source: tuple.remote_port, destination: tuple.local_port };
+    let mut packet = Headers::default();
+    let tcp_len = tcp::emit(&mut packet, ports, syn, pseudo, ChecksumBy::Stack) as u16;
+    let (dscp, ecn) = (tos >> 2, ecn_of(tos));
+    match (remote, local) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => ipv4::Header {
+            source,
+            destination,
+            protocol: Protocol::TCP,
+            ttl: hop_limit,
+            dscp,
+            ecn,
+            identification: 0,
+            dont_fragment: true,
+        }
+        .emit(&mut packet, tcp_len),
+        (IpAddr::V6(source), IpAddr::V6(destination)) => ipv6::Header {
+            source,
+            destination,
+            protocol: Protocol::TCP,
+            hop_limit,
+            dscp,
+            ecn,
+            flow_label: 0,
+        }
+        .emit(&mut packet, tcp_len),
+        _ => {}
+    }
+    Bytes::copy_from_slice(packet.as_slice())
+}
+
 /// What an ICMP error means for the socket whose packet it quotes.
 #[derive(Clone, Copy, Debug)]
 struct Meaning {
@@ -625,62 +661,6 @@ impl Net {
             self.counters.drops.count(DropReason::RateLimited);
         }
         may
-    }
-
-    /// Tells the sender of `syn`, a segment of this flow, that it is rejected. The rate is limited
-    /// as that of other errors. The packet is not kept, so the quote is made anew: identification
-    /// and IP options are not those of the original.
-    pub(crate) fn send_rejection(
-        &self,
-        visit: Visit,
-        tuple: &FourTuple,
-        syn: &Segment,
-        (hop_limit, tos): (u8, u8),
-        why: Refusal,
-    ) {
-        if !self.may_send_error(visit, tuple.remote) {
-            return;
-        }
-        let (local, remote) = (tuple.local, tuple.remote);
-        let Some(pseudo) = Pseudo::of(remote, local, Protocol::TCP) else { return };
-        let ports = Ports { source: tuple.remote_port, destination: tuple.local_port };
-        let mut quote = Headers::default();
-        let tcp_len = tcp::emit(&mut quote, ports, syn, pseudo, ChecksumBy::Stack) as u16;
-        let (dscp, ecn) = (tos >> 2, ecn_of(tos));
-        match (local, remote) {
-            (IpAddr::V4(local), IpAddr::V4(remote)) => {
-                ipv4::Header {
-                    source: remote,
-                    destination: local,
-                    protocol: Protocol::TCP,
-                    ttl: hop_limit,
-                    dscp,
-                    ecn,
-                    identification: 0,
-                    dont_fragment: true,
-                }
-                .emit(&mut quote, tcp_len);
-                let quote = own(quote.as_slice());
-                let message = icmp::Message::Unreachable(why.v4());
-                self.counters.ip.add(IpCounter::IcmpOutDestUnreachs, 1);
-                self.send_icmp_v4(visit, local, remote, message, quote);
-            }
-            (IpAddr::V6(local), IpAddr::V6(remote)) => {
-                ipv6::Header {
-                    source: remote,
-                    destination: local,
-                    protocol: Protocol::TCP,
-                    hop_limit,
-                    dscp,
-                    ecn,
-                    flow_label: 0,
-                }
-                .emit(&mut quote, tcp_len);
-                let quote = own(quote.as_slice());
-                self.send_icmp_v6(visit, local, remote, M::Unreachable(why.v6()), quote);
-            }
-            _ => {}
-        }
     }
 
     fn send_icmp_v4(

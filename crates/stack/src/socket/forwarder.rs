@@ -8,9 +8,12 @@ use crate::host::error::SocketError;
 use crate::host::forwarder::{Forwarder, Pending, TcpForwarderOptions};
 use crate::host::readiness::{Ready, ReadyState};
 use crate::net::Visit;
+use crate::net::icmp::syn_packet;
 use crate::net::interface::InterfaceId;
+use bytes::Bytes;
 use core::net::SocketAddr;
 use neap_tcp::options::SocketOptions;
+use neap_tcp::segment::Segment;
 use neap_tcp::time::Instant;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
@@ -192,10 +195,21 @@ impl PendingHandle {
     pub fn reject(self, now: Instant, why: Refusal) {
         let Ok(decided) = self.pending.decide() else { return };
         self.pending.forget(self.host.flow_key);
-        let Pending { tuple, arrival, shard, .. } = &*self.pending;
-        let way = (arrival.hop_limit, arrival.tos);
+        let Pending { tuple, shard, .. } = &*self.pending;
+        let packet = self.packet_of(&decided.syn.segment());
         let visit = Visit::new(now, *shard);
-        self.host.net.send_rejection(visit, tuple, &decided.syn.segment(), way, why);
+        self.host.net.refuse(visit, tuple.remote, tuple.local, &packet, why);
+    }
+
+    /// Returns the SYN as an IP packet, for an ICMP error to quote. Identification and IP options
+    /// are not those that it came with. The bytes are copied.
+    pub fn to_packet(&self) -> Bytes {
+        self.packet_of(&self.pending.syn().0.segment())
+    }
+
+    fn packet_of(&self, syn: &Segment) -> Bytes {
+        let Pending { tuple, arrival, .. } = &*self.pending;
+        syn_packet(tuple, syn, (arrival.hop_limit, arrival.tos))
     }
 
     /// Drops the SYN without an answer, and counts it. The next one of the peer is a new pending

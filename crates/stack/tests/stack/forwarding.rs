@@ -9,6 +9,7 @@ use neap_stack::drop_reason::DropReason;
 use neap_stack::frame::Headers;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::forwarder::{ForwarderHandle, PendingHandle, Refusal};
+use neap_stack::socket::icmp::{IcmpErrorKind, IcmpMessage, IcmpOptions};
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::stack::{ConnectOptions, ListenOptions, TcpForwarderOptions};
@@ -177,6 +178,22 @@ fn each_rejection_is_what_the_peer_is_told() {
             assert_eq!(client.take_error(world.now), Some(error), "{rejection:?} of {to}");
             assert_eq!(world.b.usage().pending, 0);
         }
+    }
+}
+
+#[test]
+fn the_error_of_another_host_quotes_the_syn() {
+    for (to, router) in FOREIGN.into_iter().zip(["198.51.100.1", "2001:db8:1::1"]) {
+        let (mut world, forwarder) = forwarded();
+        let socket = world.b.open_icmp(IcmpOptions::default()).unwrap();
+        let (client, pending) = pending(&mut world, &forwarder, to);
+        let (router, packet) = (router.parse().unwrap(), pending.to_packet());
+        let error = IcmpMessage::of_error(router, &packet, IcmpErrorKind::TimeExceeded);
+        socket.send(world.now, &error.unwrap()).unwrap();
+        pending.ignore();
+        world.run(Nanos::from_millis(10));
+        let told = client.take_error(world.now);
+        assert_eq!(told, Some(ConnectionError::HostUnreachable), "{to}");
     }
 }
 

@@ -1,0 +1,158 @@
+//! Links and processes that go away while something is under way.
+
+use super::host::Host;
+use super::namespace::{in_namespace, run};
+use super::{PROGRAM, SERVER, TARGET, gateway, in_network, in_sandbox, serve};
+use std::env;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
+
+/// Bytes that pass before the link goes down.
+const PART: usize = 1 << 20;
+
+#[test]
+fn a_transfer_outlives_a_link_of_the_host_that_goes_down_and_comes_back() {
+    in_namespace(|| {
+        let far = Host::new(false);
+        super::up();
+        run("ip link add outside type veth peer name far");
+        run(&format!("ip link set far netns {}", far.pid()));
+        run("ip address add 192.0.2.2/24 dev outside");
+        run("ip link set outside up");
+        let listener = far.inside(|| {
+            run(&format!("ip address add {SERVER}/24 dev far"));
+            run("ip link set far up");
+            TcpListener::bind((SERVER, 0)).expect("a port")
+        });
+        let server = listener.local_addr().expect("an address");
+        let ((reached, is_reached), (went_down, is_down)) = (channel(), channel());
+        let echo = thread::spawn(move || {
+            let (stream, _) = listener.accept().expect("a connection");
+            let mut part = vec![0; PART];
+            (&stream).read_exact(&mut part).expect("bytes");
+            reached.send(()).expect("the test waits");
+            is_down.recv().expect("the test goes on");
+            (&stream).write_all(&part).expect("sent");
+            io::copy(&mut &stream, &mut &stream).expect("echoed");
+        });
+        let guest = thread::spawn(move || in_sandbox("echo", &server.to_string(), &[]));
+        is_reached.recv().expect("bytes pass");
+        run("ip link set outside down");
+        went_down.send(()).expect("the server waits");
+        // The server has tried twice.
+        while !far.inside(|| run("ss -Htin")).contains("backoff:") {
+            thread::yield_now();
+        }
+        run("ip link set outside up");
+        echo.join().expect("the server got everything");
+        guest.join().expect("the guest got everything");
+    });
+}
+
+/// What a sandbox prints, and the network namespace that it says it is in.
+fn namespace_of(child: &mut Child) -> (impl Iterator<Item = String> + use<>, String) {
+    let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    let mut lines = lines.map(|line| line.expect("text"));
+    let namespace = lines.find(|line| line.starts_with("net:["));
+    (lines, namespace.expect("the sandbox says where it is"))
+}
+
+/// Waits until no process is in a network namespace.
+fn wait_until_empty(namespace: &str) {
+    let is_there = |entry: io::Result<fs::DirEntry>| {
+        let path = entry.expect("a process").path().join("ns/net");
+        fs::read_link(path).is_ok_and(|link| link.as_os_str() == namespace)
+    };
+    while fs::read_dir("/proc").expect("processes").any(is_there) {
+        thread::yield_now();
+    }
+}
+
+/// In the sandbox: holds a connection for ever.
+pub(super) fn hold(server: SocketAddr) {
+    let mut stream = TcpStream::connect(server).expect("the server accepts");
+    stream.write_all(&[1]).expect("sent");
+    let _ = stream.read(&mut [0]);
+    panic!("the server says nothing");
+}
+
+#[test]
+fn a_gateway_that_is_killed_leaves_no_process_and_no_connection() {
+    in_namespace(|| {
+        in_network(|| {
+            let (told, is_there) = channel();
+            let (server, thread) = serve(SERVER, move |mut stream| {
+                stream.read_exact(&mut [0])?;
+                told.send(()).expect("the test waits");
+                // The end of the connection, or a reset.
+                let _ = stream.read(&mut [0]);
+                Ok(())
+            });
+            // One process that the gateway has started, and one that it has not.
+            let script = "readlink /proc/self/ns/net; sleep 1000 & exec \"$0\" \"$@\"";
+            let own = env::current_exe().expect("the test knows its binary");
+            let mut command = gateway(&["--", "sh", "-c", script]);
+            command.arg(own).args(["--exact", "inside", "--nocapture"]);
+            command.env(PROGRAM, "hold").env(TARGET, server.to_string());
+            let mut child = command.stdout(Stdio::piped()).spawn().expect("neap runs");
+            let (_stdout, namespace) = namespace_of(&mut child);
+            is_there.recv().expect("the connection is there");
+            child.kill().expect("it runs");
+            child.wait().expect("it ends");
+            thread.join().expect("the server learns of it");
+            wait_until_empty(&namespace);
+        });
+    });
+}
+
+#[test]
+fn what_the_command_has_started_ends_with_it() {
+    in_namespace(|| {
+        in_network(|| {
+            for (end, status) in [("exit 3", 3), ("kill -KILL $$", 137)] {
+                let script = format!("readlink /proc/self/ns/net; sleep 1000 >&2 & {end}");
+                let mut command = gateway(&["--", "sh", "-c", &script]);
+                let mut child = command.stdout(Stdio::piped()).spawn().expect("neap runs");
+                let (_stdout, namespace) = namespace_of(&mut child);
+                assert_eq!(child.wait().expect("it ends").code(), Some(status));
+                wait_until_empty(&namespace);
+            }
+        });
+    });
+}
+
+/// Outside: takes a connection, and leaves unread what comes.
+pub(super) fn accept(at: SocketAddr) {
+    let listener = TcpListener::bind(at).expect("a port");
+    println!("port {}", listener.local_addr().expect("an address").port());
+    let (stream, _) = listener.accept().expect("a connection");
+    stream.peek(&mut [0]).expect("a byte");
+    println!("unread");
+    thread::park();
+}
+
+#[test]
+fn a_server_that_is_killed_resets_the_connection_of_the_guest() {
+    in_namespace(|| {
+        in_network(|| {
+            let mut command = Command::new(env::current_exe().expect("the test knows its binary"));
+            command.args(["--exact", "inside", "--nocapture"]);
+            command.env(PROGRAM, "accept").env(TARGET, format!("{SERVER}:0"));
+            let mut child = command.stdout(Stdio::piped()).spawn().expect("it runs");
+            let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+            let mut lines = lines.map(|line| line.expect("text"));
+            let port = lines.find_map(|line| Some(line.strip_prefix("port ")?.to_owned()));
+            let server = format!("{SERVER}:{}", port.expect("it listens"));
+            let guest = thread::spawn(move || in_sandbox("reset", &server, &[]));
+            let is_unread = lines.any(|line| line == "unread");
+            child.kill().expect("it runs");
+            child.wait().expect("it ends");
+            guest.join().expect("the guest is told");
+            assert!(is_unread, "the server has ended before");
+        });
+    });
+}
