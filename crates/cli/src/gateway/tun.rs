@@ -1,15 +1,16 @@
 //! `neap gateway tun`: what is routed into a TUN reaches the network through sockets of this
 //! machine.
 
-use super::Failure;
+use super::confine::{self, Needs};
 use super::options::Options;
 use super::watching::Watching;
 use super::way_out::WayOut;
+use super::{Failure, give_up};
 use clap::Args as ClapArgs;
 use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
 use neap::net::Address;
 use neap::{InterfaceConfig, Stack};
-use neap_gateway::Gateway;
+use neap_gateway::{Gateway, Resolver};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::process::ExitCode;
@@ -64,14 +65,21 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     for &address in &args.address {
         interface = interface.address(address);
     }
-    let stack = Stack::builder().interface(interface).build().map_err(|error| failed(&error))?;
-    let stack = Arc::new(stack);
+    let listening = args.watching.listen()?;
+    let stack = Stack::builder().interface(interface);
+    give_up(&Needs {
+        capabilities: confine::capabilities_of(&config.outbound),
+        resolvers: config.resolver == Resolver::Host,
+        sockets_in: listening.folders(),
+        ..Needs::default()
+    })?;
+    let stack = Arc::new(stack.build().map_err(|error| failed(&error))?);
     let mut gateway =
         Gateway::new(stack.clone(), upstream, config).map_err(|error| failed(&error))?;
     if args.way_out.is_direct() {
         super::tell_of_echo(&gateway);
     }
-    let _watched = args.watching.serve(&stack, &gateway)?;
+    let _watched = listening.serve(&stack, &gateway)?;
     let (handle, drain) = (gateway.handle(), Duration::from_secs(args.drain.into()));
     thread::spawn(move || {
         let mut signals = signals.forever();
