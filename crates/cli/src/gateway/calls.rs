@@ -131,6 +131,9 @@ const OLD_CALLS: &[i64] = &[];
 /// Kinds of sockets are in these bits, beside flags (`SOCK_TYPE_MASK`).
 const SOCKET_KIND: u64 = 0xf;
 
+/// What the kernel has told the process at its start.
+const PR_GET_AUXV: i32 = 0x4155_5856;
+
 /// A condition on an argument of 32 bits.
 fn argument(
     index: u8,
@@ -168,7 +171,9 @@ fn rules(signals: Option<Pid>) -> seccompiler::Result<BTreeMap<i64, Vec<SeccompR
     // Threads, and no processes. The flags of `clone3` are out of reach of a filter.
     let thread = libc::CLONE_THREAD;
     allow(libc::SYS_clone, vec![argument(0, MaskedEq(thread as u64), thread)])?;
-    allow(libc::SYS_prctl, vec![argument(0, Eq, libc::PR_SET_NAME)])?;
+    for call in [libc::PR_SET_NAME, PR_GET_AUXV] {
+        allow(libc::SYS_prctl, vec![argument(0, Eq, call)])?;
+    }
     // Nothing is typed into the terminal of the user.
     let typing = [libc::TIOCSTI as i64, libc::TIOCLINUX as i64];
     allow(libc::SYS_ioctl, typing.map(|call| argument(1, Ne, call)).into())?;

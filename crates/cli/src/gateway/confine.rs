@@ -68,6 +68,8 @@ pub(crate) fn confine(needs: &Needs, tell: impl Fn(&str)) -> Result<(), String> 
 /// # Errors
 /// One line that says what could not be given up.
 pub(crate) fn give_up_rights(needs: &Needs) -> Result<(), String> {
+    // It finds the kernel's clock by a file of this process, which is out of reach afterwards.
+    let _ = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let failed = |error| format!("rights cannot be given up: {error}");
     set_no_new_privs(true).map_err(failed)?;
     clear_ambient_capability_set().map_err(failed)?;
