@@ -8,11 +8,12 @@ use super::way_out::WayOut;
 use super::{Failure, give_up};
 use clap::Args as ClapArgs;
 use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
-use neap::net::Address;
+use neap::net::{Address, Prefix};
 use neap::{InterfaceConfig, Stack};
 use neap_gateway::{Gateway, Resolver};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
@@ -65,6 +66,9 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     for &address in &args.address {
         interface = interface.address(address);
     }
+    // Behind it may be routers, and guests of any address.
+    let all: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+    interface = all.map(Prefix::of_all).into_iter().fold(interface, InterfaceConfig::on_link);
     let listening = args.watching.listen()?;
     let stack = Stack::builder().interface(interface);
     give_up(&Needs {
