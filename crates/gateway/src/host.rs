@@ -57,12 +57,9 @@ impl HostStream {
         prepared: impl FnOnce(&Socket) -> io::Result<()>,
     ) -> io::Result<Self> {
         let domain = Domain::for_address(to);
-        // Non-blocking and close-on-exec from the beginning.
-        let kind = Type::STREAM.nonblocking().cloexec();
-        let socket = Socket::new_raw(domain, kind, Some(Protocol::TCP))?;
+        let socket = outbound.socket(domain, Type::STREAM, Protocol::TCP)?;
         socket.set_tcp_nodelay(true)?;
         socket.set_tcp_notsent_lowat(LowWater::FIRST)?;
-        outbound.apply(&socket)?;
         prepared(&socket)?;
         let from = outbound.from(to);
         if !from.ip().is_unspecified() {

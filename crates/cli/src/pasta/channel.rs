@@ -7,6 +7,7 @@ use rustix::net::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,6 +23,8 @@ pub(super) struct Channel {
     socket: OwnedFd,
     /// What came behind the message that was taken last.
     rest: Vec<u8>,
+    /// The descriptors that came with it, each with the place where its message begins.
+    descriptors: VecDeque<(usize, OwnedFd)>,
 }
 
 /// Two ends. An end whose process ends is seen by the other.
@@ -32,7 +35,7 @@ pub(super) fn pair() -> io::Result<(Channel, OwnedFd)> {
 
 impl Channel {
     pub(super) fn new(socket: OwnedFd) -> Self {
-        Self { socket, rest: Vec::new() }
+        Self { socket, rest: Vec::new(), descriptors: VecDeque::new() }
     }
 
     /// Sends a message.
@@ -65,7 +68,6 @@ impl Channel {
     /// # Errors
     /// `UnexpectedEof` if the other end is gone; `InvalidData` for what is no such message.
     pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<(T, Option<OwnedFd>)> {
-        let mut descriptor = None;
         let mut looked_at = 0;
         let end = loop {
             if let Some(end) = self.rest[looked_at..].iter().position(|byte| *byte == b'\n') {
@@ -81,17 +83,29 @@ impl Channel {
             let parts = &mut [IoSliceMut::new(&mut self.rest[looked_at..])];
             let count = recvmsg(&self.socket, parts, &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes;
             self.rest.truncate(looked_at + count);
-            descriptor = descriptor.or(control.drain().find_map(|message| match message {
+            let descriptor = control.drain().find_map(|message| match message {
                 RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
                 _ => None,
-            }));
+            });
+            if let Some(descriptor) = descriptor {
+                // The kernel ends what is received with what a descriptor came with (`unix(7)`).
+                let body = self.rest.strip_suffix(b"\n").unwrap_or(&self.rest);
+                let before = body.iter().rposition(|byte| *byte == b'\n');
+                let begin = before.map_or(0, |newline| newline + 1);
+                self.descriptors.push_back((begin, descriptor));
+            }
             if count == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         };
         let message = serde_json::from_slice(&self.rest[..end])?;
         self.rest.drain(..=end);
-        Ok((message, descriptor))
+        let is_its_own = self.descriptors.front().is_some_and(|(begin, _)| *begin <= end);
+        let descriptor = if is_its_own { self.descriptors.pop_front() } else { None };
+        for (begin, _) in &mut self.descriptors {
+            *begin -= end + 1;
+        }
+        Ok((message, descriptor.map(|(_, descriptor)| descriptor)))
     }
 }
 
@@ -130,6 +144,20 @@ mod tests {
         assert!(text == "a pipe" && bytes.is_empty());
         let end = other.receive::<String>().expect_err("the other end is gone");
         assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn a_descriptor_stays_with_its_message_when_several_wait() {
+        let (mut own, other) = pair().expect("a pair");
+        let mut other = Channel::new(other);
+        for takes_one in [false, true, false, true] {
+            let (reader, _writer) = std::io::pipe().expect("a pipe");
+            own.send(&takes_one, takes_one.then_some(reader.as_fd())).expect("sent");
+        }
+        for takes_one in [false, true, false, true] {
+            let (told, descriptor) = other.receive::<bool>().expect("a message");
+            assert_eq!((told, descriptor.is_some()), (takes_one, takes_one));
+        }
     }
 
     #[test]

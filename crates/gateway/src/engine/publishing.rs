@@ -3,6 +3,7 @@
 use super::{CHANGES, Gateway, NEW_AT_ONCE, Near};
 use crate::bounds;
 use crate::counters::Counters;
+use crate::descriptors;
 use crate::guest::GuestStream;
 use crate::holdings::FlowView;
 use crate::host::HostStream;
@@ -31,13 +32,8 @@ impl Gateway {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         self.published.check_room()?;
-        if publication.transport == Transport::Udp {
-            let socket = HostDatagrams::bind(publication.port)?;
-            let (port, slot) = self.datagrams.publish(&self.poller, socket, publication)?;
-            let publication = Publication { port, ..publication };
-            return Ok(self.published.note(publication, Place::Mapping(slot)));
-        }
-        self.take_listener(Listener::open(publication)?)
+        let (socket, publication) = publication.bind()?;
+        self.publish_socket(socket, publication)
     }
 
     /// As [`publish`](Self::publish), with a socket that is bound already, to the port that the
@@ -134,7 +130,8 @@ impl Gateway {
                     return false;
                 }
             };
-            if self.flows.len() >= self.config.most_flows {
+            let has_room = self.flows.len() < self.config.most_flows;
+            if !has_room || descriptors::admit(&near).is_err() {
                 self.counters.count(Refused::Full.counter());
                 near.reset();
                 continue;
