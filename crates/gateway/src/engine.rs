@@ -10,12 +10,15 @@ use crate::counters::{Counters, Figures};
 use crate::crossings::Crossings;
 use crate::datagrams::{Datagrams, Ways};
 use crate::deadlines::Deadlines;
+use crate::destination::Destination;
 use crate::dhcp_service::DhcpService;
 use crate::dhcp6_service::Dhcp6Service;
 use crate::dns::{Dns, Target};
 use crate::echo::Echoes;
+use crate::exhausted::Exhausted;
 use crate::guest::GuestStream;
 use crate::guest_rate;
+use crate::guests::{Account, Guests};
 use crate::handle::{GatewayHandle, Request, Requests};
 use crate::holdings::{FlowView, Holdings};
 use crate::inspect::Inspector;
@@ -33,6 +36,7 @@ use neap::{
 use slab::Slab;
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -79,6 +83,8 @@ pub struct Gateway {
     generation: Generation,
     counters: Arc<Counters>,
     journal: Journal,
+    exhausted: Exhausted,
+    guests: Guests,
     requests: Requests,
     /// When the run ends, though flows are left.
     ends: Option<Instant>,
@@ -114,6 +120,7 @@ struct Flow {
     host: Side,
     /// Its place in the schedule, once it is open under a rate.
     scheduled: Option<Scheduled>,
+    account: Account,
 }
 
 enum Near {
@@ -159,7 +166,9 @@ impl Gateway {
         let datagrams = UdpForwarder::new(&stack, UdpForwarderOptions::default())?;
         let icmp = IcmpSocket::open(&stack, IcmpOptions::default())?;
         icmp.set_nonblocking(true)?;
-        let mut datagrams = Datagrams::new(datagrams, icmp.clone(), counters.clone())?;
+        let guests = Guests::default();
+        let mut datagrams =
+            Datagrams::new(datagrams, icmp.clone(), counters.clone(), guests.clone())?;
         if let Some(rate) = config.rate_in {
             guest_rate::limit(&stack, rate).map_err(io::Error::other)?;
         }
@@ -168,7 +177,11 @@ impl Gateway {
             datagrams.limit(sending.rate());
         }
         poller.add(datagrams.forwarder(), Token::Guests.to_bits(), Events::IN | Events::ET)?;
-        let echoes = Echoes::new(icmp, upstream.leaves_by_host(), counters.clone());
+        let mut echoes =
+            Echoes::new(icmp, upstream.leaves_by_host(), counters.clone(), guests.clone());
+        if let Some(sending) = &sending {
+            echoes.limit(sending.rate());
+        }
         poller.add(echoes.socket(), Token::Pings.to_bits(), Events::IN | Events::ET)?;
         let dhcp = config.dhcp.clone();
         let dhcp =
@@ -203,6 +216,8 @@ impl Gateway {
             generation: Generation::default(),
             counters,
             journal: Journal::default(),
+            exhausted: Exhausted::default(),
+            guests,
             ends: None,
         })
     }
@@ -225,7 +240,7 @@ impl Gateway {
 
     /// What looks at the gateway from other threads while it runs.
     pub fn inspector(&self) -> Inspector {
-        Inspector::new(self.handle(), self.counters.clone())
+        Inspector::new(self.handle(), self.counters.clone(), self.guests.clone())
     }
 
     /// What the gateway holds.
@@ -294,6 +309,7 @@ impl Gateway {
             match service.who {
                 Sender::Flow(key) => self.serve_flow(key, service),
                 Sender::Mapping(key) => self.datagrams.serve(key, service, sending),
+                Sender::Echo(key) => self.echoes.serve(key, service, sending),
             }
         }
     }
@@ -314,6 +330,7 @@ impl Gateway {
         let has_more = matches!(progress, Progress::HasMore);
         sending.on_sent(service, scheduled.segments.on_wire(sent), has_more);
         self.counters.add(|counters| &counters.bytes_out, sent as u64);
+        flow.account.add(sent as u64, 0);
         if !has_more {
             self.on_progress(key, &progress);
         }
@@ -336,7 +353,7 @@ impl Gateway {
     fn expire(&mut self, now: Instant) {
         self.datagrams.expire(now, &self.config, self.sending.as_mut());
         self.crossings.expire(now);
-        self.echoes.expire(now);
+        self.echoes.expire(now, self.sending.as_mut());
         self.dns.expire(now, &self.poller, self.datagrams.forwarder());
         while let Some(slot) = self.openings.take(now) {
             if is_opening(&self.flows, slot) {
@@ -367,14 +384,17 @@ impl Gateway {
             Token::Query(slot) => {
                 self.dns.on_server(slot, &self.poller, self.datagrams.forwarder());
             }
-            Token::Flow(Slot { key, generation }) => {
-                // The flow may be over, and its place that of another one.
-                let flow = self.flows.get_mut(key);
-                if let Some(flow) = flow.filter(|flow| flow.generation == generation) {
-                    flow.has_error |= event.events.contains(Events::ERR);
-                    self.visit(key);
-                }
-            }
+            Token::Flow(slot) => self.on_side(slot, News::of(Side::Client, event.events)),
+            Token::Far(slot) => self.on_side(slot, News::of(Side::Server, event.events)),
+        }
+    }
+
+    fn on_side(&mut self, slot: Slot, news: News) {
+        // The flow may be over, and its place that of another one.
+        let flow = self.flows.get_mut(slot.key);
+        if let Some(flow) = flow.filter(|flow| flow.generation == slot.generation) {
+            flow.has_error |= news.has_error;
+            self.visit(slot.key, Some(news));
         }
     }
 
@@ -413,7 +433,7 @@ impl Gateway {
             Turn::Flow(key) => {
                 if let Some(flow) = self.flows.get_mut(key) {
                     flow.is_waiting = false;
-                    self.visit(key);
+                    self.visit(key, None);
                 }
                 return;
             }
@@ -428,7 +448,7 @@ impl Gateway {
             Turn::Mapping(slot) => {
                 self.datagrams.on_host(slot, &self.config, self.sending.as_mut())
             }
-            Turn::Pings => self.echoes.on_guests(&self.poller, &self.config),
+            Turn::Pings => self.echoes.on_guests(&self.poller, &self.config, self.sending.as_mut()),
             Turn::Echo(slot) => self.echoes.on_host(slot),
             Turn::Crossing(slot) => self.cross_datagrams(slot),
         };
@@ -463,7 +483,7 @@ impl Gateway {
             return self.refuse(pending, Refused::Full);
         }
         let (far, to) = match target {
-            Target::To(to) => (self.upstream.connect(&to, client), to.address),
+            Target::To(to) => (self.connect(&to, client), to.address),
             Target::Resolver => (self.dns.connect(&*self.upstream, client), wanted),
             Target::Denied => (Err(io::ErrorKind::PermissionDenied.into()), wanted),
         };
@@ -483,6 +503,21 @@ impl Gateway {
         self.begin(Near::Waits(Some(pending)), far, Side::Server, view);
     }
 
+    /// Begins the other half, unless the host has had no port left for it just now.
+    fn connect(&mut self, to: &Destination, client: SocketAddr) -> io::Result<Box<dyn Far>> {
+        // All connections of another upstream go to one address.
+        let there = self.upstream.leaves_by_host().then_some(to.address);
+        let there = there.unwrap_or_else(|| SocketAddr::from(([0; 4], 0)));
+        if self.exhausted.has(there, Instant::now) {
+            return Err(io::ErrorKind::AddrNotAvailable.into());
+        }
+        let far = self.upstream.connect(to, client);
+        if far.as_ref().is_err_and(|error| Refused::of(error) == Refused::NoPort) {
+            self.exhausted.note(there, Instant::now());
+        }
+        far
+    }
+
     /// A connection could not be opened.
     fn refuse(&self, pending: PendingConnection, why: Refused) {
         self.counters.count(why.counter());
@@ -499,6 +534,7 @@ impl Gateway {
     fn begin(&mut self, near: Near, far: Box<dyn Far>, host: Side, view: FlowView) {
         let (generation, relay) = (self.generation.advance(), Relay::default());
         let (is_waiting, is_open, has_error, scheduled) = (false, false, false, None);
+        let account = self.guests.flow(view.guest.ip());
         let flow = Flow {
             generation,
             is_waiting,
@@ -510,22 +546,23 @@ impl Gateway {
             relay,
             host,
             scheduled,
+            account,
         };
         let key = self.flows.insert(flow);
-        let entered = self.flows[key].far.enter(&self.poller, token(key, generation), CHANGES);
-        if let Err(error) = entered {
+        let slot = Slot { key, generation };
+        let token = Token::Far(slot).to_bits();
+        if let Err(error) = self.flows[key].far.enter(&self.poller, token, CHANGES) {
             return self.fail(key, &error);
         }
-        let slot = Slot { key, generation };
         if let Some(due) = self.flows[key].far.opens_until() {
             self.openings.set(due, slot);
         }
         // It may be open already, without an event that says so.
-        self.visit(key);
+        self.visit(key, None);
     }
 
-    /// Does what can be done for a flow.
-    fn visit(&mut self, key: usize) {
+    /// Does what can be done for a flow after `news` of one side; `None` stands for any.
+    fn visit(&mut self, key: usize, mut news: Option<News>) {
         let Some(flow) = self.flows.get_mut(key) else { return };
         if !flow.is_open {
             if flow.near.is_over() {
@@ -536,6 +573,10 @@ impl Gateway {
                 Ok(false) => return,
                 Err(error) => return self.fail(key, &error),
             }
+            // There may have been news of a side that was open before.
+            if matches!(flow.near, Near::Open(_)) {
+                news = None;
+            }
             if let Err(error) = self.on_open(key) {
                 return self.fail(key, &error);
             }
@@ -545,20 +586,34 @@ impl Gateway {
         let (near, far) = (&mut **near, &mut *flow.far);
         let guest = flow.host.other();
         let before = [flow.host, guest].map(|side| flow.relay.bytes_to(side));
-        let mut progress = match (&mut self.sending, flow.scheduled) {
-            // The other direction has its turn in the schedule.
-            (Some(sending), Some(scheduled)) => {
-                sending.wake(scheduled.id);
-                flow.relay.pump_to(guest, near, far, VISIT)
+        let mut progress = Progress::Waits;
+        for to in [flow.host, guest] {
+            if news.is_some_and(|news| !news.moves(to, &flow.relay)) {
+                continue;
             }
-            _ => flow.relay.pump(near, far),
-        };
+            if let (Some(sending), Some(scheduled)) = (&mut self.sending, flow.scheduled)
+                && to == flow.host
+            {
+                // It has its turn in the schedule.
+                sending.wake(scheduled.id);
+                continue;
+            }
+            match flow.relay.pump_to(to, near, far, VISIT) {
+                Progress::Waits => {}
+                moved => progress = moved,
+            }
+            if progress.is_over() {
+                break;
+            }
+        }
         if flow.has_error && matches!(progress, Progress::Waits) {
             progress = flow.relay.check(near, far);
         }
         let [out, back] = [flow.host, guest].map(|side| flow.relay.bytes_to(side));
-        self.counters.add(|counters| &counters.bytes_out, out - before[0]);
-        self.counters.add(|counters| &counters.bytes_in, back - before[1]);
+        let (out, back) = (out - before[0], back - before[1]);
+        flow.account.add(out, back);
+        self.counters.add(|counters| &counters.bytes_out, out);
+        self.counters.add(|counters| &counters.bytes_in, back);
         self.on_progress(key, &progress);
     }
 
@@ -640,6 +695,33 @@ impl Gateway {
             sending.remove(scheduled.id);
         }
         self.counters.count(reason);
+    }
+}
+
+/// What has changed at one side of a flow.
+#[derive(Clone, Copy, Debug)]
+struct News {
+    side: Side,
+    is_readable: bool,
+    is_writable: bool,
+    has_error: bool,
+}
+
+impl News {
+    fn of(side: Side, events: Events) -> Self {
+        let is_over = events.intersects(Events::ERR.union(Events::HUP));
+        Self {
+            side,
+            is_readable: is_over || events.intersects(Events::IN.union(Events::RDHUP)),
+            is_writable: is_over || events.contains(Events::OUT),
+            has_error: events.contains(Events::ERR),
+        }
+    }
+
+    /// Whether bytes to one side may move: the other one has some, or this one has room for those
+    /// that wait. Who has no news is not asked, which would cost a system call.
+    fn moves(self, to: Side, relay: &Relay) -> bool {
+        if self.side == to { self.is_writable && relay.waits_for(to) } else { self.is_readable }
     }
 }
 

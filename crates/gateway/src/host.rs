@@ -5,6 +5,7 @@ use crate::outbound::Outbound;
 use crate::pieces::Piece;
 use crate::relay::{End, MOST_HELD, Segments};
 use bytes::{Buf, Bytes};
+use neap::device::look_through_all_local_ports;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::IpBindAddressNoPort;
 use rustix::net::{RecvFlags, SendFlags};
@@ -45,6 +46,8 @@ impl HostStream {
         socket.set_tcp_nodelay(true)?;
         socket.set_tcp_notsent_lowat(LowWater::FIRST)?;
         outbound.apply(&socket)?;
+        // A kernel that does not know it finds the same ports, and looks for them for longer.
+        let _ = look_through_all_local_ports(&socket);
         let from = outbound.from(to);
         if !from.ip().is_unspecified() {
             // The port is chosen by connect(2), which may use one for several destinations.
@@ -70,8 +73,14 @@ impl HostStream {
     }
 
     /// Whether the handshake is over.
-    pub fn is_connected(&self) -> bool {
-        self.socket.peer_addr().is_ok()
+    ///
+    /// # Errors
+    /// Why it failed.
+    pub fn is_connected(&mut self) -> io::Result<bool> {
+        if self.socket.peer_addr().is_ok() {
+            return Ok(true);
+        }
+        self.take_error().map(|()| false)
     }
 }
 

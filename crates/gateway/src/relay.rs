@@ -146,6 +146,13 @@ pub enum Progress {
     },
 }
 
+impl Progress {
+    /// Whether the relay is over.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self, Self::Finished | Self::Lost { .. })
+    }
+}
+
 /// Why a direction stopped.
 enum Stop {
     Waits,
@@ -262,11 +269,20 @@ impl Relay {
         Progress::Lost { side, error }
     }
 
-    pub(crate) fn bytes_to(&self, side: Side) -> u64 {
-        match side {
-            Side::Client => self.to_client.bytes,
-            Side::Server => self.to_server.bytes,
+    fn direction(&self, to: Side) -> &Direction {
+        match to {
+            Side::Client => &self.to_client,
+            Side::Server => &self.to_server,
         }
+    }
+
+    /// Whether bytes that were taken wait for this side to have room.
+    pub(crate) fn waits_for(&self, to: Side) -> bool {
+        !self.direction(to).held.is_empty()
+    }
+
+    pub(crate) fn bytes_to(&self, side: Side) -> u64 {
+        self.direction(side).bytes
     }
 
     /// Bytes that one side has given and the other has not taken.

@@ -176,8 +176,7 @@ struct Opening {
 impl Far for Opening {
     fn is_open(&mut self) -> io::Result<bool> {
         if !self.is_open {
-            self.stream.take_error()?;
-            self.is_open = self.stream.is_connected();
+            self.is_open = self.stream.is_connected()?;
         }
         Ok(self.is_open)
     }

@@ -31,7 +31,7 @@ const PORT: u16 = 40_000;
 struct Scripted {
     /// How long connections may take to open.
     patience: Option<Duration>,
-    errors: Mutex<Vec<Errno>>,
+    errors: Arc<Mutex<Vec<Errno>>>,
     /// Tells of connections that were begun, and of those that have ended.
     news: Sender<&'static str>,
 }
@@ -92,6 +92,8 @@ struct World {
     cable: UnixDatagram,
     news: Receiver<&'static str>,
     handle: GatewayHandle,
+    /// What connections are to fail with, the next one last.
+    errors: Arc<Mutex<Vec<Errno>>>,
     engine: JoinHandle<Figures>,
 }
 
@@ -108,8 +110,8 @@ impl World {
         let interface = interface.address("10.0.2.2/24".parse().expect("an address"));
         let stack = Stack::builder().interface(interface).build().expect("a stack");
         let (news, told) = channel();
-        let errors = Mutex::new(errors.iter().rev().copied().collect());
-        let upstream = Box::new(Scripted { patience, errors, news });
+        let errors = Arc::new(Mutex::new(errors.iter().rev().copied().collect()));
+        let upstream = Box::new(Scripted { patience, errors: errors.clone(), news });
         let config = GatewayConfig::default();
         let mut gateway = Gateway::new(Arc::new(stack), upstream, config).expect("a gateway");
         let handle = gateway.handle();
@@ -117,7 +119,7 @@ impl World {
             gateway.run().expect("it runs");
             gateway.figures()
         });
-        Self { cable, news: told, handle, engine }
+        Self { cable, news: told, handle, errors, engine }
     }
 
     /// The guest sends a segment without data.
@@ -188,7 +190,21 @@ fn a_guest_is_told_why_the_far_connection_failed() {
         assert_eq!(world.answer(), answer, "{errno}");
     }
     let figures = world.end();
-    assert_eq!((figures.full, figures.unreached), (2, 5));
+    assert_eq!((figures.full, figures.no_port, figures.unreached), (1, 1, 5));
+}
+
+#[test]
+fn a_host_without_ports_is_not_asked_for_each_connection() {
+    // As many ICMP errors as one guest gets at once.
+    let world = World::new(&[Errno::ADDRNOTAVAIL; 5]);
+    for port in PORT..PORT + 5 {
+        world.send(port, true);
+        assert_eq!(world.answer(), Some((3, 0)));
+    }
+    let left = world.errors.lock().expect("no panic").len();
+    assert!(left > 0, "the host was asked each time");
+    let figures = world.end();
+    assert_eq!((figures.no_port, figures.full), (5, 0));
 }
 
 #[test]
