@@ -1,6 +1,7 @@
 //! `neap gateway`: a sandbox, or whatever is behind a TUN, reaches the network through sockets of
 //! this machine.
 
+pub(crate) mod calls;
 pub(crate) mod confine;
 mod etc;
 mod inside;
@@ -41,6 +42,11 @@ pub(crate) fn main(command: Command) -> ExitCode {
         Command::Inside(args) => inside::main(&args),
         Command::Join(args) => namespace::main(&args),
     }
+}
+
+/// Gives up what is not needed; the log has what the kernel does not take.
+fn give_up(needs: &confine::Needs) -> Result<(), Failure> {
+    confine::confine(needs, |what| tracing::warn!("{what}")).map_err(Failure::System)
 }
 
 /// Says that pings are not answered, if the host does not let the gateway pass them on.

@@ -118,6 +118,11 @@ impl HostDatagrams {
         Ok(Self { socket, is_plain: false, is_v6, manner: None })
     }
 
+    /// Its descriptor.
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.socket.into()
+    }
+
     /// The address and port of the host.
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()

@@ -1,6 +1,7 @@
 //! Ports of the host that are those of a guest.
 
 use crate::host::HostStream;
+use crate::host_datagrams::HostDatagrams;
 use crate::token::{MOST_PUBLISHED, Slot};
 use slab::Slab;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -35,6 +36,34 @@ pub struct Publication {
     /// What the guest sees in place of a loopback address, which it would not answer, and of an
     /// address of the other family.
     pub stand_in: IpAddr,
+}
+
+impl Publication {
+    /// Binds the port of the host, which [`Gateway::publish_socket`](crate::Gateway::publish_socket)
+    /// takes later, when the process may not bind it any more. The returned publication has the port
+    /// that the host has chosen.
+    ///
+    /// # Errors
+    /// What the host says: the port is taken, or the process may not have it.
+    pub fn bind(self) -> io::Result<(OwnedFd, Self)> {
+        if self.transport == Transport::Udp {
+            let socket = HostDatagrams::bind(self.port)?;
+            let port = socket.local_addr()?;
+            return Ok((socket.into_fd(), Self { port, ..self }));
+        }
+        let port = self.port;
+        let kind = Type::STREAM.nonblocking().cloexec();
+        let socket = Socket::new_raw(Domain::for_address(port), kind, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        if port.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        socket.bind(&port.into())?;
+        // Only a socket that listens keeps others from the port.
+        socket.listen(BACKLOG)?;
+        let bound = socket.local_addr()?.as_socket().unwrap_or(port);
+        Ok((socket.into(), Self { port: bound, ..self }))
+    }
 }
 
 /// Number of a published port. A gateway gives each number once, from 1 on.
@@ -158,21 +187,6 @@ impl Listener {
     /// Whether its connections go to an address of the host instead of a guest.
     pub(crate) fn is_crossing(&self) -> bool {
         self.is_crossing
-    }
-
-    pub(crate) fn open(publication: Publication) -> io::Result<Self> {
-        let port = publication.port;
-        let kind = Type::STREAM.nonblocking().cloexec();
-        let socket = Socket::new_raw(Domain::for_address(port), kind, Some(Protocol::TCP))?;
-        socket.set_reuse_address(true)?;
-        if port.is_ipv6() {
-            socket.set_only_v6(true)?;
-        }
-        socket.bind(&port.into())?;
-        socket.listen(BACKLOG)?;
-        let bound = socket.local_addr()?.as_socket().unwrap_or(port);
-        let publication = Publication { port: bound, ..publication };
-        Ok(Self { socket, publication, is_crossing: false })
     }
 
     /// A connection, and the address that the guest is to see.

@@ -67,8 +67,11 @@ enum DeviceSpec {
 
 impl Stack {
     /// Returns a builder, which collects what the stack is made of.
+    ///
+    /// It reads how much memory the machine has (`/proc/meminfo`, and the limit of the cgroup), for
+    /// `net.ipv4.tcp_mem` and `net.ipv4.udp_mem`. A program that gives up its files does so later.
     pub fn builder() -> Builder {
-        Builder::default()
+        Builder { config: Some(machine::config()), ..Builder::default() }
     }
 }
 

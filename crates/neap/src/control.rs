@@ -56,6 +56,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
@@ -174,27 +175,71 @@ impl ControlError {
 /// A control socket. It is removed when this is dropped.
 #[derive(Debug)]
 pub struct Control {
-    path: PathBuf,
     /// Ends before the file is removed.
-    server: Option<Server>,
+    _server: Server,
+    file: SocketFile,
 }
 
 impl Control {
     /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.file.0
     }
 }
 
-impl Drop for Control {
+/// The file of a socket.
+#[derive(Debug)]
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
     fn drop(&mut self) {
-        self.server = None;
         // A sandbox may deny it by now. Then the next start of a stack removes the file.
-        let _ = std::fs::remove_file(&self.path);
-        if let Some(folder) = self.path.parent() {
+        let _ = std::fs::remove_file(&self.0);
+        if let Some(folder) = self.0.parent() {
             folder::sweep(folder);
         }
     }
+}
+
+/// A control socket that is not served yet: whoever asks waits. It is removed when this is dropped.
+#[derive(Debug)]
+pub struct ControlListener {
+    name: String,
+    listener: UnixListener,
+    file: SocketFile,
+}
+
+impl ControlListener {
+    /// Returns the path of the socket.
+    pub fn path(&self) -> &Path {
+        &self.file.0
+    }
+
+    /// Serves the figures of a stack, and those that its application adds, as [`serve`] does.
+    ///
+    /// # Errors
+    /// The system refuses a descriptor or a thread.
+    pub fn serve(
+        self,
+        stack: &Stack,
+        application: Option<Arc<dyn Application>>,
+    ) -> Result<Control, ControlError> {
+        let Self { name, listener, file } = self;
+        let service = answer::ControlService::new(stack.engine(), name, application);
+        let server = Server::start("neap-control", Listener::Unix(listener), service);
+        let server = server.map_err(ControlError::system(&file.0))?;
+        Ok(Control { _server: server, file })
+    }
+}
+
+/// Makes the control socket of a stack with this name, for a program that gives up the right to make
+/// files before it has the stack.
+///
+/// # Errors
+/// The name cannot be that of a file, there is no folder for the socket, or the system refuses it.
+pub fn listen(name: &str) -> Result<ControlListener, ControlError> {
+    let (listener, path) = folder::listen(name)?;
+    Ok(ControlListener { name: name.to_owned(), listener, file: SocketFile(path) })
 }
 
 /// Serves the figures of a stack to processes of the same user, until the returned value is
@@ -205,16 +250,7 @@ impl Drop for Control {
 /// descriptor or a thread.
 pub fn serve(stack: &Stack, options: ControlOptions) -> Result<Control, ControlError> {
     let ControlOptions { name, application } = options;
-    let (listener, path) = folder::listen(&name)?;
-    let service = answer::ControlService::new(stack.engine(), name, application);
-    match Server::start("neap-control", Listener::Unix(listener), service) {
-        Ok(server) => Ok(Control { path, server: Some(server) }),
-        Err(source) => {
-            // It is of no use to anybody.
-            let _ = std::fs::remove_file(&path);
-            Err(ControlError::System { path, source })
-        }
-    }
+    listen(&name)?.serve(stack, application)
 }
 
 /// Returns the control sockets of this user whose processes are there, in the order of their

@@ -110,6 +110,15 @@ impl InterfaceConfig {
         self
     }
 
+    /// Says that a whole network is on the link, besides those of the own addresses: its hosts are
+    /// reached without a router. On a TUN, which has no neighbours to be asked for, it may be
+    /// `0.0.0.0/0`.
+    #[must_use]
+    pub fn on_link(mut self, network: Prefix) -> Self {
+        self.routes.push((network, None));
+        self
+    }
+
     /// Sets the MTU, the size of the largest IP packet in bytes. It is at most that of the device.
     #[must_use]
     pub fn mtu(mut self, mtu: u16) -> Self {

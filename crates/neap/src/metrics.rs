@@ -83,22 +83,25 @@ impl fmt::Display for MetricsAddress {
 /// Served metrics. They end when this is dropped.
 #[derive(Debug)]
 pub struct Metrics {
-    address: MetricsAddress,
     /// Ends before the file is removed.
-    server: Option<Server>,
+    _server: Server,
+    place: Place,
 }
 
 impl Metrics {
     /// Returns where they are served, with the port that the kernel has chosen.
     pub fn address(&self) -> &MetricsAddress {
-        &self.address
+        &self.place.0
     }
 }
 
-impl Drop for Metrics {
+/// Where metrics are served, or will be.
+#[derive(Debug)]
+struct Place(MetricsAddress);
+
+impl Drop for Place {
     fn drop(&mut self) {
-        self.server = None;
-        if let MetricsAddress::Unix(path) = &self.address {
+        if let MetricsAddress::Unix(path) = &self.0 {
             // A sandbox may deny it by now. Then the next start replaces the file.
             let _ = std::fs::remove_file(path);
         }
@@ -115,6 +118,43 @@ pub fn serve(
     address: &MetricsAddress,
     application: Option<Arc<dyn Application>>,
 ) -> io::Result<Metrics> {
+    listen(address)?.serve(stack, application)
+}
+
+/// A socket for metrics that is not served yet: whoever asks waits.
+#[derive(Debug)]
+pub struct MetricsListener {
+    listener: Listener,
+    place: Place,
+}
+
+impl MetricsListener {
+    /// Returns where they will be served, with the port that the kernel has chosen.
+    pub fn address(&self) -> &MetricsAddress {
+        &self.place.0
+    }
+
+    /// Serves the figures of a stack, and those that its application adds, as [`serve`] does.
+    ///
+    /// # Errors
+    /// The system refuses a descriptor or a thread.
+    pub fn serve(
+        self,
+        stack: &Stack,
+        application: Option<Arc<dyn Application>>,
+    ) -> io::Result<Metrics> {
+        let Self { listener, place } = self;
+        let service = MetricsService { engine: Arc::downgrade(stack.engine()), application };
+        Ok(Metrics { _server: Server::start("neap-metrics", listener, service)?, place })
+    }
+}
+
+/// Makes the socket for metrics, for a program that gives up the right to do so before it has the
+/// stack.
+///
+/// # Errors
+/// The address is taken, or the system refuses the socket.
+pub fn listen(address: &MetricsAddress) -> io::Result<MetricsListener> {
     let (listener, address) = match address {
         MetricsAddress::Unix(path) => {
             let listener = listen_at(path)?;
@@ -126,9 +166,7 @@ pub fn serve(
             (Listener::Tcp(listener), MetricsAddress::Tcp(address))
         }
     };
-    let service = MetricsService { engine: Arc::downgrade(stack.engine()), application };
-    let server = Some(Server::start("neap-metrics", listener, service)?);
-    Ok(Metrics { address, server })
+    Ok(MetricsListener { listener, place: Place(address) })
 }
 
 /// A listener in the place of one whose process was killed.

@@ -1,114 +1,183 @@
-//! What a gateway gives up once it is set up: rights, files, and system calls.
+//! What a gateway gives up once it is set up: rights, files, and [system calls](super::calls).
 //!
 //! Each is given up by the thread that calls and by those that it starts later, so it is called
-//! while there is one thread.
+//! while there is one thread. Programs that were started before keep what they have.
 
+use super::calls;
 use landlock::{
-    ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr,
-    path_beneath_rules,
+    ABI, Access, AccessFs, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetError, RulesetStatus, Scope,
 };
-use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use neap_gateway::Outbound;
+use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, set_capabilities,
-    set_no_new_privs,
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
-use std::collections::BTreeMap;
+use socket2::{Domain, Socket, Type};
+use std::path::{Path, PathBuf};
 
-/// Where the names of resolvers are. `/etc/resolv.conf` is often a link into `/run`.
-const READABLE: [&str; 2] = ["/etc", "/run"];
+/// The file with the resolvers of the host.
+const RESOLVERS: &str = "/etc/resolv.conf";
+/// Folders of programs that write it, where it is a link.
+const WRITERS: [&str; 3] = ["/run/systemd/resolve", "/run/NetworkManager", "/run/resolvconf"];
 
 /// Newest rules of Landlock that are asked for; older kernels apply those that they know.
-const LANDLOCK: ABI = ABI::V5;
+const LANDLOCK: ABI = ABI::V6;
 
-/// Gives up all capabilities but `CAP_NET_BIND_SERVICE`, new privileges by `execve(2)`, being
-/// looked into by others of the same user, and all files but [`READABLE`].
+/// What a gateway needs once it is set up. The default is nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct Needs {
+    /// Capabilities that it keeps, if it has them.
+    pub(crate) capabilities: CapabilitySet,
+    /// Whether it reads the resolvers of the host.
+    pub(crate) resolvers: bool,
+    /// Folders from which it removes its sockets.
+    pub(crate) sockets_in: Vec<PathBuf>,
+    /// The process that it passes signals on to.
+    pub(crate) signals: Option<Pid>,
+}
+
+impl Default for Needs {
+    fn default() -> Self {
+        let capabilities = CapabilitySet::empty();
+        Self { capabilities, resolvers: false, sockets_in: Vec::new(), signals: None }
+    }
+}
+
+/// Gives up all that is not needed. What the kernel cannot take away is told, once.
 ///
 /// # Errors
-/// One line that says what could not be given up. A kernel without Landlock keeps the files.
-pub(crate) fn give_up_rights() -> Result<(), String> {
-    let failed = |error| format!("rights cannot be given up: {error}");
-    set_no_new_privs(true).map_err(failed)?;
-    clear_ambient_capability_set().map_err(failed)?;
-    let kept = capabilities(None).map_err(failed)?.permitted & CapabilitySet::NET_BIND_SERVICE;
-    let sets =
-        CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
-    set_capabilities(None, sets).map_err(failed)?;
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed)?;
-    let restricted = Ruleset::default()
-        .handle_access(AccessFs::from_all(LANDLOCK))
-        .and_then(Ruleset::create)
-        .and_then(|rules| {
-            rules.add_rules(path_beneath_rules(READABLE, AccessFs::from_read(LANDLOCK)))
-        })
-        .and_then(RulesetCreated::restrict_self);
-    restricted.map_err(|error| format!("files cannot be given up: {error}"))?;
+/// One line: capabilities and new privileges cannot be given up.
+pub(crate) fn confine(needs: &Needs, tell: impl Fn(&str)) -> Result<(), String> {
+    give_up_rights(needs)?;
+    match give_up_files(needs) {
+        Ok(true) => {}
+        Ok(false) => tell("files stay in reach of the gateway, as this kernel has no Landlock"),
+        Err(why) => tell(&format!("files stay in reach of the gateway: {why}")),
+    }
+    if let Err(why) = calls::give_up_calls(needs.signals) {
+        tell(&format!("all system calls stay in reach of the gateway: {why}"));
+    }
     Ok(())
 }
 
-/// Calls that start programs, look into or stop others, change namespaces, mounts, keys, modules or
-/// the machine, or have been ways into the kernel. They fail with `EPERM`.
-const GIVEN_UP: &[i64] = &[
-    libc::SYS_acct,
-    libc::SYS_add_key,
-    libc::SYS_bpf,
-    libc::SYS_chroot,
-    libc::SYS_clock_adjtime,
-    libc::SYS_clock_settime,
-    libc::SYS_delete_module,
-    libc::SYS_execve,
-    libc::SYS_execveat,
-    libc::SYS_fanotify_init,
-    libc::SYS_finit_module,
-    libc::SYS_init_module,
-    libc::SYS_io_uring_enter,
-    libc::SYS_io_uring_register,
-    libc::SYS_io_uring_setup,
-    libc::SYS_kcmp,
-    libc::SYS_kexec_load,
-    libc::SYS_keyctl,
-    libc::SYS_lookup_dcookie,
-    libc::SYS_mount,
-    libc::SYS_mount_setattr,
-    libc::SYS_move_mount,
-    libc::SYS_move_pages,
-    libc::SYS_name_to_handle_at,
-    libc::SYS_open_by_handle_at,
-    libc::SYS_open_tree,
-    libc::SYS_perf_event_open,
-    libc::SYS_personality,
-    libc::SYS_pidfd_getfd,
-    libc::SYS_pivot_root,
-    libc::SYS_process_vm_readv,
-    libc::SYS_process_vm_writev,
-    libc::SYS_ptrace,
-    libc::SYS_quotactl,
-    libc::SYS_reboot,
-    libc::SYS_request_key,
-    libc::SYS_setdomainname,
-    libc::SYS_sethostname,
-    libc::SYS_setns,
-    libc::SYS_settimeofday,
-    libc::SYS_swapoff,
-    libc::SYS_swapon,
-    libc::SYS_umount2,
-    libc::SYS_unshare,
-    libc::SYS_userfaultfd,
-    libc::SYS_vhangup,
-];
-
-/// Gives up the system calls that no gateway needs.
+/// Gives up capabilities, new privileges by `execve(2)`, and being looked into by others of the
+/// same user.
 ///
 /// # Errors
-/// One line: the processor is one that the filter is not written for, or the kernel has no filters.
-pub(crate) fn give_up_calls() -> Result<(), String> {
-    let failed =
-        |error: &dyn std::fmt::Display| format!("system calls cannot be given up: {error}");
-    let machine = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| failed(&error))?;
-    let calls: BTreeMap<_, _> = GIVEN_UP.iter().map(|&call| (call, Vec::new())).collect();
-    let refused = SeccompAction::Errno(libc::EPERM as u32);
-    let filter = SeccompFilter::new(calls, SeccompAction::Allow, refused, machine)
-        .map_err(|error| failed(&error))?;
-    let program: BpfProgram = filter.try_into().map_err(|error| failed(&error))?;
-    apply_filter(&program).map_err(|error| failed(&error))
+/// One line that says what could not be given up.
+pub(crate) fn give_up_rights(needs: &Needs) -> Result<(), String> {
+    // It finds the kernel's clock by a file of this process, which is out of reach afterwards.
+    let _ = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let failed = |error| format!("rights cannot be given up: {error}");
+    set_no_new_privs(true).map_err(failed)?;
+    clear_ambient_capability_set().map_err(failed)?;
+    for capability in CapabilitySet::all().iter() {
+        // Without `CAP_SETPCAP` it stays, and is out of reach without new privileges.
+        let _ = remove_capability_from_bounding_set(capability);
+    }
+    let kept = capabilities(None).map_err(failed)?.permitted & needs.capabilities;
+    let sets =
+        CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, sets).map_err(failed)?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed)
+}
+
+/// Gives up all files but those that are needed, abstract Unix sockets of others, and signals to
+/// others if none are passed on. Whether the kernel does it.
+///
+/// # Errors
+/// What the kernel says of it.
+pub(crate) fn give_up_files(needs: &Needs) -> Result<bool, String> {
+    restrict(needs).map_err(|error| error.to_string())
+}
+
+fn restrict(needs: &Needs) -> Result<bool, RulesetError> {
+    let mut scope = BitFlags::from(Scope::AbstractUnixSocket);
+    if needs.signals.is_none() {
+        scope |= Scope::Signal;
+    }
+    let ruleset = Ruleset::default().handle_access(AccessFs::from_all(LANDLOCK))?.scope(scope)?;
+    let readable = if needs.resolvers { resolver_folders() } else { Vec::new() };
+    let readable = readable.iter().map(|folder| (folder, BitFlags::from(AccessFs::ReadFile)));
+    let removable = AccessFs::RemoveFile | AccessFs::ReadDir;
+    let removable = needs.sockets_in.iter().map(|folder| (folder, removable));
+    // A folder that is not there is not needed.
+    let opened = readable.chain(removable).filter_map(|(folder, access)| {
+        PathFd::new(folder)
+            .ok()
+            .map(|folder| Ok::<_, RulesetError>(PathBeneath::new(folder, access)))
+    });
+    let restricted = ruleset.create()?.add_rules(opened)?.restrict_self()?;
+    Ok(restricted.ruleset != RulesetStatus::NotEnforced)
+}
+
+/// Where the file with the resolvers may be: its folder, since it is replaced by another file of
+/// its name, and those that a link leads to.
+fn resolver_folders() -> Vec<PathBuf> {
+    let now = Path::new(RESOLVERS).canonicalize().ok();
+    let folders = now.as_deref().into_iter().chain([Path::new(RESOLVERS)]);
+    let folders = folders.filter_map(Path::parent).chain(WRITERS.iter().map(Path::new));
+    folders.map(Path::to_owned).collect()
+}
+
+/// The capability by which flows can leave in this way: for a mark, `CAP_NET_RAW` since Linux 5.17
+/// and `CAP_NET_ADMIN` before.
+pub(crate) fn capabilities_of(outbound: &Outbound) -> CapabilitySet {
+    if outbound.mark.is_none() {
+        return CapabilitySet::empty();
+    }
+    let suffices = || {
+        let had = capabilities(None).ok()?;
+        let with = |effective| CapabilitySets { effective, ..had };
+        set_capabilities(None, with(had.effective & CapabilitySet::NET_RAW)).ok()?;
+        let applied = Socket::new(Domain::IPV4, Type::DGRAM, None)
+            .and_then(|socket| Outbound { interface: None, ..outbound.clone() }.apply(&socket));
+        set_capabilities(None, had).ok()?;
+        applied.ok()
+    };
+    let raw = suffices().is_some();
+    if raw { CapabilitySet::NET_RAW } else { CapabilitySet::NET_ADMIN }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, File};
+    use std::io::ErrorKind;
+    use std::os::unix::net::UnixListener;
+
+    /// Files and calls belong to threads, so that a test gives up those of one.
+    fn in_thread(test: impl FnOnce() + Send) {
+        std::thread::scope(|scope| {
+            scope.spawn(test).join().expect("no panic");
+        });
+    }
+
+    #[test]
+    fn only_what_is_needed_stays_in_reach() {
+        let folder = std::env::temp_dir().join(format!("neap-confine-{}", std::process::id()));
+        let kept = folder.join("kept");
+        fs::create_dir_all(&kept).expect("a folder");
+        let [mine, other] = [kept.join("mine.sock"), folder.join("other.sock")];
+        for path in [&mine, &other] {
+            UnixListener::bind(path).expect("a socket");
+        }
+        in_thread(|| {
+            let needs =
+                Needs { resolvers: true, sockets_in: vec![kept.clone()], ..Needs::default() };
+            set_no_new_privs(true).expect("Linux has it");
+            if !give_up_files(&needs).expect("this kernel says no") {
+                return;
+            }
+            let denied = |error: std::io::Error| error.kind() == ErrorKind::PermissionDenied;
+            assert!(File::open("/proc/self/status").is_err_and(denied));
+            assert!(File::open("/etc/hostname").is_ok() && fs::read_dir("/etc").is_err_and(denied));
+            assert!(fs::write(kept.join("new"), "").is_err_and(denied));
+            assert!(fs::remove_file(&other).is_err_and(denied));
+            fs::remove_file(&mine).expect("it is ours");
+        });
+        fs::remove_dir_all(&folder).expect("it is there");
+    }
 }

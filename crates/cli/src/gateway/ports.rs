@@ -1,11 +1,12 @@
 //! Ports of this machine that are those of a sandbox: `-p [ADDR:]HOST:GUEST[/udp]`.
 
 use super::{Failure, sandbox};
-use neap_gateway::{Gateway, Publication, Transport};
+use neap_gateway::{Publication, Transport};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::os::fd::OwnedFd;
 use std::str::FromStr;
 
 /// Ports to be published.
@@ -54,8 +55,9 @@ impl Ports {
         (host.len() == guest.len()).then_some(Self { address, host, guest, transport })
     }
 
-    /// Publishes the ports of a gateway's sandbox.
-    pub(super) fn publish(&self, gateway: &mut Gateway) -> Result<(), Failure> {
+    /// Binds the ports, before the gateway gives up its rights.
+    pub(super) fn bind(&self) -> Result<Vec<(OwnedFd, Publication)>, Failure> {
+        let mut bound = Vec::new();
         let all = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
         let addresses = self.address.map_or(all.to_vec(), |address| vec![address]);
         for address in addresses {
@@ -67,15 +69,15 @@ impl Ports {
                 let port = SocketAddr::new(address, host_port);
                 let guest = SocketAddr::new(guest, guest_port);
                 let transport = self.transport;
-                match gateway.publish(Publication { transport, port, guest, stand_in }) {
-                    Ok(_) => {}
+                match (Publication { transport, port, guest, stand_in }).bind() {
+                    Ok(socket) => bound.push(socket),
                     // Without IPv6 here, IPv4 is all.
                     Err(error) if self.address.is_none() && lacks_family(&error) => {}
                     Err(error) => return Err(self.refused(port, &error)),
                 }
             }
         }
-        Ok(())
+        Ok(bound)
     }
 
     fn refused(&self, port: SocketAddr, error: &io::Error) -> Failure {

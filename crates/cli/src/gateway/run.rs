@@ -5,11 +5,11 @@ use super::passing::{self, Message};
 use super::ports::Ports;
 use super::watching::{Watched, Watching};
 use super::way_out::WayOut;
-use super::{Failure, sandbox};
+use super::{Failure, confine, give_up, sandbox};
 use clap::Args as ClapArgs;
 use neap::device::Tun;
 use neap::{InterfaceConfig, Stack};
-use neap_gateway::{Gateway, GatewayConfig, Translation, Upstream};
+use neap_gateway::{Gateway, GatewayConfig, Resolver, Translation, Upstream};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
@@ -68,7 +68,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         }
         _ => return Err(Failure::System("the sandbox did not hand over its device".to_owned())),
     };
-    let served = serve(device, args, upstream, config);
+    let served = serve(device, args, upstream, config, &child);
     let (mut gateway, watched) = match served {
         Ok(served) => served,
         Err(failure) => {
@@ -110,36 +110,52 @@ fn start(args: &Args, socket: OwnedFd) -> Result<Child, Failure> {
         .map_err(system("this program"))
 }
 
-/// A stack on the device of the sandbox, and the gateway on it.
+/// A stack on the device of the sandbox, and the gateway on it. The process has given up its rights
+/// then.
 fn serve(
     device: OwnedFd,
     args: &Args,
     upstream: Box<dyn Upstream>,
     config: GatewayConfig,
+    child: &Child,
 ) -> Result<(Gateway, Watched), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
+    let bound = args.publish.iter().map(Ports::bind).collect::<Result<Vec<_>, _>>()?;
+    let listening = args.watching.listen()?;
     let tap = Tun::from_fd(device, Some(args.mtu)).map_err(|error| failed(&error))?;
     let mut interface = InterfaceConfig::new(tap.into_device()).any_destination(true);
     for address in sandbox::gateway_addresses() {
         interface = interface.address(address);
     }
-    let stack = Stack::builder().interface(interface).build().map_err(|error| failed(&error))?;
-    let stack = Arc::new(stack);
+    let stack = Stack::builder().interface(interface);
+    give_up(&confine::Needs {
+        capabilities: confine::capabilities_of(&config.outbound),
+        resolvers: config.resolver == Resolver::Host,
+        sockets_in: listening.folders(),
+        signals: pid_of(child),
+    })?;
+    let stack = Arc::new(stack.build().map_err(|error| failed(&error))?);
     let mut gateway =
         Gateway::new(stack.clone(), upstream, config).map_err(|error| failed(&error))?;
-    args.publish.iter().try_for_each(|ports| ports.publish(&mut gateway))?;
-    let watched = args.watching.serve(&stack, &gateway)?;
+    for (socket, publication) in bound.into_iter().flatten() {
+        gateway.publish_socket(socket, publication).map_err(system("a published port"))?;
+    }
+    let watched = listening.serve(&stack, &gateway)?;
     Ok((gateway, watched))
 }
 
 /// Signals that the command gets.
 const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
+fn pid_of(child: &Child) -> Option<Pid> {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+}
+
 /// Passes signals on, by a thread of its own.
 ///
 /// Those that a terminal sends reach the command without help, as it is in the same process group.
 fn forward(mut signals: Signals, child: &Child) {
-    let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) else { return };
+    let Some(pid) = pid_of(child) else { return };
     let has_terminal = io::stdin().is_terminal();
     thread::spawn(move || {
         for signal in signals.forever() {

@@ -1,17 +1,19 @@
 //! `neap gateway tun`: what is routed into a TUN reaches the network through sockets of this
 //! machine.
 
-use super::Failure;
+use super::confine::{self, Needs};
 use super::options::Options;
 use super::watching::Watching;
 use super::way_out::WayOut;
+use super::{Failure, give_up};
 use clap::Args as ClapArgs;
 use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
-use neap::net::Address;
+use neap::net::{Address, Prefix};
 use neap::{InterfaceConfig, Stack};
-use neap_gateway::Gateway;
+use neap_gateway::{Gateway, Resolver};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
@@ -64,14 +66,24 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     for &address in &args.address {
         interface = interface.address(address);
     }
-    let stack = Stack::builder().interface(interface).build().map_err(|error| failed(&error))?;
-    let stack = Arc::new(stack);
+    // Behind it may be routers, and guests of any address.
+    let all: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+    interface = all.map(Prefix::of_all).into_iter().fold(interface, InterfaceConfig::on_link);
+    let listening = args.watching.listen()?;
+    let stack = Stack::builder().interface(interface);
+    give_up(&Needs {
+        capabilities: confine::capabilities_of(&config.outbound),
+        resolvers: config.resolver == Resolver::Host,
+        sockets_in: listening.folders(),
+        ..Needs::default()
+    })?;
+    let stack = Arc::new(stack.build().map_err(|error| failed(&error))?);
     let mut gateway =
         Gateway::new(stack.clone(), upstream, config).map_err(|error| failed(&error))?;
     if args.way_out.is_direct() {
         super::tell_of_echo(&gateway);
     }
-    let _watched = args.watching.serve(&stack, &gateway)?;
+    let _watched = listening.serve(&stack, &gateway)?;
     let (handle, drain) = (gateway.handle(), Duration::from_secs(args.drain.into()));
     thread::spawn(move || {
         let mut signals = signals.forever();

@@ -3,9 +3,10 @@
 use super::Failure;
 use clap::Args;
 use neap::Stack;
-use neap::control::{self, Control, ControlOptions};
-use neap::metrics::{self, Metrics, MetricsAddress};
+use neap::control::{self, Control, ControlListener};
+use neap::metrics::{self, Metrics, MetricsAddress, MetricsListener};
 use neap_gateway::Gateway;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tracing::level_filters::LevelFilter;
 
@@ -28,6 +29,13 @@ pub(super) struct Watching {
     quiet: bool,
 }
 
+/// The sockets for who looks, which are not served yet.
+#[derive(Debug)]
+pub(super) struct Listening {
+    control: Option<ControlListener>,
+    metrics: Option<MetricsListener>,
+}
+
 /// The control socket and the metrics of a gateway. They end with this.
 #[derive(Debug)]
 pub(super) struct Watched {
@@ -48,30 +56,44 @@ impl Watching {
         let _ = log.try_init();
     }
 
-    /// Serves the figures of a gateway and its stack.
+    /// Makes the sockets, before the gateway gives up its rights.
     ///
     /// A gateway without a control socket is one all the same, and the log says so.
-    pub(super) fn serve(&self, stack: &Stack, gateway: &Gateway) -> Result<Watched, Failure> {
+    pub(super) fn listen(&self) -> Result<Listening, Failure> {
+        let control = control::listen(NAME);
+        let control = control.inspect_err(|error| {
+            tracing::warn!(%error, "neap ss will not find this gateway");
+        });
+        let metrics = self.metrics.as_ref().map(|address| {
+            metrics::listen(address)
+                .map_err(|error| Failure::System(format!("--metrics {address}: {error}")))
+        });
+        Ok(Listening { control: control.ok(), metrics: metrics.transpose()? })
+    }
+}
+
+impl Listening {
+    /// The folders of its sockets, which are removed in the end.
+    pub(super) fn folders(&self) -> Vec<PathBuf> {
+        let control = self.control.as_ref().map(ControlListener::path);
+        let metrics = self.metrics.as_ref().and_then(|metrics| match metrics.address() {
+            MetricsAddress::Unix(path) => Some(path.as_path()),
+            _ => None,
+        });
+        let parents = control.into_iter().chain(metrics).filter_map(Path::parent);
+        // The parent of a name alone is the current folder.
+        let named = |folder: &Path| if folder == "" { Path::new(".") } else { folder }.to_owned();
+        parents.map(named).collect()
+    }
+
+    /// Serves the figures of a gateway and its stack.
+    pub(super) fn serve(self, stack: &Stack, gateway: &Gateway) -> Result<Watched, Failure> {
+        let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
         let inspector = Arc::new(gateway.inspector());
-        let mut options = ControlOptions::new(NAME);
-        options.application = Some(inspector.clone());
-        let control = match control::serve(stack, options) {
-            Ok(control) => Some(control),
-            Err(error) => {
-                tracing::warn!(%error, "neap ss will not find this gateway");
-                None
-            }
-        };
-        let metrics =
-            match &self.metrics {
-                Some(address) => {
-                    let served = metrics::serve(stack, address, Some(inspector));
-                    Some(served.map_err(|error| {
-                        Failure::System(format!("--metrics {address}: {error}"))
-                    })?)
-                }
-                None => None,
-            };
+        let control = self.control.map(|control| control.serve(stack, Some(inspector.clone())));
+        let control = control.transpose().map_err(|error| failed(&error))?;
+        let metrics = self.metrics.map(|metrics| metrics.serve(stack, Some(inspector)));
+        let metrics = metrics.transpose().map_err(|error| failed(&error))?;
         if let Some(metrics) = &metrics {
             tracing::info!(address = %metrics.address(), "metrics are served");
         }

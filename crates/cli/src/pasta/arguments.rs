@@ -277,6 +277,14 @@ pub(super) struct AllPorts {
     pub(super) udp_out: Ports,
 }
 
+impl AllPorts {
+    /// Whether any of them follow who listens on the other side.
+    pub(super) fn are_followed(&self) -> bool {
+        let all = [&self.tcp_in, &self.udp_in, &self.tcp_out, &self.udp_out];
+        all.contains(&&Ports::Auto)
+    }
+}
+
 impl Args {
     /// What is wrong with the options together, and how each could be right.
     pub(super) fn check(&self) -> Result<(), String> {

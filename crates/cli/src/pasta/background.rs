@@ -7,7 +7,7 @@ use super::inside::{OWN_PROGRAM, exit_code};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::setsid;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
@@ -36,7 +36,11 @@ pub(super) fn start() -> Result<ExitCode, Failure> {
 
 /// What the process in the background tells the one that waits for it.
 #[derive(Debug)]
-pub(super) struct Waiting(Channel);
+pub(super) struct Waiting {
+    channel: Channel,
+    /// What standard streams become, as files may be out of reach in the end.
+    null: OwnedFd,
+}
 
 impl Waiting {
     /// Leaves the session of the terminal. The standard input is the socket of the other process.
@@ -45,14 +49,13 @@ impl Waiting {
         let socket = io::stdin().as_fd().try_clone_to_owned()?;
         let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         rustix::stdio::dup2_stdin(&null)?;
-        Ok(Self(Channel::new(socket)))
+        Ok(Self { channel: Channel::new(socket), null })
     }
 
     /// The network is there. Nobody reads what is written from now on.
     pub(super) fn tell(mut self) -> io::Result<()> {
-        let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        rustix::stdio::dup2_stdout(&null)?;
-        rustix::stdio::dup2_stderr(&null)?;
-        self.0.send(&(), None)
+        rustix::stdio::dup2_stdout(&self.null)?;
+        rustix::stdio::dup2_stderr(&self.null)?;
+        self.channel.send(&(), None)
     }
 }

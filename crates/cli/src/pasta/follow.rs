@@ -5,7 +5,7 @@
 
 use super::agent::Agent;
 use super::arguments::{AllPorts, Args};
-use super::listening;
+use super::listening::Tables;
 use super::network::Network;
 use super::ports::{Place, PortSet, Ports};
 use super::publish::Binder;
@@ -26,6 +26,8 @@ pub(super) struct Follower {
     pub(super) ports: AllPorts,
     pub(super) agent: Agent,
     pub(super) gateway: GatewayHandle,
+    /// The ports of the host.
+    tables: Tables,
     /// Ports of the host that are those of the namespace, with their sockets; a port that could not
     /// be had is there without.
     tcp_in: BTreeMap<u16, Vec<PublishedId>>,
@@ -42,17 +44,16 @@ impl Follower {
         ports: AllPorts,
         agent: Agent,
         gateway: GatewayHandle,
+        tables: Tables,
     ) -> Self {
         let none = BTreeMap::new;
         let (tcp_in, udp_in, tcp_out, udp_out) = (none(), none(), none(), none());
-        Self { args, network, ports, agent, gateway, tcp_in, udp_in, tcp_out, udp_out }
+        Self { args, network, ports, agent, gateway, tables, tcp_in, udp_in, tcp_out, udp_out }
     }
 
     /// Whether there is anything to follow.
     pub(super) fn is_needed(&self) -> bool {
-        let ports = &self.ports;
-        let all = [&ports.tcp_in, &ports.udp_in, &ports.tcp_out, &ports.udp_out];
-        all.contains(&&Ports::Auto)
+        self.ports.are_followed()
     }
 
     /// Makes the listed ports of the namespace those of the host.
@@ -110,7 +111,7 @@ impl Follower {
             }
         }
         if self.ports.tcp_out == Ports::Auto || self.ports.udp_out == Ports::Auto {
-            let (tcp, mut udp) = (listening::tcp(), listening::udp());
+            let (tcp, mut udp) = (self.tables.tcp(), self.tables.udp());
             tcp.iter().for_each(|port| udp.insert(port));
             for (transport, wanted) in [(Transport::Tcp, tcp), (Transport::Udp, udp)] {
                 self.follow_host(transport, &wanted)?;

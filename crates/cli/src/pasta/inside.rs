@@ -2,8 +2,10 @@
 //! it, and then does there what the other half asks for, until that one ends.
 
 use super::channel::Channel;
-use super::{host, listening, netlink};
+use super::listening::Tables;
+use super::{host, netlink};
 use crate::gateway::Namespaces;
+use crate::gateway::confine::{Needs, confine};
 use clap::Args as ClapArgs;
 use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
@@ -17,6 +19,7 @@ use rustix::process::{
     DumpableBehavior, Pid, PidfdFlags, Signal, getegid, geteuid, pidfd_open, set_dumpable_behavior,
     set_parent_process_death_signal,
 };
+use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
 use std::ffi::OsString;
@@ -104,6 +107,7 @@ fn serve(args: &Args) -> io::Result<ExitCode> {
     // A namespace without its gateway is of no use.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let mut command = None;
+    let mut tables = None;
     loop {
         if let Some(code) = wait(&channel, &mut command)? {
             return Ok(code);
@@ -119,16 +123,26 @@ fn serve(args: &Args) -> io::Result<ExitCode> {
             Request::Run => {
                 let input = descriptor.ok_or(io::ErrorKind::InvalidInput)?;
                 command = Some(start(&args.command, input)?);
+                give_up().map_err(io::Error::other)?;
                 channel.send(&Answer::Done, None)?;
                 continue;
             }
             Request::Scan => {
-                let (tcp, udp) = (listening::tcp(), listening::udp());
+                let tables = tables.get_or_insert_with(Tables::open);
+                let (tcp, udp) = (tables.tcp(), tables.udp());
                 let [tcp, udp] = [tcp, udp].map(|ports| ports.iter().collect());
                 channel.send(&Answer::Ports { tcp, udp }, None)?;
                 continue;
             }
-            Request::Setup(setup) => build(&setup),
+            Request::Setup(setup) => {
+                let built = build(&setup);
+                tables = Some(Tables::open());
+                // A command is still to be started, with all that its user may.
+                let is_done = setup.join.is_some();
+                built.and_then(
+                    |device| if is_done { give_up().map(|()| device) } else { Ok(device) },
+                )
+            }
             Request::Bind { is_tcp, address } => {
                 bind(is_tcp, address).map_err(|error| error.to_string())
             }
@@ -138,6 +152,13 @@ fn serve(args: &Args) -> io::Result<ExitCode> {
             Err(why) => channel.send(&Answer::Failed(why), None)?,
         }
     }
+}
+
+/// Gives up all but what is needed to bind ports of the namespace.
+fn give_up() -> Result<(), String> {
+    let needs = Needs { capabilities: CapabilitySet::NET_BIND_SERVICE, ..Needs::default() };
+    // The other half says what this kernel does not take.
+    confine(&needs, |_| ())
 }
 
 /// Waits until there is a request, or the command has ended: then its exit status.

@@ -3,42 +3,72 @@
 //! Cost: reading the tables of all sockets of a namespace, which is O(sockets).
 
 use super::ports::PortSet;
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read, Seek};
 
 /// States of sockets that wait for others, in hexadecimal: `TCP_LISTEN`, and `TCP_CLOSE` of a UDP
 /// socket that is not connected.
 const LISTENING: &str = "0A";
 const UNCONNECTED: &str = "07";
 
-/// Ports of listening TCP sockets in the namespace of this process.
-pub(super) fn tcp() -> PortSet {
-    of(["/proc/self/net/tcp", "/proc/self/net/tcp6"], LISTENING)
+/// The tables of the namespace in which they were opened. They can be read when the process has
+/// given up its files.
+#[derive(Debug)]
+pub(super) struct Tables {
+    tcp: Vec<File>,
+    udp: Vec<File>,
+    /// The range of ports that the kernel chooses from (`ip_local_port_range`).
+    clients: Option<File>,
 }
 
-/// Ports of UDP sockets in the namespace of this process that take datagrams of everybody, without
-/// those that the kernel gives to clients.
-pub(super) fn udp() -> PortSet {
-    let clients = client_ports();
-    let mut ports = PortSet::default();
-    let bound = of(["/proc/self/net/udp", "/proc/self/net/udp6"], UNCONNECTED);
-    bound.iter().filter(|port| !clients.contains(port)).for_each(|port| ports.insert(port));
-    ports
-}
+impl Tables {
+    /// Those of the namespace that this process is in.
+    pub(super) fn open() -> Self {
+        // A kernel without IPv6 lacks two.
+        let open = |names: [&str; 2]| {
+            let paths = names.map(|name| format!("/proc/self/net/{name}"));
+            paths.iter().filter_map(|path| File::open(path).ok()).collect()
+        };
+        let clients = File::open("/proc/sys/net/ipv4/ip_local_port_range").ok();
+        Self { tcp: open(["tcp", "tcp6"]), udp: open(["udp", "udp6"]), clients }
+    }
 
-/// The range of ports that the kernel chooses from (`ip_local_port_range`).
-fn client_ports() -> std::ops::RangeInclusive<u16> {
-    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
-    let mut numbers = text.split_whitespace().map(str::parse);
-    match (numbers.next(), numbers.next()) {
-        (Some(Ok(first)), Some(Ok(last))) => first..=last,
-        _ => 32768..=60999,
+    /// Ports of listening TCP sockets.
+    pub(super) fn tcp(&self) -> PortSet {
+        of(&self.tcp, LISTENING)
+    }
+
+    /// Ports of UDP sockets that take datagrams of everybody, without those that the kernel gives
+    /// to clients.
+    pub(super) fn udp(&self) -> PortSet {
+        let clients = self.client_ports();
+        let mut ports = PortSet::default();
+        let bound = of(&self.udp, UNCONNECTED);
+        bound.iter().filter(|port| !clients.contains(port)).for_each(|port| ports.insert(port));
+        ports
+    }
+
+    fn client_ports(&self) -> std::ops::RangeInclusive<u16> {
+        let text = self.clients.as_ref().and_then(|file| text_of(file).ok()).unwrap_or_default();
+        let mut numbers = text.split_whitespace().map(str::parse);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(first)), Some(Ok(last))) => first..=last,
+            _ => 32768..=60999,
+        }
     }
 }
 
-fn of(tables: [&str; 2], state: &str) -> PortSet {
+/// What a file of the kernel says at this time.
+fn text_of(mut file: &File) -> io::Result<String> {
+    let mut text = String::new();
+    file.rewind()?;
+    file.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn of(tables: &[File], state: &str) -> PortSet {
     let mut ports = PortSet::default();
-    // A kernel without IPv6 lacks the second.
-    for table in tables.iter().filter_map(|path| fs::read_to_string(path).ok()) {
+    for table in tables.iter().filter_map(|table| text_of(table).ok()) {
         read(&table, state, &mut ports);
     }
     ports
@@ -76,9 +106,11 @@ mod tests {
 
     #[test]
     fn a_listener_of_this_process_is_seen() {
+        let tables = Tables::open();
+        let before = tables.tcp();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        assert!(tcp().contains(port));
+        assert!(tables.tcp().contains(port) && !before.contains(port));
         drop(listener);
     }
 }

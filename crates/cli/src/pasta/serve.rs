@@ -2,11 +2,12 @@
 //! the gateway, and the end of both.
 
 use super::agent::Agent;
-use super::arguments::Args;
+use super::arguments::{AllPorts, Args};
 use super::background::Waiting;
 use super::follow::Follower;
 use super::host::Host;
 use super::inside::{Setup, exit_code};
+use super::listening::Tables;
 use super::log::Log;
 use super::network::{Family, Network};
 use super::publish::{Binder, Bound};
@@ -14,11 +15,12 @@ use super::resolvers::Resolvers;
 use super::user::Identity;
 use super::watch::Watch;
 use super::{Failure, netlink};
+use crate::gateway::confine::{Needs, confine};
 use crate::gateway::{Namespaces, raise_file_limit};
 use ipnet::IpNet;
 use neap::device::Tun;
 use neap::net::Prefix;
-use neap::{InterfaceConfig, Stack};
+use neap::{Builder, InterfaceConfig, Stack};
 use neap_gateway::{DirectFrom, Gateway, GatewayConfig, GatewayHandle};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::RouteNetlinkMessage;
@@ -27,10 +29,12 @@ use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
     RouteType,
 };
+use rustix::thread::CapabilitySet;
 use signal_hook::consts::{SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fmt;
-use std::fs;
+use std::fs::File;
+use std::io::{self, Write};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -59,25 +63,31 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         assume(identity)?;
     }
     let (mut agent, mut child) = Agent::start(args).map_err(Failure::System)?;
-    let started = agent.set_up(setup(args, &network)).map_err(Failure::System).and_then(|device| {
-        let gateway = gateway(device, args, &network, allowed, bound)?;
-        Ok(gateway)
+    let set_up = agent.set_up(setup(args, &network)).map_err(Failure::System);
+    let started = set_up.and_then(|device| {
+        let stack = stack(device, args, &network)?;
+        let pid_file = args.pid.as_deref().map(PidFile::create).transpose()?;
+        let tables = Tables::open();
+        if !args.runs_command() {
+            assume(identity)?;
+        }
+        give_up(args, &ports, &log)?;
+        let gateway = gateway(stack, args, &network, allowed, bound)?;
+        Ok((gateway, Ready { pid_file, waiting }, tables))
     });
-    let gateway = match started {
-        Ok(gateway) => gateway,
+    let (gateway, ready, tables) = match started {
+        Ok(started) => started,
         Err(failure) => {
             drop(agent);
             let _ = child.wait();
             return Err(failure);
         }
     };
-    if !args.runs_command() {
-        assume(identity)?;
-    }
     say(&log, &network);
     let running = Running::start(gateway, watch)?;
-    let follower = Follower::new(args.clone(), network, ports, agent, running.handle.clone());
-    let ended = serve(args, running, follower, &mut child, waiting);
+    let follower =
+        Follower::new(args.clone(), network, ports, agent, running.handle.clone(), tables);
+    let ended = serve(args, running, follower, &mut child, ready);
     let _ = child.wait();
     ended
 }
@@ -109,7 +119,7 @@ fn serve(
     running: Running,
     mut follower: Follower,
     child: &mut Child,
-    waiting: Option<Waiting>,
+    ready: Ready,
 ) -> Result<ExitCode, Failure> {
     let follow = |follower: &mut Follower| {
         follower.open_listed()?;
@@ -125,7 +135,7 @@ fn serve(
         running.end()?;
         return Err(Failure::System(why));
     }
-    tell_ready(args, waiting)?;
+    ready.tell()?;
     let (until, stop) = channel();
     let follower = (follower.is_needed() || args.runs_command())
         .then(|| spawn("ports", move || follow_ports(follower, &stop)))
@@ -158,14 +168,51 @@ fn spawn(name: &str, what: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
     thread::Builder::new().name(name.to_owned()).spawn(what).map_err(system("a thread"))
 }
 
-/// The network is there: leaves the process ID, and lets the caller go on.
-fn tell_ready(args: &Args, waiting: Option<Waiting>) -> Result<(), Failure> {
-    if let Some(path) = &args.pid {
-        fs::write(path, format!("{}\n", std::process::id()))
-            .map_err(|error| Failure::System(format!("--pid {}: {error}", path.display())))?;
+/// The file for the process ID, which is made while files are in reach.
+struct PidFile<'a> {
+    path: &'a Path,
+    file: File,
+}
+
+impl<'a> PidFile<'a> {
+    fn create(path: &'a Path) -> Result<Self, Failure> {
+        let file = File::create(path).map_err(|error| Self::failed(path, &error))?;
+        Ok(Self { path, file })
     }
-    // Whoever has waited may be gone.
-    waiting.map_or(Ok(()), Waiting::tell).or(Ok(()))
+
+    fn failed(path: &Path, error: &io::Error) -> Failure {
+        Failure::System(format!("--pid {}: {error}", path.display()))
+    }
+}
+
+/// Who is told that the network is there.
+struct Ready<'a> {
+    pid_file: Option<PidFile<'a>>,
+    waiting: Option<Waiting>,
+}
+
+impl Ready<'_> {
+    /// Leaves the process ID, and lets the caller go on.
+    fn tell(self) -> Result<(), Failure> {
+        if let Some(PidFile { path, mut file }) = self.pid_file {
+            writeln!(file, "{}", std::process::id())
+                .map_err(|error| PidFile::failed(path, &error))?;
+        }
+        // Whoever has waited may be gone.
+        self.waiting.map_or(Ok(()), Waiting::tell).or(Ok(()))
+    }
+}
+
+/// Gives up what is not needed while the network is there.
+fn give_up(args: &Args, ports: &AllPorts, log: &Log) -> Result<(), Failure> {
+    let none = CapabilitySet::empty();
+    let needs = Needs {
+        // Ports of the host are bound as they are followed.
+        capabilities: if ports.are_followed() { CapabilitySet::NET_BIND_SERVICE } else { none },
+        resolvers: !args.dns_forward.is_empty(),
+        ..Needs::default()
+    };
+    confine(&needs, |what| log.info(&what)).map_err(Failure::System)
 }
 
 /// The gateway in a thread of its own.
@@ -331,17 +378,10 @@ fn default_route(gateway: IpAddr, is_on_link: bool) -> RouteMessage {
     route
 }
 
-/// The stack on the device, and the gateway on it, with its published ports.
-fn gateway(
-    device: OwnedFd,
-    args: &Args,
-    network: &Network,
-    allowed: usize,
-    bound: Vec<Bound>,
-) -> Result<Gateway, Failure> {
-    let failed = |error: &dyn fmt::Display| Failure::System(error.to_string());
+/// What a stack on the device is made of.
+fn stack(device: OwnedFd, args: &Args, network: &Network) -> Result<Builder, Failure> {
     let tap = Tun::from_fd(device, (args.mtu != 0).then_some(args.mtu));
-    let tap = tap.map_err(|error| failed(&error))?;
+    let tap = tap.map_err(|error| Failure::System(error.to_string()))?;
     let mut interface = InterfaceConfig::new(tap.into_device()).any_destination(true);
     for address in network.gateway_addresses() {
         let is_silent = args.no_ndp && address.ip.is_ipv6();
@@ -365,7 +405,18 @@ fn gateway(
     {
         interface = interface.router_advertisements(told);
     }
-    let stack = Stack::builder().interface(interface).build().map_err(|error| failed(&error))?;
+    Ok(Stack::builder().interface(interface))
+}
+
+/// The stack, and the gateway on it with its published ports.
+fn gateway(
+    stack: Builder,
+    args: &Args,
+    network: &Network,
+    allowed: usize,
+    bound: Vec<Bound>,
+) -> Result<Gateway, Failure> {
+    let stack = stack.build().map_err(|error| Failure::System(error.to_string()))?;
     let mut config = GatewayConfig::default();
     config.policy = network.policy();
     config.translations = network.translations();

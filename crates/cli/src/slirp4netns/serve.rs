@@ -5,11 +5,12 @@ use super::api::Api;
 use super::arguments::{Options, Target};
 use super::descriptors::inherited;
 use super::outbound::outbound;
-use crate::gateway::{confine, namespace, raise_file_limit};
+use crate::gateway::{calls, confine, namespace, raise_file_limit};
 use neap::device::Tun;
 use neap::{Stack, StackEvent};
 use neap_gateway::{DirectFrom, Gateway, GatewayConfig, GatewayHandle, Policy};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::thread::CapabilitySet;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs::File;
@@ -29,13 +30,10 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(system("signals"))?;
     let limit = raise_file_limit();
 
-    // Rights belong to threads, so they are given up while there is one.
-    if options.enable_sandbox {
-        confine::give_up_rights().map_err(Failure::System)?;
-    }
-    if options.enable_seccomp {
-        confine::give_up_calls().map_err(Failure::System)?;
-    }
+    let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
+    let tap = Tun::from_fd(device, Some(options.network.mtu)).map_err(|error| failed(&error))?;
+    let stack = Stack::builder().interface(options.network.interface(tap.into_device()));
+    give_up(options)?;
     let mut config = GatewayConfig::default();
     let may_reach_host = !options.disable_host_loopback;
     config.policy = if may_reach_host { Policy::default() } else { Policy::without_host() };
@@ -45,11 +43,7 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     config.dhcp = Some(options.network.dhcp());
     config.outbound = outbound.clone();
 
-    let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
-    let tap = Tun::from_fd(device, Some(options.network.mtu)).map_err(|error| failed(&error))?;
-    let interface = options.network.interface(tap.into_device());
-    let stack = Stack::builder().interface(interface).build().map_err(|error| failed(&error))?;
-    let stack = Arc::new(stack);
+    let stack = Arc::new(stack.build().map_err(|error| failed(&error))?);
     let mut gateway = Gateway::new(stack.clone(), Box::new(DirectFrom(outbound)), config)
         .map_err(system("the gateway"))?;
 
@@ -71,6 +65,22 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
 
 fn system(what: &'static str) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::System(format!("{what}: {error}"))
+}
+
+/// Gives up what the options name. Rights belong to threads, so this is while there is one.
+fn give_up(options: &Options) -> Result<(), Failure> {
+    // Ports are published while the network is there.
+    let capabilities = CapabilitySet::NET_BIND_SERVICE;
+    let needs = confine::Needs { capabilities, resolvers: true, ..confine::Needs::default() };
+    if options.enable_sandbox {
+        confine::give_up_rights(&needs).map_err(Failure::System)?;
+        let failed = |error| Failure::System(format!("files cannot be given up: {error}"));
+        confine::give_up_files(&needs).map_err(failed)?;
+    }
+    if options.enable_seccomp {
+        calls::give_up_calls(None).map_err(Failure::System)?;
+    }
+    Ok(())
 }
 
 /// The TAP of the guest.

@@ -3,6 +3,10 @@
 //! The programs in the sandbox are functions of this test binary, which runs itself there.
 
 mod bounds;
+#[allow(dead_code, reason = "shared with tests of other faces")]
+#[path = "../common/confined.rs"]
+mod confined;
+mod confinement;
 #[path = "../common/host.rs"]
 mod host;
 mod names;

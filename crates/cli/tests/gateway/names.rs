@@ -46,10 +46,15 @@ fn ask_on_command() {
     }
 }
 
-/// What the resolver says.
+/// What the resolver of the sandbox says.
 fn ask() -> String {
+    ask_at(DNS)
+}
+
+/// What a resolver says: the byte that it puts behind the question.
+pub(super) fn ask_at(resolver: &str) -> String {
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
-    socket.connect(DNS).expect("a route");
+    socket.connect(resolver).expect("a route");
     socket.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
     socket.send(QUESTION).expect("sent");
     let mut answer = [0; 100];
@@ -64,7 +69,7 @@ fn ask() -> String {
 
 /// A resolver that answers with the question and `mark` behind it, after lies of others. Returns
 /// the ports and IDs that it was asked with.
-fn resolver(address: &str, mark: u8) -> Receiver<(SocketAddr, u16)> {
+pub(super) fn resolver(address: &str, mark: u8) -> Receiver<(SocketAddr, u16)> {
     let socket = UdpSocket::bind((address, 53)).expect("a port");
     let (tell, told): (Sender<(SocketAddr, u16)>, _) = channel();
     thread::spawn(move || {
@@ -101,14 +106,14 @@ pub(super) fn answer_over_tcp(listener: &TcpListener, mark: u8) {
 }
 
 /// A sandbox on a host whose /etc is a folder of the test.
-struct Sandbox {
+pub(super) struct Sandbox {
     child: Child,
     stdin: ChildStdin,
     lines: std::io::Lines<BufReader<ChildStdout>>,
 }
 
 impl Sandbox {
-    fn start(etc: &Folder, options: &str) -> Self {
+    pub(super) fn start(etc: &Folder, options: &str) -> Self {
         let mut child = command(etc, options, "ask")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -120,7 +125,12 @@ impl Sandbox {
         Self { child, stdin, lines }
     }
 
-    fn ask(&mut self) -> String {
+    /// The process of the gateway.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(super) fn ask(&mut self) -> String {
         self.stdin.write_all(b"go\n").expect("it listens");
         self.lines.next().expect("it has not ended").expect("text")
     }
@@ -148,7 +158,7 @@ fn command(etc: &Folder, options: &str, program: &str) -> Command {
 }
 
 /// Replaces a file as programs do that write resolv.conf.
-fn replace(etc: &Folder, text: &str) {
+pub(super) fn replace(etc: &Folder, text: &str) {
     etc.write("resolv.conf.new", text);
     fs::rename(etc.path().join("resolv.conf.new"), etc.path().join("resolv.conf")).expect("moved");
 }

@@ -6,6 +6,10 @@
 #[path = "../common/namespace.rs"]
 mod namespace;
 
+#[path = "../common/confined.rs"]
+mod confined;
+mod confinement;
+
 use namespace::{in_namespace, run};
 use serde_json::Value;
 use std::env;
@@ -81,6 +85,7 @@ fn inside() {
         "ask" => ask(target),
         "ask by datagram" => ask_by_datagram(target),
         "solicit" => solicit(),
+        "ask a resolver" => confinement::ask(target),
         other => panic!("there is no program {other}"),
     }
 }

@@ -6,6 +6,9 @@
 #[path = "../common/namespace.rs"]
 mod namespace;
 
+#[allow(dead_code, reason = "shared with tests of other faces")]
+#[path = "../common/confined.rs"]
+mod confined;
 mod guest;
 
 use guest::{Guest, PROGRAM, TARGET, outside, skip};
@@ -271,11 +274,7 @@ fn a_confined_gateway_serves_and_has_no_rights() {
             env!("CARGO_BIN_EXE_neap"),
             &["-c", "--enable-sandbox", "--enable-seccomp", "--api-socket", "SOCKET"],
         );
-        let status = fs::read_to_string(format!("/proc/{}/status", guest.server_pid()));
-        let status = status.expect("it runs");
-        for line in ["CapEff:\t0000000000000400", "NoNewPrivs:\t1", "Seccomp:\t2"] {
-            assert!(status.contains(line), "no {line:?} in {status}");
-        }
+        confined::check(guest.server_pid(), confined::BIND);
         let accepts = thread::spawn(move || {
             listener.accept().expect("a connection").0.write_all(b"hello").expect("sent");
         });

@@ -31,13 +31,8 @@ impl Gateway {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         self.published.check_room()?;
-        if publication.transport == Transport::Udp {
-            let socket = HostDatagrams::bind(publication.port)?;
-            let (port, slot) = self.datagrams.publish(&self.poller, socket, publication)?;
-            let publication = Publication { port, ..publication };
-            return Ok(self.published.note(publication, Place::Mapping(slot)));
-        }
-        self.take_listener(Listener::open(publication)?)
+        let (socket, publication) = publication.bind()?;
+        self.publish_socket(socket, publication)
     }
 
     /// As [`publish`](Self::publish), with a socket that is bound already, to the port that the

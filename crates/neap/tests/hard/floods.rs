@@ -62,7 +62,7 @@ impl<F: FnMut(&mut Rng) -> Option<Frame>> Foe for Flood<F> {
 }
 
 /// Any host of the attacker's network, and any port.
-fn anybody(family: Family, rng: &mut Rng) -> SocketAddr {
+pub(crate) fn anybody(family: Family, rng: &mut Rng) -> SocketAddr {
     let [third, fourth] = [rng.range(0, 255), rng.range(1, 254)].map(|byte| byte as u8);
     let ip = match family {
         Family::V4 => Ipv4Addr::new(10, 66, third, fourth).into(),
@@ -153,7 +153,7 @@ fn land(family: Family) {
 
 /// A packet of this protocol and these bytes, or a fragment of one, from one host to another.
 /// `None` if the addresses are not of one family.
-fn datagram(
+pub(crate) fn datagram(
     from: IpAddr,
     to: IpAddr,
     protocol: Protocol,
@@ -222,7 +222,11 @@ fn datagrams(family: Family) {
 
 /// A datagram of UDP with some zeros.
 pub(crate) fn udp_datagram(rng: &mut Rng, from: SocketAddr, to: SocketAddr) -> Option<Frame> {
-    let payload = Bytes::from(vec![0; rng.below(1200) as usize]);
+    udp_datagram_of(from, to, Bytes::from(vec![0; rng.below(1200) as usize]))
+}
+
+/// A datagram of UDP with this content.
+pub(crate) fn udp_datagram_of(from: SocketAddr, to: SocketAddr, payload: Bytes) -> Option<Frame> {
     let mut headers = Headers::default();
     let ports = Ports { source: from.port(), destination: to.port() };
     let pseudo = Pseudo::of(from.ip(), to.ip(), Protocol::UDP)?;

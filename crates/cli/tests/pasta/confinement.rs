@@ -1,0 +1,117 @@
+//! What both processes of the face give up once the network is there.
+
+use super::namespace::{in_namespace, skip};
+use super::{NO_PORTS, Namespace, PATIENCE, confined, finish, host, pasta, succeed};
+use std::env;
+use std::fs;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread;
+
+/// The question of a client: the name `.`, type NS.
+const QUESTION: &[u8] = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x01";
+/// Where the namespace asks.
+const FORWARDED: &str = "192.0.2.53:53";
+
+/// In the namespace: says how a question was answered (RFC 1035 section 4.1.1).
+pub(super) fn ask(resolver: SocketAddr) {
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("a port");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    socket.send_to(QUESTION, resolver).expect("sent");
+    let mut answer = [0; 100];
+    socket.recv(&mut answer).expect("an answer");
+    println!("code {}.", answer[3] & 15);
+}
+
+/// Answers all questions with nothing and no error.
+fn resolver(at: &str) {
+    let socket = UdpSocket::bind(at).expect("a port");
+    thread::spawn(move || {
+        let mut question = [0; 100];
+        while let Ok((count, from)) = socket.recv_from(&mut question) {
+            question[2] |= 0x80;
+            socket.send_to(&question[..count], from).expect("sent");
+        }
+    });
+}
+
+/// A folder that is gone with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = env::temp_dir().join(format!("neap-pasta-{name}-{}", std::process::id()));
+        fs::create_dir(&path).expect("a folder");
+        Self(path)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, text).expect("a file");
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The only child of a process.
+fn child_of(pid: u32) -> u32 {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    let text = fs::read_to_string(path).expect("it runs");
+    text.trim().parse().expect("one child")
+}
+
+#[test]
+fn both_processes_have_no_rights_and_the_gateway_no_files() {
+    in_namespace(|| {
+        host();
+        resolver("192.0.2.10:53");
+        let (etc, namespace) = (Folder::new("etc"), Namespace::new());
+        let nameserver = "nameserver 192.0.2.10\n";
+        let file = etc.write("resolv.conf", nameserver);
+        let pid_file = etc.0.join("pid");
+        let mut join = pasta(&["--config-net", "--quiet", "--dns-forward", "192.0.2.53"]);
+        join.args(NO_PORTS).arg("-P").arg(&pid_file).arg(namespace.pid());
+        let script = "mount --bind \"$1\" /etc && shift && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", script, "sh"]).arg(&etc.0);
+        command.arg(join.get_program()).args(join.get_args()).stdin(Stdio::null());
+        succeed(command);
+        let pid = fs::read_to_string(pid_file).expect("the file of the process ID");
+        let pid = pid.trim().parse().expect("a number");
+        confined::check(pid, 0);
+        confined::check(child_of(pid), confined::BIND);
+
+        let ask = || succeed(namespace.program("ask a resolver", FORWARDED));
+        assert!(ask().contains("code 0."));
+        if !confined::has_landlock() {
+            return skip("this kernel has no Landlock");
+        }
+        let elsewhere = Folder::new("elsewhere");
+        let link = etc.0.join("link");
+        symlink(elsewhere.write("resolv.conf", nameserver), &link).expect("a link");
+        fs::rename(&link, &file).expect("moved");
+        assert!(ask().contains("code 2."), "the gateway reads files of other folders");
+        fs::rename(etc.write("new", nameserver), &file).expect("moved");
+        assert!(ask().contains("code 0."));
+    });
+}
+
+#[test]
+fn a_command_keeps_its_rights_while_its_gateway_has_none() {
+    in_namespace(|| {
+        host();
+        // The parent of the first process of the namespace is the half of the face there, which
+        // its own /proc does not show.
+        let script = "grep -q 'NoNewPrivs:.0' /proc/self/status && unshare -Ur true && echo done";
+        let options = [&["-q"], &NO_PORTS[..], &["--", "sh", "-c", script]].concat();
+        let (status, stdout, stderr) = finish(pasta(&options));
+        assert!(status == Some(0) && stdout.contains("done"), "{status:?} {stdout}{stderr}");
+    });
+}
