@@ -573,10 +573,8 @@ impl Gateway {
                 Ok(false) => return,
                 Err(error) => return self.fail(key, &error),
             }
-            // There may have been news of a side that was open before.
-            if matches!(flow.near, Near::Open(_)) {
-                news = None;
-            }
+            // A side may have had news before that, and what a proxy has sent is read already.
+            news = None;
             if let Err(error) = self.on_open(key) {
                 return self.fail(key, &error);
             }

@@ -3,7 +3,7 @@
 //! | level | event |
 //! |---|---|
 //! | info | the start, the end with its totals; flows that the policy is against |
-//! | warn | flows, datagrams and echo requests that are refused since there are too many |
+//! | warn | flows, datagrams and pings refused for their number, flows refused for lack of ports |
 //! | debug | each flow: opened, not opened, ended |
 //!
 //! What guests can bring about at any rate is told at most once per second, with how often it

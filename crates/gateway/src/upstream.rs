@@ -152,7 +152,12 @@ impl Upstream for DirectFrom {
 
 /// Begins a connection of the host's kernel.
 pub(crate) fn connect(to: &Destination, outbound: &Outbound) -> io::Result<Box<dyn Far>> {
-    let stream = HostStream::connect(address(to)?, outbound)?;
+    let to = address(to)?;
+    let stream = if to.ip().is_loopback() {
+        HostStream::connect(to, &outbound.towards(to.ip()))?
+    } else {
+        HostStream::connect(to, outbound)?
+    };
     Ok(Box::new(Opening { stream, is_open: false }))
 }
 

@@ -47,7 +47,7 @@ mod report;
 
 pub(crate) use answer::counters;
 pub use client::Endpoint;
-pub use folder::folder;
+pub use folder::{folder, runtime_folder};
 pub use report::{CounterReport, MemoryReport, SocketReport, StackReport, TcpReport, TimerReport};
 
 use crate::serving::{Listener, Server};
