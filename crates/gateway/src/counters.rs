@@ -105,7 +105,7 @@ pub struct Figures {
     pub dns_answers: u64,
     /// Questions that no resolver answered.
     pub unanswered_dns: u64,
-    /// Questions that were dropped, as there were too many.
+    /// Questions that were not asked, as there were too many, or no descriptors.
     pub full_dns: u64,
     /// Messages that were dropped: no questions, or no answers to what was asked.
     pub bad_dns: u64,

@@ -10,6 +10,7 @@ use crate::counters::{Counters, Figures};
 use crate::crossings::Crossings;
 use crate::datagrams::{Datagrams, Ways};
 use crate::deadlines::Deadlines;
+use crate::descriptors;
 use crate::destination::Destination;
 use crate::dhcp_service::DhcpService;
 use crate::dhcp6_service::Dhcp6Service;
@@ -158,6 +159,7 @@ impl Gateway {
         config: GatewayConfig,
     ) -> io::Result<Self> {
         bounds::apply(&stack)?;
+        descriptors::learn();
         let forwarder = TcpForwarder::new(&stack, config.forwarder_options())?;
         forwarder.set_nonblocking(true)?;
         let poller = Arc::new(Poller::new()?);

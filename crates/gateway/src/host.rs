@@ -40,12 +40,9 @@ impl HostStream {
     /// The kernel refuses at once, or there are no descriptors left.
     pub fn connect(to: SocketAddr, outbound: &Outbound) -> io::Result<Self> {
         let domain = Domain::for_address(to);
-        // Non-blocking and close-on-exec from the beginning.
-        let kind = Type::STREAM.nonblocking().cloexec();
-        let socket = Socket::new_raw(domain, kind, Some(Protocol::TCP))?;
+        let socket = outbound.socket(domain, Type::STREAM, Protocol::TCP)?;
         socket.set_tcp_nodelay(true)?;
         socket.set_tcp_notsent_lowat(LowWater::FIRST)?;
-        outbound.apply(&socket)?;
         // A kernel that does not know it finds the same ports, and looks for them for longer.
         let _ = look_through_all_local_ports(&socket);
         let from = outbound.from(to);

@@ -9,7 +9,7 @@ use nix::sys::socket::sockopt::UdpGroSegment;
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt,
 };
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Type};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -93,12 +93,11 @@ impl HostDatagrams {
 
     fn bind_with(local: SocketAddr, outbound: &Outbound) -> io::Result<Self> {
         let is_v6 = local.is_ipv6();
-        let kind = Type::DGRAM.nonblocking().cloexec();
-        let socket = Socket::new_raw(Domain::for_address(local), kind, Some(Protocol::UDP))?;
+        let domain = Domain::for_address(local);
+        let socket = outbound.socket(domain, Type::DGRAM, Protocol::UDP)?;
         if is_v6 {
             socket.set_only_v6(true)?;
         }
-        outbound.apply(&socket)?;
         socket.bind(&local.into())?;
         Self::adopt(socket.into())
     }

@@ -23,9 +23,7 @@ impl HostEcho {
     pub(crate) fn open(is_v6: bool, outbound: &Outbound) -> io::Result<Self> {
         let (domain, protocol) =
             if is_v6 { (Domain::IPV6, Protocol::ICMPV6) } else { (Domain::IPV4, Protocol::ICMPV4) };
-        let kind = Type::DGRAM.nonblocking().cloexec();
-        let socket = Socket::new_raw(domain, kind, Some(protocol))?;
-        outbound.apply(&socket)?;
+        let socket = outbound.socket(domain, Type::DGRAM, protocol)?;
         host_errors::ask(&socket, is_v6)?;
         Ok(Self { socket, is_v6, manner: None })
     }

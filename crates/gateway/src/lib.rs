@@ -8,6 +8,7 @@ mod counters;
 mod crossings;
 mod datagrams;
 mod deadlines;
+mod descriptors;
 mod destination;
 mod dhcp;
 mod dhcp6;

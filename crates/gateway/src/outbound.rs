@@ -1,6 +1,7 @@
 //! How flows leave the host: addresses, interface and mark of its sockets.
 
-use socket2::{Domain, Socket};
+use crate::descriptors;
+use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -30,6 +31,23 @@ impl Outbound {
             SocketAddr::V6(_) => self.v6.unwrap_or(Ipv6Addr::UNSPECIFIED).into(),
         };
         SocketAddr::new(from, 0)
+    }
+
+    /// A socket for a guest, non-blocking, with the interface and the mark.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply); `EMFILE` if guests have all descriptors that they may have.
+    pub(crate) fn socket(
+        &self,
+        domain: Domain,
+        kind: Type,
+        protocol: Protocol,
+    ) -> io::Result<Socket> {
+        // Close-on-exec from the beginning.
+        let socket = Socket::new_raw(domain, kind.nonblocking().cloexec(), Some(protocol))?;
+        descriptors::admit(&socket)?;
+        self.apply(&socket)?;
+        Ok(socket)
     }
 
     /// Gives a socket the interface and the mark.

@@ -2,7 +2,7 @@
 
 use crate::common::{Family, run};
 use crate::floods::{Flood, MEMORY, anybody, datagram, syn, udp_datagram_of};
-use crate::ground::{Figures, Ground, foe_address, for_each_family};
+use crate::ground::{Figures, Ground, foe_address, for_family};
 use crate::victim::{DAYTIME, ECHO};
 use crate::world::DNS;
 use bytes::Bytes;
@@ -13,9 +13,18 @@ use neap_stack::wire::Protocol;
 use neap_stack::wire::checksum::{Checksum, Pseudo};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-for_each_family! {
-    syns_to_many_destinations, syns_of_one_guest, syns_to_hosts_that_do_not_answer,
-    datagrams_of_many_ports, questions_without_answers, pings_of_many_identifiers,
+mod v4 {
+    super::for_family! { V4
+        syns_to_many_destinations syns_of_one_guest syns_to_hosts_that_do_not_answer
+        datagrams_of_many_ports questions_without_answers pings_of_many_identifiers
+    }
+}
+
+mod v6 {
+    super::for_family! { V6
+        syns_to_many_destinations syns_of_one_guest syns_to_hosts_that_do_not_answer
+        datagrams_of_many_ports questions_without_answers pings_of_many_identifiers
+    }
 }
 
 /// Descriptors of the gateway are [`DESCRIPTORS`](crate::ground::DESCRIPTORS), of which it keeps 64
@@ -87,7 +96,7 @@ fn syns_to_hosts_that_do_not_answer(family: Family) {
 fn datagrams_of_many_ports(family: Family) {
     let make = move |rng: &mut Rng| {
         let to = SocketAddr::new(any_host(family, rng), rng.pick(&[ECHO, 1]));
-        udp_datagram_of(anybody(family, rng), to, Bytes::from_static(b"anybody?"))
+        udp_datagram_of(anybody(family, rng), to, &Bytes::from_static(b"anybody?"))
     };
     endure(family, make, &["GatewayFullMappings"], |figures| {
         assert!(figures["GatewayMappings"] <= MOST_MAPPINGS, "{figures:?}");
@@ -102,7 +111,7 @@ fn questions_without_answers(family: Family) {
         let head = [id[0], id[1], 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 16];
         let question = [&head[..], name.as_bytes(), &[0, 0, 1, 0, 1]].concat();
         let to = SocketAddr::new(any_host(family, rng), DNS);
-        udp_datagram_of(anybody(family, rng), to, question.into())
+        udp_datagram_of(anybody(family, rng), to, &question.into())
     };
     endure(family, make, &["GatewayFullDns"], |_| {});
 }

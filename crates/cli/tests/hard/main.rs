@@ -15,8 +15,6 @@ mod floods;
 #[allow(dead_code, reason = "shared with the tests of the stack")]
 #[path = "../../../neap/tests/hard/flow.rs"]
 mod flow;
-#[allow(dead_code, reason = "shared with the tests of the stack")]
-#[path = "../../../neap/tests/hard/ground.rs"]
 mod ground;
 mod guests;
 #[path = "../common/host.rs"]

@@ -38,9 +38,9 @@ pub(crate) fn make(family: Family) -> Host {
     run("ip link set outside up");
     if is_v4 {
         run("sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.outside.rp_filter=0");
-        // Guests may ping, and what does not answer is given up soon.
-        std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647").expect("a sysctl");
     }
+    // Guests may ping, and what does not answer is given up soon.
+    std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647").expect("a sysctl");
     run("sysctl -qw net.ipv4.tcp_syn_retries=1");
     world.inside(|| {
         run("ip link set lo up");

@@ -10,6 +10,7 @@ use super::message;
 use crate::counters::Counters;
 use crate::deadlines::Deadlines;
 use crate::outbound::Outbound;
+use crate::refused::Refused;
 use crate::relay::End;
 use crate::token::{Generation, Slot, Token};
 use crate::upstream::{Far, Upstream};
@@ -116,6 +117,14 @@ impl Queries {
         self.deliver(&datagram, guests);
     }
 
+    /// Answers a question that cannot be asked.
+    fn refuse(&self, question: &Datagram, error: &io::Error, guests: &UdpForwarder) {
+        if matches!(Refused::of(error), Refused::Full | Refused::NoPort) {
+            self.counters.count(|counters| &counters.full_dns);
+        }
+        self.answer(question, message::failure(&question.data), guests);
+    }
+
     fn deliver(&self, datagram: &Datagram, guests: &UdpForwarder) {
         match guests.send(datagram) {
             Ok(()) => self.counters.count(|counters| &counters.dns_answers),
@@ -152,8 +161,9 @@ impl Queries {
         if !self.is_new(question, asked) {
             return;
         }
-        let Ok(socket) = open(&self.outbound, servers.first().copied()) else {
-            return self.answer(question, message::failure(&question.data), guests);
+        let socket = match open(&self.outbound, servers.first().copied()) {
+            Ok(socket) => socket,
+            Err(error) => return self.refuse(question, &error, guests),
         };
         let key = self.insert(question, asked, servers, Way::Datagrams(socket));
         self.send_on(key, poller, guests);
@@ -172,8 +182,9 @@ impl Queries {
         if !self.is_new(question, asked) {
             return;
         }
-        let Ok(far) = upstream.connect(&server.into(), question.peer) else {
-            return self.answer(question, message::failure(&question.data), guests);
+        let far = match upstream.connect(&server.into(), question.peer) {
+            Ok(far) => far,
+            Err(error) => return self.refuse(question, &error, guests),
         };
         let (outgoing, answer, is_open) = (Bytes::new(), BytesMut::new(), false);
         let way = Way::Stream { far, outgoing, answer, is_open };
@@ -330,10 +341,8 @@ fn is_asked(table: &Slab<Query>, slot: Slot) -> bool {
 /// A socket for a resolver. The kernel chooses its port at random when it is bound or connected.
 fn open(outbound: &Outbound, server: Option<SocketAddr>) -> io::Result<Socket> {
     let server = server.ok_or(io::ErrorKind::NotFound)?;
-    let kind = Type::DGRAM.nonblocking().cloexec();
-    let socket = Socket::new_raw(Domain::for_address(server), kind, Some(Protocol::UDP))?;
     let outbound = outbound.towards(server.ip());
-    outbound.apply(&socket)?;
+    let socket = outbound.socket(Domain::for_address(server), Type::DGRAM, Protocol::UDP)?;
     let from = outbound.from(server);
     if !from.ip().is_unspecified() {
         socket.bind(&SockAddr::from(from))?;

@@ -3,6 +3,7 @@
 use super::{CHANGES, Gateway, NEW_AT_ONCE, Near};
 use crate::bounds;
 use crate::counters::Counters;
+use crate::descriptors;
 use crate::guest::GuestStream;
 use crate::holdings::FlowView;
 use crate::host::HostStream;
@@ -129,7 +130,8 @@ impl Gateway {
                     return false;
                 }
             };
-            if self.flows.len() >= self.config.most_flows {
+            let has_room = self.flows.len() < self.config.most_flows;
+            if !has_room || descriptors::admit(&near).is_err() {
                 self.counters.count(Refused::Full.counter());
                 near.reset();
                 continue;

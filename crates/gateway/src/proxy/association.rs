@@ -54,9 +54,8 @@ impl Association {
         let server = proxy.server;
         let client = socks5::Client::associate(server.is_ipv6(), proxy.credentials.clone());
         let talk = Talk::begin(proxy, Dialogue::Socks(client))?;
-        let kind = Type::DGRAM.nonblocking().cloexec();
-        let socket = Socket::new_raw(Domain::for_address(server), kind, Some(Protocol::UDP))?;
-        proxy.outbound.apply(&socket)?;
+        let domain = Domain::for_address(server);
+        let socket = proxy.outbound.socket(domain, Type::DGRAM, Protocol::UDP)?;
         let state = State::Opens { early: VecDeque::new() };
         let due = Instant::now() + PATIENCE;
         Ok(Self { talk, server, socket, state, due, named: Vec::new() })

@@ -222,17 +222,17 @@ fn datagrams(family: Family) {
 
 /// A datagram of UDP with some zeros.
 pub(crate) fn udp_datagram(rng: &mut Rng, from: SocketAddr, to: SocketAddr) -> Option<Frame> {
-    udp_datagram_of(from, to, Bytes::from(vec![0; rng.below(1200) as usize]))
+    udp_datagram_of(from, to, &Bytes::from(vec![0; rng.below(1200) as usize]))
 }
 
 /// A datagram of UDP with this content.
-pub(crate) fn udp_datagram_of(from: SocketAddr, to: SocketAddr, payload: Bytes) -> Option<Frame> {
+pub(crate) fn udp_datagram_of(from: SocketAddr, to: SocketAddr, payload: &Bytes) -> Option<Frame> {
     let mut headers = Headers::default();
     let ports = Ports { source: from.port(), destination: to.port() };
     let pseudo = Pseudo::of(from.ip(), to.ip(), Protocol::UDP)?;
     let body = payload.clone().into();
     udp::emit(&mut headers, ports, &body, pseudo, ChecksumBy::Stack);
-    let body = [headers.as_slice(), &payload].concat();
+    let body = [headers.as_slice(), payload].concat();
     datagram(from.ip(), to.ip(), Protocol::UDP, None, &body)
 }
 

@@ -283,6 +283,8 @@ impl Input<'_> {
             || (is_from_outside
                 && (source.is_loopback()
                     || destination.is_loopback()
+                    // Nobody's connection to itself leaves its host.
+                    || source == destination
                     || self.locals.contains(source)));
         if is_impossible {
             self.drop(DropReason::IpMartian);

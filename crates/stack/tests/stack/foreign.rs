@@ -136,10 +136,12 @@ fn what_cannot_be_one_host_elsewhere_is_not_taken() {
         world.settle();
         assert_eq!(world.b.drops().get(reason), before + 1, "{destination:?}");
     }
-    // An own address is no source of what comes from outside.
-    inject(&world.ab, world.now, packet([10, 0, 0, 2], [192, 0, 2, 7]));
-    world.settle();
-    assert_eq!(world.b.drops().get(DropReason::IpMartian), 2);
+    // Neither an own address nor that of the destination is a source of what comes from outside.
+    for (count, source) in (2..).zip([[10, 0, 0, 2], [192, 0, 2, 7]]) {
+        inject(&world.ab, world.now, packet(source, [192, 0, 2, 7]));
+        world.settle();
+        assert_eq!(world.b.drops().get(DropReason::IpMartian), count, "{source:?}");
+    }
 }
 
 #[test]
