@@ -265,11 +265,23 @@ mod tests {
 
     #[test]
     fn the_request_is_as_long_as_it_says() {
-        for (address, len) in [("10.0.0.1", 16 + 8 + 2 * 8), ("fd00::1", 16 + 8 + 2 * 20)] {
+        // The header, an `ifaddrmsg`, and the attributes, of which IPv4 has a third.
+        for (address, len) in [("10.0.0.1", 16 + 8 + 3 * 8), ("fd00::1", 16 + 8 + 2 * 20)] {
             let message = new_address(3, address.parse().expect("an address"), 24);
             assert_eq!(message.len(), len);
             assert_eq!(message[..4], (len as u32).to_ne_bytes());
         }
+    }
+
+    #[test]
+    fn an_address_of_ipv4_has_the_broadcast_address_of_its_network() {
+        let broadcast = |prefix| {
+            let message = new_address(3, "10.1.2.3".parse().expect("an address"), prefix);
+            let kind = u16::from_ne_bytes([message[42], message[43]]);
+            (kind, message[44..48].to_vec())
+        };
+        assert_eq!(broadcast(24), (IFA_BROADCAST, vec![10, 1, 2, 255]));
+        assert_eq!(broadcast(12), (IFA_BROADCAST, vec![10, 15, 255, 255]));
     }
 
     #[test]
