@@ -14,8 +14,8 @@ pub(crate) struct Shown(Option<ControlListener>);
 impl Shown {
     /// Makes the socket of a stack with this name, before the gateway gives up its rights.
     pub(crate) fn listen(name: &str) -> Self {
-        // In a user namespace the number of the user says nothing outside, and a folder in /tmp that
-        // is named by it is found by nobody or by somebody else.
+        // In a user namespace the number of the user says nothing outside. A folder in /tmp that is
+        // named by it is found by nobody, or by somebody else.
         let has_folder = control::runtime_folder().is_some();
         Self(has_folder.then(|| control::listen(name).ok()).flatten())
     }
