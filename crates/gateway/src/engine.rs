@@ -259,6 +259,7 @@ impl Gateway {
     pub fn run(&mut self) -> io::Result<()> {
         Journal::started(&self.config);
         let ended = self.serve();
+        self.reset_unfinished();
         self.requests.close();
         Journal::ended(&self.figures());
         ended
@@ -289,6 +290,22 @@ impl Gateway {
             }
         }
         Ok(())
+    }
+
+    /// The run ends, and with it what guests have sent and the gateway has not passed on: no
+    /// destination takes that for the end of its stream. The stack resets the guests.
+    fn reset_unfinished(&mut self) {
+        for (_, flow) in &mut self.flows {
+            if flow.relay.is_complete(flow.host) {
+                continue;
+            }
+            match (&mut flow.near, flow.host) {
+                (Near::Open(near), Side::Client) => near.reset(),
+                (Near::Waits(_), Side::Client) => {}
+                (_, Side::Server) => flow.far.reset(),
+            }
+        }
+        self.flows.clear();
     }
 
     /// How long nothing is to be done without an event; `None` is for ever.

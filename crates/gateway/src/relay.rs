@@ -276,6 +276,11 @@ impl Relay {
         }
     }
 
+    /// Whether a side got all that the other one had for it, and its end.
+    pub(crate) fn is_complete(&self, to: Side) -> bool {
+        self.direction(to).is_closed
+    }
+
     /// Whether bytes that were taken wait for this side to have room.
     pub(crate) fn waits_for(&self, to: Side) -> bool {
         !self.direction(to).held.is_empty()
