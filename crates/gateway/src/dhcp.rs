@@ -23,6 +23,8 @@ pub(crate) const MOST_ADDRESSES: u32 = 256;
 const MOST_BYTES: usize = 1500;
 /// An address that was offered is kept for its client for so long.
 const OFFER: Duration = Duration::from_secs(30);
+/// Bytes before the options (RFC 2131 section 2, with the magic cookie).
+const HEADER: usize = 240;
 /// Longest Ethernet or other link address in a message (`chaddr`).
 const MOST_LINK_ADDRESS: u8 = 16;
 
@@ -124,8 +126,9 @@ impl DhcpServer {
         if message.len() > MOST_BYTES {
             return Err(DhcpError::Malformed);
         }
+        let message = known(message).ok_or(DhcpError::Malformed)?;
         let message =
-            Message::decode(&mut Decoder::new(message)).map_err(|_| DhcpError::Malformed)?;
+            Message::decode(&mut Decoder::new(&message)).map_err(|_| DhcpError::Malformed)?;
         if message.opcode() != Opcode::BootRequest || message.hlen() > MOST_LINK_ADDRESS {
             return Err(DhcpError::Malformed);
         }
@@ -297,6 +300,35 @@ fn requested(message: &Message) -> Option<Ipv4Addr> {
     }
 }
 
+/// A message with those of its options that the server reads, if they have the length that they
+/// must have. The decoder of others takes their lengths for granted, which guests may have chosen.
+fn known(message: &[u8]) -> Option<Vec<u8>> {
+    let (header, mut options) = message.split_at_checked(HEADER)?;
+    let mut known = header.to_vec();
+    while let [code, rest @ ..] = options {
+        let code = OptionCode::from(*code);
+        if code == OptionCode::Pad {
+            options = rest;
+            continue;
+        }
+        let [length, rest @ ..] = rest else { break };
+        let Some((value, others)) = rest.split_at_checked(usize::from(*length)) else { break };
+        let is_known = match code {
+            OptionCode::MessageType => value.len() == 1,
+            OptionCode::RequestedIpAddress | OptionCode::ServerIdentifier => value.len() == 4,
+            OptionCode::ClientIdentifier => true,
+            OptionCode::End => break,
+            _ => false,
+        };
+        if is_known {
+            known.extend([code.into(), *length]);
+            known.extend(value);
+        }
+        options = others;
+    }
+    Some(known)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -338,6 +370,19 @@ mod tests {
         assert_eq!(decoded.opcode(), Opcode::BootReply);
         assert_eq!(decoded.xid(), message.xid());
         Ok((decoded, *answer.to.ip()))
+    }
+
+    #[test]
+    fn options_of_any_length_are_passed_over() {
+        let discover = message(1, MessageType::Discover, &[]).to_vec().expect("a message");
+        let (header, rest) = discover.split_at(HEADER);
+        for code in 1..255 {
+            for length in 0..4 {
+                let option = [&[code, length][..], &vec![1; usize::from(length)]].concat();
+                // An answer or a reason, and no panic.
+                let _ = server(1).answer(&[header, &option, rest].concat(), Instant::now());
+            }
+        }
     }
 
     fn kind(message: &Message) -> MessageType {

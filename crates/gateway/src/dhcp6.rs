@@ -15,6 +15,11 @@ pub const SERVER_PORT_V6: u16 = 547;
 /// Longest message, in bytes: what a client sends in one packet. It bounds how deep options may be
 /// inside of others as well.
 const MOST_BYTES: usize = 1500;
+/// Bytes before the options: of a message, of an association, and of an address in it (RFC 8415
+/// sections 8, 21.4 and 21.6).
+const HEADER: usize = 4;
+const ASSOCIATION: usize = 12;
+const ADDRESS: usize = 24;
 /// Most associations of a client that are answered.
 const MOST_ASSOCIATIONS: usize = 16;
 /// Longest DUID (RFC 8415 section 11.1).
@@ -70,7 +75,7 @@ impl Dhcp6Server {
         if message.len() > MOST_BYTES {
             return None;
         }
-        let question = Message::decode(&mut Decoder::new(message)).ok()?;
+        let question = Message::decode(&mut Decoder::new(&known(message)?)).ok()?;
         let options = question.opts();
         let client = match options.get(OptionCode::ClientId) {
             Some(DhcpOption::ClientId(duid)) if (1..=MOST_DUID).contains(&duid.len()) => Some(duid),
@@ -164,6 +169,51 @@ impl Dhcp6Server {
     }
 }
 
+/// A message with those of its options that the server reads. The decoder of others takes their
+/// lengths for granted, which guests may have chosen.
+fn known(message: &[u8]) -> Option<Vec<u8>> {
+    let (header, rest) = message.split_at_checked(HEADER)?;
+    let mut known = header.to_vec();
+    for (code, value) in options(rest) {
+        match OptionCode::from(code) {
+            OptionCode::ClientId | OptionCode::ServerId | OptionCode::RapidCommit => {
+                add(&mut known, code, value);
+            }
+            OptionCode::IANA => {
+                let (header, inside) = value.split_at_checked(ASSOCIATION)?;
+                let mut association = header.to_vec();
+                for (code, value) in options(inside) {
+                    if OptionCode::from(code) == OptionCode::IAAddr {
+                        add(&mut association, code, value.get(..ADDRESS)?);
+                    }
+                }
+                add(&mut known, code, &association);
+            }
+            _ => {}
+        }
+    }
+    Some(known)
+}
+
+/// Codes and values of options, up to the first that is cut off.
+fn options(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let [code @ .., high, low] = rest.get(..4)? else { return None };
+        let code = u16::from_be_bytes(code.try_into().ok()?);
+        let (value, others) =
+            rest[4..].split_at_checked(u16::from_be_bytes([*high, *low]).into())?;
+        rest = others;
+        Some((code, value))
+    })
+}
+
+/// Adds an option, which is no longer than one of a message.
+fn add(to: &mut Vec<u8>, code: u16, value: &[u8]) {
+    to.extend(code.to_be_bytes());
+    to.extend((value.len() as u16).to_be_bytes());
+    to.extend(value);
+}
+
 /// The associations of a message.
 fn asked(options: &DhcpOptions) -> impl Iterator<Item = &IANA> {
     let all = options.iter().filter_map(|option| match option {
@@ -194,12 +244,12 @@ fn status(status: Status, why: &str) -> DhcpOption {
 mod tests {
     use super::*;
 
-    const ADDRESS: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x10);
+    const OWN: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x10);
     const OTHER: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x99);
     const CLIENT: [u8; 10] = [0, 3, 0, 1, 2, 3, 4, 5, 6, 7];
 
     fn server() -> Dhcp6Server {
-        let mut config = Dhcp6Config::new("fe80::1".parse().expect("one"), Some(ADDRESS));
+        let mut config = Dhcp6Config::new("fe80::1".parse().expect("one"), Some(OWN));
         config.dns = vec!["2001:db8::53".parse().expect("one")];
         config.domains = vec!["example.org".to_owned(), "no..name".to_owned()];
         Dhcp6Server::new(&config)
@@ -239,17 +289,30 @@ mod tests {
     }
 
     #[test]
+    fn options_of_any_length_are_passed_over() {
+        let solicit = message(MessageType::Solicit, vec![client(), association(&[OTHER])]);
+        for code in 0_u16..150 {
+            for length in 0_u16..5 {
+                let option = [code.to_be_bytes(), length.to_be_bytes()].concat();
+                let value = vec![1; length.into()];
+                let (header, rest) = solicit.split_at(HEADER);
+                // An answer or none, and no panic.
+                let _ = server().answer(&[header, &option, &value, rest].concat());
+            }
+        }
+    }
+
+    #[test]
     fn a_client_is_offered_its_address_and_gets_it() {
         let solicit = message(MessageType::Solicit, vec![client(), association(&[])]);
         let offer = answered(&solicit);
         assert_eq!((offer.msg_type(), offer.xid()), (MessageType::Advertise, [1, 2, 3]));
-        assert_eq!(leases(&offer), [(ADDRESS, FOREVER)]);
+        assert_eq!(leases(&offer), [(OWN, FOREVER)]);
         assert_eq!(offer.opts().get(OptionCode::ClientId), Some(&client()));
-        let request =
-            message(MessageType::Request, vec![client(), own_id(), association(&[ADDRESS])]);
+        let request = message(MessageType::Request, vec![client(), own_id(), association(&[OWN])]);
         let reply = answered(&request);
         assert_eq!(reply.msg_type(), MessageType::Reply);
-        assert_eq!(leases(&reply), [(ADDRESS, FOREVER)]);
+        assert_eq!(leases(&reply), [(OWN, FOREVER)]);
         let Some(DhcpOption::DomainSearchList(domains)) =
             reply.opts().get(OptionCode::DomainSearchList)
         else {
@@ -264,25 +327,25 @@ mod tests {
         let reply = answered(&message(MessageType::Solicit, rapid));
         assert_eq!(reply.msg_type(), MessageType::Reply);
         assert!(reply.opts().get(OptionCode::RapidCommit).is_some());
-        assert_eq!(leases(&reply), [(ADDRESS, FOREVER)]);
+        assert_eq!(leases(&reply), [(OWN, FOREVER)]);
     }
 
     #[test]
     fn addresses_of_others_end() {
         for kind in [MessageType::Renew, MessageType::Rebind] {
-            let mut options = vec![client(), association(&[OTHER, ADDRESS])];
+            let mut options = vec![client(), association(&[OTHER, OWN])];
             if kind == MessageType::Renew {
                 options.push(own_id());
             }
             let mut leases = leases(&answered(&message(kind, options)));
             leases.sort_unstable();
-            assert_eq!(leases, [(ADDRESS, FOREVER), (OTHER, 0)]);
+            assert_eq!(leases, [(OWN, FOREVER), (OTHER, 0)]);
         }
     }
 
     #[test]
     fn an_address_of_this_link_is_confirmed_and_another_is_not() {
-        for (address, expected) in [(ADDRESS, Status::Success), (OTHER, Status::NotOnLink)] {
+        for (address, expected) in [(OWN, Status::Success), (OTHER, Status::NotOnLink)] {
             let confirm = message(MessageType::Confirm, vec![client(), association(&[address])]);
             let reply = answered(&confirm);
             let Some(DhcpOption::StatusCode(status)) = reply.opts().get(OptionCode::StatusCode)
@@ -301,7 +364,7 @@ mod tests {
         assert_eq!(reply.msg_type(), MessageType::Reply);
         assert!(reply.opts().get(OptionCode::DomainNameServers).is_some());
         for kind in [MessageType::Release, MessageType::Decline] {
-            let given = vec![client(), own_id(), association(&[ADDRESS])];
+            let given = vec![client(), own_id(), association(&[OWN])];
             assert_eq!(answered(&message(kind, given)).msg_type(), MessageType::Reply);
         }
     }

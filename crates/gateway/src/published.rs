@@ -39,9 +39,10 @@ pub struct Publication {
 }
 
 impl Publication {
-    /// Binds the port of the host, which [`Gateway::publish_socket`](crate::Gateway::publish_socket)
-    /// takes later, when the process may not bind it any more. The returned publication has the port
-    /// that the host has chosen.
+    /// Binds the port of the host for
+    /// [`Gateway::publish_socket`](crate::Gateway::publish_socket), which takes the socket when the
+    /// process may not bind it any more. The returned publication has the port that the host has
+    /// chosen.
     ///
     /// # Errors
     /// What the host says: the port is taken, or the process may not have it.

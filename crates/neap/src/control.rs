@@ -232,8 +232,8 @@ impl ControlListener {
     }
 }
 
-/// Makes the control socket of a stack with this name, for a program that gives up the right to make
-/// files before it has the stack.
+/// Makes the control socket of a stack with this name, for a program that gives up the right to
+/// make files before it has the stack.
 ///
 /// # Errors
 /// The name cannot be that of a file, there is no folder for the socket, or the system refuses it.

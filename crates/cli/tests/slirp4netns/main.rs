@@ -412,6 +412,55 @@ fn a_guest_gets_its_address_by_dhcp() {
     });
 }
 
+/// Memory that a flood of requests for addresses may cost, bytes: 256 leases of 300 bytes, and what
+/// waits for the gateway.
+const MOST_LEASES: u64 = 12 << 20;
+
+#[test]
+fn a_flood_of_requests_for_addresses_costs_little_and_leaves_flows_alone() {
+    in_namespace(|| {
+        outside();
+        let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &["-c"]);
+        let memory = || {
+            let status = fs::read_to_string(format!("/proc/{}/status", guest.server_pid()));
+            let status = status.expect("it runs");
+            let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            let kib = peak.expect("a line").trim().trim_end_matches(" kB");
+            kib.parse::<u64>().expect("a number") << 10
+        };
+        let before = memory();
+        guest.run("flood of clients", "255.255.255.255:67");
+        let listener = TcpListener::bind("192.0.2.1:0").expect("a port");
+        let target = listener.local_addr().expect("an address").to_string();
+        let accepts = thread::spawn(move || {
+            listener.accept().expect("a connection").0.write_all(b"hello").expect("sent");
+        });
+        guest.run("greeting", &target);
+        accepts.join().expect("no panic");
+        let after = memory();
+        assert!(after <= before + MOST_LEASES, "memory went from {before} to {after}");
+    });
+}
+
+/// Asks for addresses as thousands of clients, and takes the first offer (RFC 2131 section 2).
+fn flood_of_clients(server: SocketAddr) {
+    let socket = UdpSocket::bind("0.0.0.0:68").expect("a port");
+    socket.set_broadcast(true).expect("an option");
+    socket.set_read_timeout(Some(std::time::Duration::from_secs(60))).expect("an option");
+    let mut discover = [0; 244];
+    discover[..4].copy_from_slice(&[1, 1, 6, 0]);
+    discover[236..].copy_from_slice(&[99, 130, 83, 99, 53, 1, 1, 255]);
+    for client in 0..20_000_u32 {
+        discover[4..8].copy_from_slice(&client.to_be_bytes());
+        discover[28..34].copy_from_slice(&[&[2, 0][..], &client.to_be_bytes()].concat());
+        // What the kernel has no room for is lost.
+        let _ = socket.send_to(&discover, server);
+    }
+    let mut offer = [0; 1500];
+    let (count, _) = socket.recv_from(&mut offer).expect("an offer");
+    assert!(count > 240 && offer[0] == 2 && offer[16..19] == [10, 0, 2]);
+}
+
 #[test]
 fn a_device_may_be_handed_over() {
     in_namespace(|| {
@@ -478,6 +527,7 @@ fn inside() {
         "seen as" => seen_as(target),
         "first resolver" => ask_name(target, 1),
         "second resolver" => ask_name(target, 2),
+        "flood of clients" => flood_of_clients(target),
         "tell peers" => {
             let servers = servers(target);
             println!("ready");

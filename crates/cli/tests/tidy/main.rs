@@ -48,7 +48,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("neap-packetdrill", &["neap-posix", "neap-script", "neap-stack", "neap-tcp"]),
     ("neap-preload", &["neap"]),
     ("neap-gateway", &["neap"]),
-    ("neap-cli", &["neap", "neap-gateway", "neap-lab", "neap-script"]),
+    // The last two are for packets of the attackers in its tests.
+    ("neap-cli", &["neap", "neap-gateway", "neap-lab", "neap-script", "neap-stack", "neap-tcp"]),
 ];
 
 /// Crates that may not contain a word of unsafe code.

@@ -1,0 +1,393 @@
+//! A whole gateway on arbitrary packets of its guest: nonsense, segments and datagrams that make
+//! sense, and its own packets turned around and spoiled, so that handshakes get past the stack. The
+//! far sides are in memory and send back what they get.
+//!
+//! It runs in real time, in the threads that a gateway has. No thread may panic, the bounds of
+//! flows and mappings hold, what the guest gets are packets, and nothing is left in the end.
+//! `cargo test` runs it for a few seconds; docs/fuzzing.md tells of more.
+
+// The example has a `main` of its own.
+#[allow(dead_code)]
+#[path = "../../neap/examples/device.rs"]
+mod device;
+
+use bytes::{Buf, Bytes};
+use etherparse::{
+    IcmpEchoHeader, Icmpv4Type, Icmpv6Type, NetSlice, PacketBuilder, PacketBuilderStep,
+    SlicedPacket, TcpSlice, TransportSlice,
+};
+use neap::{Events, InterfaceConfig, Poller, Stack};
+use neap_gateway::{
+    Arrived, Destination, Dhcp6Config, DhcpConfig, End, Far, FarDatagrams, Gateway, GatewayConfig,
+    Manner, Policy, Resolver, Sent, Translation, Undelivered, Upstream,
+};
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Once};
+use std::thread;
+use std::time::Duration;
+
+const TIME: Duration = Duration::from_secs(3);
+
+const GUEST: [u8; 4] = [10, 0, 2, 100];
+const GUEST_V6: [u8; 16] = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+/// Addresses that the guest sends to: far ones, the gateway, its resolver, everybody, the host's
+/// own.
+const FAR: [[u8; 4]; 6] = [
+    [192, 0, 2, 7],
+    [192, 0, 2, 8],
+    [10, 0, 2, 2],
+    [10, 0, 2, 3],
+    [255, 255, 255, 255],
+    [127, 0, 0, 1],
+];
+const FAR_V6: [[u8; 16]; 2] = [
+    [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7],
+    [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2],
+];
+/// Ports that mean something to a gateway or to its far sides.
+const PORTS: [u16; 8] = [80, 81, 82, 83, 53, 67, 547, 7];
+/// Ports of far sides that are refused at once, fail later, and never open.
+const REFUSED: u16 = 81;
+const FAILS: u16 = 82;
+const SILENT: u16 = 83;
+
+const MOST_FLOWS: usize = 4;
+const MOST_MAPPINGS: usize = 4;
+/// Packets of one input.
+const MOST_PACKETS: usize = 64;
+/// Time for an answer of the gateway that the input turns around.
+const PATIENCE: Duration = Duration::from_millis(2);
+
+/// Arbitrary bytes as a source of decisions; zeros when they are used up.
+struct Source<'a>(&'a [u8]);
+
+impl<'a> Source<'a> {
+    fn byte(&mut self) -> u8 {
+        let Some((&first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        first
+    }
+
+    fn short(&mut self) -> u16 {
+        u16::from_be_bytes([self.byte(), self.byte()])
+    }
+
+    fn take(&mut self, len: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[usize::from(self.byte()) % of.len()]
+    }
+}
+
+/// Far sides that are there.
+#[derive(Default)]
+struct Count {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+/// A place among the far sides.
+struct Place(Arc<Count>);
+
+impl Place {
+    fn new(count: &Arc<Count>) -> Self {
+        let now = count.now.fetch_add(1, SeqCst) + 1;
+        count.most.fetch_max(now, SeqCst);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.now.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Far sides in memory.
+struct Mirrors(Arc<Count>);
+
+impl Upstream for Mirrors {
+    fn connect(&self, to: &Destination, _: SocketAddr) -> io::Result<Box<dyn Far>> {
+        let port = to.address.port();
+        if port == REFUSED {
+            return Err(ErrorKind::ConnectionRefused.into());
+        }
+        let (near, far) = UnixStream::pair()?;
+        near.set_nonblocking(true)?;
+        far.set_nonblocking(true)?;
+        Ok(Box::new(Mirror { near, far, port, _place: Place::new(&self.0) }))
+    }
+
+    fn datagrams(&self, _: &Destination) -> io::Result<Box<dyn FarDatagrams>> {
+        let (near, far) = UnixDatagram::pair()?;
+        near.set_nonblocking(true)?;
+        far.set_nonblocking(true)?;
+        let senders = VecDeque::new();
+        Ok(Box::new(DatagramMirror { near, far, senders, _place: Place::new(&self.0) }))
+    }
+}
+
+struct Mirror {
+    near: UnixStream,
+    far: UnixStream,
+    port: u16,
+    _place: Place,
+}
+
+impl Far for Mirror {
+    fn is_open(&mut self) -> io::Result<bool> {
+        match self.port {
+            FAILS => Err(ErrorKind::HostUnreachable.into()),
+            port => Ok(port != SILENT),
+        }
+    }
+
+    fn enter(&self, poller: &Poller, token: u64, events: Events) -> io::Result<()> {
+        poller.add(&self.near, token, events)
+    }
+}
+
+impl End for Mirror {
+    fn receive(&mut self) -> io::Result<Option<Bytes>> {
+        let mut data = [0; 4096];
+        let count = self.near.read(&mut data)?;
+        Ok((count > 0).then(|| Bytes::copy_from_slice(&data[..count])))
+    }
+
+    fn send(&mut self, data: &mut Bytes) -> io::Result<()> {
+        data.advance(self.near.write(data)?);
+        let mut back = [0; 4096];
+        // What is not taken back in time is lost, which is the guest's matter.
+        while let Ok(count) = self.far.read(&mut back)
+            && count > 0
+            && self.far.write_all(&back[..count]).is_ok()
+        {}
+        Ok(())
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.near.shutdown(Shutdown::Write)?;
+        self.far.shutdown(Shutdown::Write)
+    }
+
+    fn reset(&mut self) {
+        let _ = self.near.shutdown(Shutdown::Both);
+    }
+}
+
+struct DatagramMirror {
+    near: UnixDatagram,
+    far: UnixDatagram,
+    senders: VecDeque<SocketAddr>,
+    _place: Place,
+}
+
+impl FarDatagrams for DatagramMirror {
+    fn send(&mut self, datagrams: &[Bytes], to: &Destination, _: Manner) -> Sent {
+        let sent = |data: &&Bytes| self.far.send(data).is_ok();
+        let count = datagrams.iter().take_while(sent).count();
+        self.senders.extend(std::iter::repeat_n(to.address, count));
+        Sent { count, ..Sent::default() }
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Arrived> {
+        let count = self.near.recv(buffer)?;
+        let from = self.senders.pop_front().ok_or(ErrorKind::InvalidData)?;
+        Ok(Arrived::one(from, Bytes::copy_from_slice(&buffer[..count])))
+    }
+
+    fn undelivered(&mut self, _: &mut [u8]) -> Option<Undelivered> {
+        None
+    }
+
+    fn enter(&self, poller: &Poller, token: u64) -> io::Result<()> {
+        poller.add(&self.near, token, Events::IN | Events::ET)
+    }
+}
+
+fn config() -> GatewayConfig {
+    let mut config = GatewayConfig::default();
+    let (server, first) = (Ipv4Addr::from(FAR[2]), Ipv4Addr::from(GUEST));
+    let network = "10.0.2.0/24".parse().expect("a network");
+    config.policy = Policy::without_host();
+    config.resolver = Resolver::Names;
+    let resolver = SocketAddr::new(IpAddr::from(FAR[3]), 53);
+    config.translations.push(Translation::resolver(resolver));
+    config.dhcp = Some(DhcpConfig::new(server, network, first));
+    config.dhcp6 =
+        Some(Dhcp6Config::new(Ipv6Addr::from(FAR_V6[1]), Some(Ipv6Addr::from(GUEST_V6))));
+    (config.most_flows, config.most_mappings) = (MOST_FLOWS, MOST_MAPPINGS);
+    config
+}
+
+/// The packet that an input asks for; nothing if it makes no sense. `last` is what the gateway
+/// sent.
+fn packet(source: &mut Source<'_>, last: &mut Option<Vec<u8>>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let write = |built: Result<(), etherparse::err::packet::BuildWriteError>, bytes: Vec<u8>| {
+        built.map(|()| bytes).unwrap_or_default()
+    };
+    let kind = source.byte();
+    match kind % 8 {
+        0 => {
+            let len = source.short() % 1500;
+            source.take(len.into()).to_vec()
+        }
+        // A turned packet comes most often, as it continues something.
+        1..=3 => last.take().and_then(|packet| turned(&packet, source)).unwrap_or_default(),
+        4 => {
+            let (flags, port, seq) = (source.byte(), source.pick(&PORTS), source.byte());
+            let own = 40_000 + u16::from(source.byte() % 8);
+            let tcp = from_guest(source).tcp(own, port, seq.into(), source.short());
+            let mut tcp = tcp;
+            tcp = if flags & 1 == 0 { tcp.syn() } else { tcp };
+            tcp = if flags & 2 == 0 { tcp } else { tcp.ack(source.short().into()) };
+            tcp = if flags & 4 == 0 { tcp } else { tcp.fin() };
+            tcp = if flags & 8 == 0 { tcp } else { tcp.rst() };
+            let len = source.byte();
+            let built = tcp.write(&mut bytes, source.take(len.into()));
+            write(built, bytes)
+        }
+        5 | 6 => {
+            let (own, port) = (source.pick(&[40_000, 40_001, 68, 546]), source.pick(&PORTS));
+            let udp = from_guest(source).udp(own, port);
+            let len = source.short() % 1200;
+            let built = udp.write(&mut bytes, source.take(len.into()));
+            write(built, bytes)
+        }
+        _ => {
+            let echo = IcmpEchoHeader { id: source.byte().into(), seq: source.byte().into() };
+            let len = source.byte();
+            let built = if source.byte() & 1 == 0 {
+                let icmp = PacketBuilder::ipv4(GUEST, source.pick(&FAR), 64);
+                icmp.icmpv4(Icmpv4Type::EchoRequest(echo))
+                    .write(&mut bytes, source.take(len.into()))
+            } else {
+                let icmp = PacketBuilder::ipv6(GUEST_V6, source.pick(&FAR_V6), 64);
+                icmp.icmpv6(Icmpv6Type::EchoRequest(echo))
+                    .write(&mut bytes, source.take(len.into()))
+            };
+            write(built, bytes)
+        }
+    }
+}
+
+fn from_guest(source: &mut Source<'_>) -> PacketBuilderStep<etherparse::IpHeaders> {
+    let is_v4 = source.byte() & 3 != 0;
+    if is_v4 {
+        PacketBuilder::ipv4(GUEST, source.pick(&FAR), source.pick(&[64, 1, 2]))
+    } else {
+        PacketBuilder::ipv6(GUEST_V6, source.pick(&FAR_V6), source.pick(&[64, 1, 2]))
+    }
+}
+
+/// The answer to a packet of the gateway: a segment that fits, with data, its end or a reset.
+fn turned(packet: &[u8], source: &mut Source<'_>) -> Option<Vec<u8>> {
+    let parsed = SlicedPacket::from_ip(packet).ok()?;
+    let builder = match parsed.net? {
+        NetSlice::Ipv4(ip) => {
+            PacketBuilder::ipv4(ip.header().destination(), ip.header().source(), 64)
+        }
+        NetSlice::Ipv6(ip) => {
+            PacketBuilder::ipv6(ip.header().destination(), ip.header().source(), 64)
+        }
+        NetSlice::Arp(_) => return None,
+    };
+    let (flags, len) = (source.byte(), source.byte());
+    let mut bytes = Vec::new();
+    match parsed.transport? {
+        TransportSlice::Tcp(theirs) => {
+            let ack = theirs.sequence_number().wrapping_add(length(&theirs));
+            let (own, port) = (theirs.destination_port(), theirs.source_port());
+            let seq = theirs.acknowledgment_number();
+            let mut tcp = builder.tcp(own, port, seq, 64_000).ack(ack);
+            tcp = if flags & 1 == 0 { tcp } else { tcp.fin() };
+            tcp = if flags & 6 == 6 { tcp.rst() } else { tcp };
+            tcp.write(&mut bytes, source.take(len.into())).ok()?;
+        }
+        TransportSlice::Udp(theirs) => {
+            let udp = builder.udp(theirs.destination_port(), theirs.source_port());
+            udp.write(&mut bytes, source.take(len.into())).ok()?;
+        }
+        _ => return None,
+    }
+    if flags & 0x80 != 0 {
+        let at = usize::from(source.byte()) % bytes.len();
+        bytes[at] ^= source.byte();
+    }
+    Some(bytes)
+}
+
+/// What a segment has of the space of sequence numbers.
+fn length(tcp: &TcpSlice<'_>) -> u32 {
+    tcp.payload().len() as u32 + u32::from(tcp.syn()) + u32::from(tcp.fin())
+}
+
+/// Whether a thread of this process has panicked.
+fn watch_threads() -> &'static AtomicBool {
+    static PANICKED: AtomicBool = AtomicBool::new(false);
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            PANICKED.store(true, SeqCst);
+            before(panic);
+        }));
+    });
+    &PANICKED
+}
+
+fn run(input: &[u8]) {
+    let (own, cable) = UnixDatagram::pair().expect("a pair");
+    cable.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    cable.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+    let device = device::device("cable", own).expect("a device");
+    let mut interface = InterfaceConfig::new(device).any_destination(true);
+    for address in ["10.0.2.2/24", "10.0.2.3/24", "fd00::2/64"] {
+        interface = interface.address(address.parse().expect("an address"));
+    }
+    let stack = Stack::builder().interface(interface).build().expect("a stack");
+    let count = Arc::<Count>::default();
+    let mirrors = Box::new(Mirrors(count.clone()));
+    let mut gateway = Gateway::new(Arc::new(stack), mirrors, config()).expect("a gateway");
+    let handle = gateway.handle();
+    let engine = thread::spawn(move || gateway.run().expect("it runs"));
+
+    let (mut source, mut last, mut buffer) = (Source(input), None, [0; 2000]);
+    for _ in 0..MOST_PACKETS {
+        if source.0.is_empty() {
+            break;
+        }
+        let packet = packet(&mut source, &mut last);
+        // A full cable loses it.
+        if !packet.is_empty() && cable.send(&packet).is_err() {
+            continue;
+        }
+        if let Ok(length) = cable.recv(&mut buffer) {
+            let parsed = SlicedPacket::from_ip(&buffer[..length]);
+            assert!(parsed.is_ok(), "{:?}: {parsed:?}", &buffer[..length]);
+            last = Some(buffer[..length].to_vec());
+        }
+    }
+    handle.stop();
+    engine.join().expect("the gateway does not panic");
+    assert_eq!(count.now.load(SeqCst), 0, "far sides are left");
+    assert!(count.most.load(SeqCst) <= MOST_FLOWS + MOST_MAPPINGS, "too many far sides");
+}
+
+#[test]
+fn gateway() {
+    let panicked = watch_threads();
+    bolero::check!().with_test_time(TIME).with_max_len(4000).for_each(|bytes: &[u8]| {
+        run(bytes);
+        assert!(!panicked.load(SeqCst), "a thread has panicked");
+    });
+}
