@@ -100,6 +100,10 @@ def children(pid):
     return found
 
 
+def descendants(pid):
+    return [pid for child in children(pid) for pid in (child, *descendants(child))]
+
+
 def name_of(pid):
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
@@ -128,13 +132,17 @@ def neap(net, program, mtu, *options):
     process = net.start(HOST, program, "gateway", "run", "--mtu", mtu, *options, "--", "sleep", "infinity")
     end = time.monotonic() + START_S
     while True:
-        guest = next((pid for pid in children(process.pid) if name_of(pid) == "sleep"), None)
+        below = descendants(process.pid)
+        guest = next((pid for pid in below if name_of(pid) == "sleep"), None)
         if guest:
             break
         if time.monotonic() > end or not process.is_running():
             raise network.Failure("neap did not start")
         time.sleep(0.01)
-    return Gateway(net, process, guest)
+    gateway = Gateway(net, process, guest)
+    # Its half in the guest, which sleeps.
+    gateway.halves = [pid for pid in below if pid != guest]
+    return gateway
 
 
 def slirp4netns(net, program, mtu):

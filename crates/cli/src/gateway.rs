@@ -13,6 +13,7 @@ mod ports;
 mod routes;
 mod run;
 mod sandbox;
+pub(crate) mod shown;
 mod tun;
 mod watching;
 mod way_out;

@@ -147,7 +147,8 @@ fn print(args: &Args, all: &[(StackReport, Figures)]) -> Result<(), Failure> {
         text += &format!("#{} {}\n", stack.pid, stack.name);
         for (counter, per_second) in figures.iter().filter(|(counter, _)| is_shown(counter)) {
             let CounterReport { name, value, .. } = counter;
-            text += &format!("{name:<32}{value:<16}{per_second:6.1}\n");
+            // Names of several things may be longer than their column.
+            text += &format!("{name:<31} {value:<16}{per_second:6.1}\n");
         }
     }
     stacks::print(&text)

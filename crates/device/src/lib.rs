@@ -25,6 +25,7 @@ mod arena;
 pub mod clock;
 mod error;
 mod link;
+mod local_ports;
 mod monitor;
 mod netlink;
 pub mod packet;
@@ -37,6 +38,7 @@ mod write;
 
 pub use error::Error;
 pub use link::{LinkConfig, configure_link};
+pub use local_ports::look_through_all_local_ports;
 pub use packet::{Packet, PacketConfig};
 pub use scheduling::{Scheduling, SchedulingError};
 pub use tun::{Tun, TunConfig};

@@ -86,6 +86,11 @@ impl Monitor {
         Self { bell, kernel, device: socket, ask, index, station, is_tun: false, dropped_before }
     }
 
+    /// The stack's Ethernet address stays what it is, whatever that of the interface becomes.
+    pub(crate) fn keep_address(&mut self) {
+        self.station = Station::None;
+    }
+
     fn take_messages(&self) {
         let Some(bell) = &self.bell else { return };
         let mut buffer = [0; 8192];

@@ -9,6 +9,8 @@ use rustix::io::{Errno, Result};
 
 /// `SO_NETNS_COOKIE` of `asm-generic/socket.h`.
 const SO_NETNS_COOKIE: c_int = 71;
+/// `IP_LOCAL_PORT_RANGE` of `linux/in.h`.
+const IP_LOCAL_PORT_RANGE: c_int = 51;
 /// `_IO('T', 227)` of `linux/if_tun.h`.
 const TUNGETDEVNETNS: c_ulong = 0x54e3;
 
@@ -245,6 +247,22 @@ pub(crate) fn namespace_of_socket(socket: &OwnedFd) -> Result<u64> {
         )
     })?;
     Ok(value)
+}
+
+/// `IP_LOCAL_PORT_RANGE`: the local ports that a connection of the socket may have, of those of the
+/// sysctl.
+pub(crate) fn set_local_port_range(socket: impl AsFd, low: u16, high: u16) -> Result<()> {
+    let range = u32::from(low) | u32::from(high) << 16;
+    // SAFETY: the kernel reads the bytes of the number.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_IP,
+            IP_LOCAL_PORT_RANGE,
+            core::ptr::from_ref(&range).cast(),
+            size_of_val(&range) as libc::socklen_t,
+        )
+    })
 }
 
 /// `TUNGETDEVNETNS`: the network namespace of a TUN device, as a descriptor.

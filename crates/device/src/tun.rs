@@ -253,6 +253,17 @@ impl Tun {
         Ok(Self { name, queues, offload: config.offload, capabilities, monitor })
     }
 
+    /// Gives the stack's end of a TAP an Ethernet address of its own. Without it the address is
+    /// that of the interface with the last bit turned over. A TUN has none.
+    #[must_use]
+    pub fn with_address(mut self, address: [u8; 6]) -> Self {
+        if matches!(self.capabilities.medium, Medium::Ethernet(_)) {
+            self.capabilities.medium = Medium::Ethernet(address);
+            self.monitor.keep_address();
+        }
+        self
+    }
+
     /// Returns the name of the interface.
     pub fn name(&self) -> &str {
         &self.name

@@ -8,6 +8,7 @@ pub(crate) struct Counters {
     pub(crate) opened: AtomicU64,
     pub(crate) denied: AtomicU64,
     pub(crate) full: AtomicU64,
+    pub(crate) no_port: AtomicU64,
     pub(crate) unreached: AtomicU64,
     pub(crate) finished: AtomicU64,
     pub(crate) lost: AtomicU64,
@@ -39,6 +40,7 @@ pub(crate) struct Counters {
     pub(crate) full_echoes: AtomicU64,
     pub(crate) unsent_echoes: AtomicU64,
     pub(crate) lost_echoes: AtomicU64,
+    pub(crate) late_echoes: AtomicU64,
     pub(crate) undelivered_echoes: AtomicU64,
     pub(crate) dropped_icmp: AtomicU64,
     pub(crate) dhcp_answers: AtomicU64,
@@ -53,9 +55,13 @@ pub struct Figures {
     pub opened: u64,
     /// Connections that the policy was against.
     pub denied: u64,
-    /// Connections that were refused since there were too many, or no descriptors, ports or memory
-    /// of the host were left.
+    /// Connections that were refused since there were too many, or no descriptors or memory of the
+    /// host were left.
     pub full: u64,
+    /// Connections that were refused since the host had no address or no port left to connect from
+    /// (`EADDRNOTAVAIL`): all of `net.ipv4.ip_local_port_range` have connections to the
+    /// destination, those in TIME-WAIT included.
+    pub no_port: u64,
     /// Connections whose other half could not be opened.
     pub unreached: u64,
     /// Connections that both sides ended.
@@ -120,6 +126,9 @@ pub struct Figures {
     pub unsent_echoes: u64,
     /// Echo replies that the stack did not take.
     pub lost_echoes: u64,
+    /// Echo requests that were dropped since too many waited for the
+    /// [rate](crate::GatewayConfig::rate), or waited too long.
+    pub late_echoes: u64,
     /// Echo requests that ICMP says were not delivered, and of which the guest was told.
     pub undelivered_echoes: u64,
     /// Other ICMP messages of guests to other hosts, which do not go on.
@@ -145,6 +154,7 @@ impl Counters {
             opened: get(&self.opened),
             denied: get(&self.denied),
             full: get(&self.full),
+            no_port: get(&self.no_port),
             unreached: get(&self.unreached),
             finished: get(&self.finished),
             lost: get(&self.lost),
@@ -176,6 +186,7 @@ impl Counters {
             full_echoes: get(&self.full_echoes),
             unsent_echoes: get(&self.unsent_echoes),
             lost_echoes: get(&self.lost_echoes),
+            late_echoes: get(&self.late_echoes),
             undelivered_echoes: get(&self.undelivered_echoes),
             dropped_icmp: get(&self.dropped_icmp),
             dhcp_answers: get(&self.dhcp_answers),

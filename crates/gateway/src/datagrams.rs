@@ -12,14 +12,15 @@ use crate::counters::Counters;
 use crate::deadlines::Deadlines;
 use crate::destination::Destination;
 use crate::dns::{Dns, Target};
+use crate::guests::{Account, Guests};
 use crate::host_datagrams::{HostDatagrams, MOST_BYTES, MOST_SEGMENTS, Sent};
 use crate::host_errors::{self, Manner, Undelivered};
 use crate::published::{Publication, shown};
-use crate::sending::{Sending, Service};
+use crate::sending::{Sender, Sending, Service};
 use crate::token::{Generation, Slot, Token};
 use crate::translated::Translated;
 use crate::upstream::{FarDatagrams, Upstream};
-use crate::waiting_datagrams::{Queue, WaitingDatagrams, on_wire};
+use crate::waiting_datagrams::{Held, Most, Queue, Waiting, WaitingDatagrams};
 use bytes::Bytes;
 use neap::time::Rate;
 use neap::{Datagram, IcmpSocket, Poller, Refusal, UdpForwarder};
@@ -43,6 +44,8 @@ const BATCH: usize = 2 * MOST_SEGMENTS;
 /// Memory for datagrams that wait for the gateway, and of those that wait for the device: some
 /// visits of the device's queue.
 const QUEUE: u32 = 8 << 20;
+/// Datagrams that wait for the rate, of all guests.
+const MOST_WAITING: Most = Most { number: 10_240, bytes: 8 << 20 };
 /// Hop limit of datagrams whose own is not known.
 const HOP_LIMIT: u8 = 64;
 
@@ -66,8 +69,9 @@ pub(crate) struct Datagrams {
     buffer: Box<[u8]>,
     generation: Generation,
     counters: Arc<Counters>,
+    guests: Guests,
     /// Datagrams of guests that wait for the rate, if there is one.
-    waiting: Option<WaitingDatagrams>,
+    waiting: Option<WaitingDatagrams<Waiting>>,
 }
 
 /// What datagrams of guests are passed on with.
@@ -92,6 +96,7 @@ struct Mapping {
     translated: Translated<SocketAddr>,
     /// Its place in the schedule and what waits there, once it has sent under a rate.
     turn: Option<(usize, Queue)>,
+    account: Account,
 }
 
 /// A published port.
@@ -135,6 +140,7 @@ impl Datagrams {
         forwarder: UdpForwarder,
         icmp: IcmpSocket,
         counters: Arc<Counters>,
+        guests: Guests,
     ) -> io::Result<Self> {
         forwarder.set_nonblocking(true)?;
         forwarder.set_buffers(Some(QUEUE), Some(QUEUE));
@@ -150,13 +156,14 @@ impl Datagrams {
             buffer: vec![0; MOST_BYTES].into(),
             generation: Generation::default(),
             counters,
+            guests,
             waiting: None,
         })
     }
 
     /// Datagrams of guests wait for their turns under a rate.
     pub(crate) fn limit(&mut self, rate: Rate) {
-        self.waiting = Some(WaitingDatagrams::new(rate));
+        self.waiting = Some(WaitingDatagrams::new(rate, MOST_WAITING));
     }
 
     /// Passes on what guests have sent. Whether there may be more.
@@ -246,7 +253,9 @@ impl Datagrams {
         let data: SmallVec<[Bytes; 8]> = run.iter().map(|datagram| datagram.data.clone()).collect();
         let Sent { count, why, is_too_long } = mapping.socket.send(&data, to, manner(&run[0]));
         self.counters.add(|counters| &counters.datagrams_out, count as u64);
-        self.counters.add(|counters| &counters.datagram_bytes_out, length(&run[..count]));
+        let bytes = length(&run[..count]);
+        mapping.account.add(bytes, 0);
+        self.counters.add(|counters| &counters.datagram_bytes_out, bytes);
         self.counters.add(|counters| &counters.unsent_datagrams, (run.len() - count) as u64);
         if let Some(why) = why {
             // It may be beyond the limit of ICMP errors.
@@ -261,9 +270,12 @@ impl Datagrams {
     fn hold(&mut self, key: usize, to: &Destination, run: &[Datagram], sending: &mut Sending) {
         let Some(waiting) = &mut self.waiting else { return };
         let (now, mapping) = (sending.now(), &mut self.mappings[key]);
-        let new = || (sending.insert_mapping(key), waiting.new_queue());
+        let new = || (sending.insert(Sender::Mapping(key)), waiting.new_queue());
         let (id, queue) = mapping.turn.get_or_insert_with(new);
-        let push = |datagram: &Datagram| waiting.push(queue, datagram.clone(), to, now);
+        let push = |datagram: &Datagram| {
+            let held = Waiting { datagram: datagram.clone(), to: to.clone() };
+            waiting.push(queue, held, now)
+        };
         let mut dropped: usize = run.iter().map(push).sum();
         sending.wake(*id);
         while self.waiting.as_ref().is_some_and(WaitingDatagrams::are_too_many) {
@@ -293,7 +305,7 @@ impl Datagrams {
                 let (next, lost) = waiting.pop(queue, now);
                 dropped += lost;
                 let Some(next) = next else { break };
-                bytes += on_wire(next.datagram.data.len(), next.to.address);
+                bytes += next.on_wire();
                 batch.push(next.datagram);
                 targets.push(next.to);
             }
@@ -353,6 +365,7 @@ impl Datagrams {
             published: None,
             translated,
             turn: None,
+            account: self.guests.mapping(guest.ip()),
         };
         self.ages[0].push_back((last_used + mapping.timeout(), slot));
         self.mappings.insert(mapping);
@@ -388,6 +401,7 @@ impl Datagrams {
             published: Some(Port { publication, clients: Clients::default() }),
             translated: Translated::default(),
             turn: None,
+            account: self.guests.mapping(guest.ip()),
         });
         self.published.entry(guest).or_default().push(key);
         Ok((port, slot))
@@ -457,7 +471,9 @@ impl Datagrams {
         let mut rest = &self.batch[..];
         while !rest.is_empty() {
             let sent = self.forwarder.send_batch(rest).unwrap_or(0);
-            self.counters.add(|counters| &counters.datagram_bytes_in, length(&rest[..sent]));
+            let bytes = length(&rest[..sent]);
+            self.mappings[key].account.add(0, bytes);
+            self.counters.add(|counters| &counters.datagram_bytes_in, bytes);
             self.counters.add(|counters| &counters.datagrams_in, sent as u64);
             // What stops a batch is one datagram: it is dropped, and the others go on.
             let dropped = usize::from(sent < rest.len());

@@ -6,12 +6,16 @@
 
 use crate::config::{GatewayConfig, Way};
 use crate::counters::Counters;
+use crate::guests::{Account, Guests};
 use crate::host_echo::HostEcho;
 use crate::host_errors::{self, Manner, Undelivered};
 use crate::outbound::Outbound;
+use crate::sending::{Sender, Sending, Service};
 use crate::token::{Generation, Slot, Token};
 use crate::translated::Translated;
+use crate::waiting_datagrams::{Held, Most, Queue, WaitingDatagrams};
 use bytes::{BufMut, Bytes, BytesMut};
+use neap::time::Rate;
 use neap::{Events, IcmpErrorKind, IcmpMessage, IcmpSocket, Poller};
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
@@ -24,12 +28,19 @@ use std::time::{Duration, Instant};
 const MOST: usize = 1024;
 /// A socket without requests is closed after so long (RFC 5508 REQ-2: at least 60 seconds).
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// Requests that wait for the rate, of all guests.
+const MOST_WAITING: Most = Most { number: 1024, bytes: 1 << 20 };
 /// Messages that are passed on in one direction before others have their turn.
 const BATCH: usize = 64;
 /// Memory for the largest message.
 const MOST_BYTES: usize = 1 << 16;
 /// Where the sequence number of a message begins: behind type, code, checksum and identifier.
 const SEQUENCE_AT: usize = 6;
+/// Where the data of a message begins.
+const DATA_AT: usize = 8;
+/// Headers of IP outside.
+const V4_HEADER: usize = 20;
+const V6_HEADER: usize = 40;
 /// Code of an ICMP error: the administrator forbids it (RFC 1812 section 5.2.7.1, RFC 4443 section
 /// 3.1).
 const PROHIBITED: u8 = 13;
@@ -50,6 +61,9 @@ pub(crate) struct Echoes {
     buffer: Box<[u8]>,
     generation: Generation,
     counters: Arc<Counters>,
+    guests: Guests,
+    /// Requests that wait for the rate, if there is one.
+    waiting: Option<WaitingDatagrams<Request>>,
 }
 
 /// Address and identifier of a guest, and whether the destination is of IPv6: a translated one may
@@ -62,11 +76,43 @@ struct Pinger {
     host: HostEcho,
     last_used: Instant,
     translated: Translated<IpAddr>,
+    /// Its place in the schedule and what waits there, once it has sent under a rate.
+    turn: Option<(usize, Queue)>,
+    account: Account,
+}
+
+/// An echo request, and where it goes.
+#[derive(Debug)]
+struct Request {
+    message: IcmpMessage,
+    to: IpAddr,
+}
+
+impl Held for Request {
+    fn data(&self) -> &Bytes {
+        &self.message.data
+    }
+    fn data_mut(&mut self) -> &mut Bytes {
+        &mut self.message.data
+    }
+    fn headers(&self) -> usize {
+        if self.to.is_ipv6() { V6_HEADER } else { V4_HEADER }
+    }
+}
+
+/// Bytes of a message, without headers.
+fn length(message: &IcmpMessage) -> u64 {
+    message.data.len().saturating_sub(DATA_AT) as u64
 }
 
 impl Echoes {
     /// Requests that `may_leave`, if the host allows it, too.
-    pub(crate) fn new(socket: IcmpSocket, may_leave: bool, counters: Arc<Counters>) -> Self {
+    pub(crate) fn new(
+        socket: IcmpSocket,
+        may_leave: bool,
+        counters: Arc<Counters>,
+        guests: Guests,
+    ) -> Self {
         let outbound = Outbound::default();
         Self {
             socket,
@@ -79,7 +125,14 @@ impl Echoes {
             buffer: vec![0; MOST_BYTES].into(),
             generation: Generation::default(),
             counters,
+            guests,
+            waiting: None,
         }
+    }
+
+    /// Requests of guests wait for their turns under a rate.
+    pub(crate) fn limit(&mut self, rate: Rate) {
+        self.waiting = Some(WaitingDatagrams::new(rate, MOST_WAITING));
     }
 
     /// Whether the host gives ping sockets of IPv4, and of IPv6.
@@ -88,17 +141,28 @@ impl Echoes {
     }
 
     /// Passes on what guests have sent. Whether there may be more.
-    pub(crate) fn on_guests(&mut self, poller: &Poller, config: &GatewayConfig) -> bool {
+    pub(crate) fn on_guests(
+        &mut self,
+        poller: &Poller,
+        config: &GatewayConfig,
+        mut sending: Option<&mut Sending>,
+    ) -> bool {
         for _ in 0..BATCH {
             match self.socket.recv() {
-                Ok(message) => self.pass_on(&message, poller, config),
+                Ok(message) => self.pass_on(message, poller, config, sending.as_deref_mut()),
                 Err(_) => return false,
             }
         }
         true
     }
 
-    fn pass_on(&mut self, message: &IcmpMessage, poller: &Poller, config: &GatewayConfig) {
+    fn pass_on(
+        &mut self,
+        message: IcmpMessage,
+        poller: &Poller,
+        config: &GatewayConfig,
+        sending: Option<&mut Sending>,
+    ) {
         let Some((identifier, _)) = message.echo().filter(|_| message.is_echo_request()) else {
             return self.counters.count(|counters| &counters.dropped_icmp);
         };
@@ -106,7 +170,7 @@ impl Echoes {
         let Way::To(to) = config.way(SocketAddr::new(wanted, 0)) else {
             self.counters.count(|counters| &counters.denied_echoes);
             let code = if wanted.is_ipv4() { PROHIBITED } else { PROHIBITED_V6 };
-            return self.refuse(message, code);
+            return self.refuse(&message, code);
         };
         if !self.is_allowed[usize::from(to.is_ipv6())] {
             return self.counters.count(|counters| &counters.unanswered_echoes);
@@ -118,13 +182,62 @@ impl Echoes {
         let pinger = &mut self.pingers[at];
         pinger.last_used = Instant::now();
         pinger.translated.note(to.ip(), wanted);
+        let request = Request { message, to: to.ip() };
+        match sending {
+            Some(sending) => self.hold(at, request, sending),
+            None => self.send(at, &request),
+        }
+    }
+
+    /// Lets a request wait for its turn.
+    fn hold(&mut self, at: usize, request: Request, sending: &mut Sending) {
+        let Some(waiting) = &mut self.waiting else { return };
+        let (now, pinger) = (sending.now(), &mut self.pingers[at]);
+        let new = || (sending.insert(Sender::Echo(at)), waiting.new_queue());
+        let (id, queue) = pinger.turn.get_or_insert_with(new);
+        let mut dropped = waiting.push(queue, request, now);
+        sending.wake(*id);
+        while waiting.are_too_many() {
+            let queues = self.pingers.iter_mut().filter_map(|(_, one)| one.turn.as_mut());
+            let longest = queues.map(|(_, queue)| queue).max_by_key(|queue| queue.backlog());
+            dropped += longest.map_or(0, |queue| waiting.shorten(queue, now));
+        }
+        self.counters.add(|counters| &counters.late_echoes, dropped as u64);
+    }
+
+    /// Sends what waits of an identifier whose turn it is.
+    pub(crate) fn serve(&mut self, at: usize, service: Service, sending: &mut Sending) {
+        let now = sending.now();
+        let (mut bytes, mut dropped, mut has_more) = (0, 0, true);
+        while bytes < service.bytes && has_more {
+            let (Some(waiting), Some(pinger)) = (&mut self.waiting, self.pingers.get_mut(at))
+            else {
+                has_more = false;
+                break;
+            };
+            let Some((_, queue)) = &mut pinger.turn else { break };
+            let (next, lost) = waiting.pop(queue, now);
+            (dropped, has_more) = (dropped + lost, !queue.is_empty());
+            let Some(next) = next else { break };
+            bytes += next.on_wire();
+            self.send(at, &next);
+        }
+        self.counters.add(|counters| &counters.late_echoes, dropped as u64);
+        sending.on_sent(service, bytes, has_more);
+    }
+
+    fn send(&mut self, at: usize, request: &Request) {
+        let (pinger, message, to) = (&mut self.pingers[at], &request.message, request.to);
         let manner = Manner::of(message.hop_limit, false);
-        let sent = match request(message, to.is_ipv6()) {
-            Some(request) => pinger.host.send(&request, to.ip(), manner),
-            None => pinger.host.send(&message.data, to.ip(), manner),
+        let sent = match in_words_of(message, to.is_ipv6()) {
+            Some(data) => pinger.host.send(&data, to, manner),
+            None => pinger.host.send(&message.data, to, manner),
         };
         match sent {
-            Ok(()) => self.counters.count(|counters| &counters.echoes_out),
+            Ok(()) => {
+                pinger.account.add(length(message), 0);
+                self.counters.count(|counters| &counters.echoes_out);
+            }
             Err(error) => {
                 self.counters.count(|counters| &counters.unsent_echoes);
                 if is_unreachable(&error) {
@@ -160,7 +273,9 @@ impl Echoes {
         poller.add(&host, Token::Echo(slot).to_bits(), Events::IN | Events::ET)?;
         let (last_used, translated) = (Instant::now(), Translated::default());
         let generation = slot.generation;
-        let at = self.pingers.insert(Pinger { generation, key, host, last_used, translated });
+        let (turn, account) = (None, self.guests.mapping(key.0));
+        let pinger = Pinger { generation, key, host, last_used, translated, turn, account };
+        let at = self.pingers.insert(pinger);
         self.of_guest.insert(key, at);
         self.ages.push_back((last_used + TIMEOUT, slot));
         Ok(at)
@@ -180,6 +295,7 @@ impl Echoes {
                 Ok((count, from)) => {
                     let Some(reply) = reply(pinger, &self.buffer[..count], from) else { continue };
                     let is_sent = self.socket.send(&reply).is_ok();
+                    pinger.account.add(0, if is_sent { length(&reply) } else { 0 });
                     self.counters.count(|counters| {
                         if is_sent { &counters.echoes_in } else { &counters.lost_echoes }
                     });
@@ -213,7 +329,7 @@ impl Echoes {
     }
 
     /// Closes sockets that were not used for long.
-    pub(crate) fn expire(&mut self, now: Instant) {
+    pub(crate) fn expire(&mut self, now: Instant, mut sending: Option<&mut Sending>) {
         while let Some(&(due, slot)) = self.ages.front().filter(|(due, _)| *due <= now) {
             self.ages.pop_front();
             let Some(pinger) = self.pingers.get(slot.key) else { continue };
@@ -221,7 +337,12 @@ impl Echoes {
             let due = pinger.last_used + TIMEOUT;
             if due <= now {
                 self.of_guest.remove(&pinger.key);
-                self.pingers.remove(slot.key);
+                let pinger = self.pingers.remove(slot.key);
+                if let (Some((id, queue)), Some(sending)) = (pinger.turn, &mut sending) {
+                    sending.remove(id);
+                    let dropped = self.waiting.as_mut().map_or(0, |all| all.clear(queue));
+                    self.counters.add(|counters| &counters.late_echoes, dropped as u64);
+                }
             } else {
                 self.ages.push_back((due, slot));
             }
@@ -244,7 +365,7 @@ fn kinds(is_v6: bool) -> (u8, u8) {
 }
 
 /// A request in the words of the other family, if the destination is of that.
-fn request(message: &IcmpMessage, to_v6: bool) -> Option<Bytes> {
+fn in_words_of(message: &IcmpMessage, to_v6: bool) -> Option<Bytes> {
     if message.destination.is_ipv6() == to_v6 {
         return None;
     }
@@ -296,7 +417,7 @@ mod tests {
     fn a_request_is_told_in_the_words_of_the_destinations_family() {
         let [from, to] = ["10.0.0.1", "192.0.2.1"].map(|ip| ip.parse().expect("an address"));
         let asked = IcmpMessage::new(from, to, vec![8, 0, 0, 0, 0, 1, 0, 2]);
-        assert_eq!(request(&asked, false), None);
-        assert_eq!(request(&asked, true).expect("another")[..], [128, 0, 0, 0, 0, 1, 0, 2]);
+        assert_eq!(in_words_of(&asked, false), None);
+        assert_eq!(in_words_of(&asked, true).expect("another")[..], [128, 0, 0, 0, 0, 1, 0, 2]);
     }
 }

@@ -11,12 +11,15 @@ use crate::crossings::Crossings;
 use crate::datagrams::{Datagrams, Ways};
 use crate::deadlines::Deadlines;
 use crate::descriptors;
+use crate::destination::Destination;
 use crate::dhcp_service::DhcpService;
 use crate::dhcp6_service::Dhcp6Service;
 use crate::dns::{Dns, Target};
 use crate::echo::Echoes;
+use crate::exhausted::Exhausted;
 use crate::guest::GuestStream;
 use crate::guest_rate;
+use crate::guests::{Account, Guests};
 use crate::handle::{GatewayHandle, Request, Requests};
 use crate::holdings::{FlowView, Holdings};
 use crate::inspect::Inspector;
@@ -34,6 +37,7 @@ use neap::{
 use slab::Slab;
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -90,6 +94,8 @@ pub struct Gateway {
     generation: Generation,
     counters: Arc<Counters>,
     journal: Journal,
+    exhausted: Exhausted,
+    guests: Guests,
     requests: Requests,
     /// When the run ends, though flows are left.
     ends: Option<Instant>,
@@ -112,6 +118,8 @@ enum Turn {
 struct Flow {
     generation: Generation,
     is_waiting: bool,
+    /// Bytes to the client, and to the server, may move.
+    is_due: [bool; 2],
     /// Its last visit moved much. It waits for its turn, and others do not wait for it.
     is_bulk: bool,
     is_open: bool,
@@ -127,6 +135,7 @@ struct Flow {
     host: Side,
     /// Its place in the schedule, once it is open under a rate.
     scheduled: Option<Scheduled>,
+    account: Account,
 }
 
 enum Near {
@@ -173,7 +182,9 @@ impl Gateway {
         let datagrams = UdpForwarder::new(&stack, UdpForwarderOptions::default())?;
         let icmp = IcmpSocket::open(&stack, IcmpOptions::default())?;
         icmp.set_nonblocking(true)?;
-        let mut datagrams = Datagrams::new(datagrams, icmp.clone(), counters.clone())?;
+        let guests = Guests::default();
+        let mut datagrams =
+            Datagrams::new(datagrams, icmp.clone(), counters.clone(), guests.clone())?;
         if let Some(rate) = config.rate_in {
             guest_rate::limit(&stack, rate).map_err(io::Error::other)?;
         }
@@ -182,7 +193,11 @@ impl Gateway {
             datagrams.limit(sending.rate());
         }
         poller.add(datagrams.forwarder(), Token::Guests.to_bits(), Events::IN | Events::ET)?;
-        let echoes = Echoes::new(icmp, upstream.leaves_by_host(), counters.clone());
+        let mut echoes =
+            Echoes::new(icmp, upstream.leaves_by_host(), counters.clone(), guests.clone());
+        if let Some(sending) = &sending {
+            echoes.limit(sending.rate());
+        }
         poller.add(echoes.socket(), Token::Pings.to_bits(), Events::IN | Events::ET)?;
         let dhcp = config.dhcp.clone();
         let dhcp =
@@ -218,6 +233,8 @@ impl Gateway {
             generation: Generation::default(),
             counters,
             journal: Journal::default(),
+            exhausted: Exhausted::default(),
+            guests,
             ends: None,
         })
     }
@@ -240,7 +257,7 @@ impl Gateway {
 
     /// What looks at the gateway from other threads while it runs.
     pub fn inspector(&self) -> Inspector {
-        Inspector::new(self.handle(), self.counters.clone())
+        Inspector::new(self.handle(), self.counters.clone(), self.guests.clone())
     }
 
     /// What the gateway holds.
@@ -257,6 +274,7 @@ impl Gateway {
     pub fn run(&mut self) -> io::Result<()> {
         Journal::started(&self.config);
         let ended = self.serve();
+        self.reset_unfinished();
         self.requests.close();
         Journal::ended(&self.figures());
         ended
@@ -303,6 +321,22 @@ impl Gateway {
         }
     }
 
+    /// The run ends, and with it what guests have sent and the gateway has not passed on: no
+    /// destination takes that for the end of its stream. The stack resets the guests.
+    fn reset_unfinished(&mut self) {
+        for (_, flow) in &mut self.flows {
+            if flow.relay.is_complete(flow.host) {
+                continue;
+            }
+            match (&mut flow.near, flow.host) {
+                (Near::Open(near), Side::Client) => near.reset(),
+                (Near::Waits(_), Side::Client) => {}
+                (_, Side::Server) => flow.far.reset(),
+            }
+        }
+        self.flows.clear();
+    }
+
     /// How long nothing is to be done without an event; `None` is for ever.
     fn sleeps_for(&mut self) -> Option<Duration> {
         if !self.waiting.is_empty() {
@@ -323,6 +357,7 @@ impl Gateway {
             match service.who {
                 Sender::Flow(key) => self.serve_flow(key, service),
                 Sender::Mapping(key) => self.datagrams.serve(key, service, sending),
+                Sender::Echo(key) => self.echoes.serve(key, service, sending),
             }
         }
     }
@@ -343,6 +378,7 @@ impl Gateway {
         let has_more = matches!(progress, Progress::HasMore);
         sending.on_sent(service, scheduled.segments.on_wire(sent), has_more);
         self.counters.add(|counters| &counters.bytes_out, sent as u64);
+        flow.account.add(sent as u64, 0);
         if !has_more {
             self.on_progress(key, &progress);
         }
@@ -365,7 +401,7 @@ impl Gateway {
     fn expire(&mut self, now: Instant) {
         self.datagrams.expire(now, &self.config, self.sending.as_mut());
         self.crossings.expire(now);
-        self.echoes.expire(now);
+        self.echoes.expire(now, self.sending.as_mut());
         self.dns.expire(now, &self.poller, self.datagrams.forwarder());
         while let Some(slot) = self.openings.take(now) {
             if is_opening(&self.flows, slot) {
@@ -402,17 +438,23 @@ impl Gateway {
             Token::Query(slot) => {
                 self.dns.on_server(slot, &self.poller, self.datagrams.forwarder());
             }
-            Token::Flow(Slot { key, generation }) => {
-                // The flow may be over, and its place that of another one.
-                let flow = self.flows.get_mut(key);
-                if let Some(flow) = flow.filter(|flow| flow.generation == generation) {
-                    flow.has_error |= event.events.contains(Events::ERR);
-                    if flow.is_bulk {
-                        self.wait_for_turn(key);
-                    } else {
-                        self.visit(key);
-                    }
-                }
+            Token::Flow(slot) => self.on_side(slot, News::of(Side::Client, event.events)),
+            Token::Far(slot) => self.on_side(slot, News::of(Side::Server, event.events)),
+        }
+    }
+
+    fn on_side(&mut self, slot: Slot, news: News) {
+        // The flow may be over, and its place that of another one.
+        let flow = self.flows.get_mut(slot.key);
+        if let Some(flow) = flow.filter(|flow| flow.generation == slot.generation) {
+            flow.has_error |= news.has_error;
+            for to in [Side::Client, Side::Server] {
+                flow.is_due[to as usize] |= news.moves(to, &flow.relay);
+            }
+            if flow.is_bulk {
+                self.wait_for_turn(slot.key);
+            } else {
+                self.visit(slot.key);
             }
         }
     }
@@ -467,7 +509,7 @@ impl Gateway {
             Turn::Mapping(slot) => {
                 self.datagrams.on_host(slot, &self.config, self.sending.as_mut())
             }
-            Turn::Pings => self.echoes.on_guests(&self.poller, &self.config),
+            Turn::Pings => self.echoes.on_guests(&self.poller, &self.config, self.sending.as_mut()),
             Turn::Echo(slot) => self.echoes.on_host(slot),
             Turn::Crossing(slot) => self.cross_datagrams(slot),
         };
@@ -503,7 +545,7 @@ impl Gateway {
             return self.refuse(pending, Refused::Full);
         }
         let (far, to) = match target {
-            Target::To(to) => (self.upstream.connect(&to, who), to.address),
+            Target::To(to) => (self.connect(&to, who), to.address),
             Target::Resolver => (self.dns.connect(&*self.upstream, who), wanted),
             Target::Denied => (Err(io::ErrorKind::PermissionDenied.into()), wanted),
         };
@@ -523,6 +565,21 @@ impl Gateway {
         self.begin(Near::Waits(Some(pending)), far, Side::Server, view);
     }
 
+    /// Begins the other half, unless the host has had no port left for it just now.
+    fn connect(&mut self, to: &Destination, client: Client) -> io::Result<Box<dyn Far>> {
+        // All connections of another upstream go to one address.
+        let there = self.upstream.leaves_by_host().then_some(to.address);
+        let there = there.unwrap_or_else(|| SocketAddr::from(([0; 4], 0)));
+        if self.exhausted.has(there, Instant::now) {
+            return Err(io::ErrorKind::AddrNotAvailable.into());
+        }
+        let far = self.upstream.connect(to, client);
+        if far.as_ref().is_err_and(|error| Refused::of(error) == Refused::NoPort) {
+            self.exhausted.note(there, Instant::now());
+        }
+        far
+    }
+
     /// A connection could not be opened.
     fn refuse(&self, pending: PendingConnection, why: Refused) {
         self.counters.count(why.counter());
@@ -539,10 +596,12 @@ impl Gateway {
     fn begin(&mut self, near: Near, far: Box<dyn Far>, host: Side, view: FlowView) {
         let (generation, relay) = (self.generation.advance(), Relay::default());
         let (is_waiting, is_bulk, is_open) = (false, false, false);
-        let (has_error, scheduled) = (false, None);
+        let (is_due, has_error, scheduled) = ([true; 2], false, None);
+        let account = self.guests.flow(view.guest.ip());
         let flow = Flow {
             generation,
             is_waiting,
+            is_due,
             is_bulk,
             is_open,
             has_error,
@@ -552,13 +611,14 @@ impl Gateway {
             relay,
             host,
             scheduled,
+            account,
         };
         let key = self.flows.insert(flow);
-        let entered = self.flows[key].far.enter(&self.poller, token(key, generation), CHANGES);
-        if let Err(error) = entered {
+        let slot = Slot { key, generation };
+        let token = Token::Far(slot).to_bits();
+        if let Err(error) = self.flows[key].far.enter(&self.poller, token, CHANGES) {
             return self.fail(key, &error);
         }
-        let slot = Slot { key, generation };
         if let Some(due) = self.flows[key].far.opens_until() {
             self.openings.set(due, slot);
         }
@@ -566,7 +626,7 @@ impl Gateway {
         self.visit(key);
     }
 
-    /// Does what can be done for a flow.
+    /// Does what is due for a flow.
     fn visit(&mut self, key: usize) {
         let Some(flow) = self.flows.get_mut(key) else { return };
         if !flow.is_open {
@@ -578,6 +638,8 @@ impl Gateway {
                 Ok(false) => return,
                 Err(error) => return self.fail(key, &error),
             }
+            // A side may have had news before that, and what a proxy has sent is read already.
+            flow.is_due = [true; 2];
             if let Err(error) = self.on_open(key) {
                 return self.fail(key, &error);
             }
@@ -587,23 +649,39 @@ impl Gateway {
         let (near, far) = (&mut **near, &mut *flow.far);
         let guest = flow.host.other();
         let before = [flow.host, guest].map(|side| flow.relay.bytes_to(side));
-        let mut progress = match (&mut self.sending, flow.scheduled) {
-            // The other direction has its turn in the schedule.
-            (Some(sending), Some(scheduled)) => {
-                sending.wake(scheduled.id);
-                flow.relay.pump_to(guest, near, far, VISIT)
+        let mut progress = Progress::Waits;
+        for to in [flow.host, guest] {
+            if !std::mem::take(&mut flow.is_due[to as usize]) {
+                continue;
             }
-            _ => flow.relay.pump(near, far),
-        };
+            if let (Some(sending), Some(scheduled)) = (&mut self.sending, flow.scheduled)
+                && to == flow.host
+            {
+                // It has its turn in the schedule.
+                sending.wake(scheduled.id);
+                continue;
+            }
+            match flow.relay.pump_to(to, near, far, VISIT) {
+                Progress::Waits => {}
+                moved => {
+                    flow.is_due[to as usize] = matches!(moved, Progress::HasMore);
+                    progress = moved;
+                }
+            }
+            if progress.is_over() {
+                break;
+            }
+        }
         if flow.has_error && matches!(progress, Progress::Waits) {
             progress = flow.relay.check(near, far);
         }
         let [out, back] = [flow.host, guest].map(|side| flow.relay.bytes_to(side));
-        let moved = out + back - before[0] - before[1];
-        self.moved += moved;
-        flow.is_bulk = moved >= BULK;
-        self.counters.add(|counters| &counters.bytes_out, out - before[0]);
-        self.counters.add(|counters| &counters.bytes_in, back - before[1]);
+        let (out, back) = (out - before[0], back - before[1]);
+        self.moved += out + back;
+        flow.is_bulk = out + back >= BULK;
+        flow.account.add(out, back);
+        self.counters.add(|counters| &counters.bytes_out, out);
+        self.counters.add(|counters| &counters.bytes_in, back);
         self.on_progress(key, &progress);
     }
 
@@ -694,6 +772,33 @@ impl Gateway {
             sending.remove(scheduled.id);
         }
         self.counters.count(reason);
+    }
+}
+
+/// What has changed at one side of a flow.
+#[derive(Clone, Copy, Debug)]
+struct News {
+    side: Side,
+    is_readable: bool,
+    is_writable: bool,
+    has_error: bool,
+}
+
+impl News {
+    fn of(side: Side, events: Events) -> Self {
+        let is_over = events.intersects(Events::ERR.union(Events::HUP));
+        Self {
+            side,
+            is_readable: is_over || events.intersects(Events::IN.union(Events::RDHUP)),
+            is_writable: is_over || events.contains(Events::OUT),
+            has_error: events.contains(Events::ERR),
+        }
+    }
+
+    /// Whether bytes to one side may move: the other one has some, or this one has room for those
+    /// that wait. Who has no news is not asked, which would cost a system call.
+    fn moves(self, to: Side, relay: &Relay) -> bool {
+        if self.side == to { self.is_writable && relay.waits_for(to) } else { self.is_readable }
     }
 }
 

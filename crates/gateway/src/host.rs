@@ -5,6 +5,7 @@ use crate::outbound::Outbound;
 use crate::pieces::Piece;
 use crate::relay::{End, MOST_PIECE, Segments, take_front};
 use bytes::Bytes;
+use neap::device::look_through_all_local_ports;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::IpBindAddressNoPort;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, sendmsg};
@@ -60,6 +61,8 @@ impl HostStream {
         let socket = outbound.socket(domain, Type::STREAM, Protocol::TCP)?;
         socket.set_tcp_nodelay(true)?;
         socket.set_tcp_notsent_lowat(LowWater::FIRST)?;
+        // A kernel that does not know it finds the same ports, and looks for them for longer.
+        let _ = look_through_all_local_ports(&socket);
         prepared(&socket)?;
         let from = outbound.from(to);
         if !from.ip().is_unspecified() {
@@ -86,8 +89,14 @@ impl HostStream {
     }
 
     /// Whether the handshake is over.
-    pub fn is_connected(&self) -> bool {
-        self.socket.peer_addr().is_ok()
+    ///
+    /// # Errors
+    /// Why it failed.
+    pub fn is_connected(&mut self) -> io::Result<bool> {
+        if self.socket.peer_addr().is_ok() {
+            return Ok(true);
+        }
+        self.take_error().map(|()| false)
     }
 }
 

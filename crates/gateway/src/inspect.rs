@@ -4,9 +4,10 @@
 //! [`GatewayHandle`], and the thread answers between two events.
 
 use crate::counters::{Counters, Figures};
+use crate::guests::{GuestView, Guests};
 use crate::handle::GatewayHandle;
 use crate::holdings::Holdings;
-use neap::control::Application;
+use neap::control::{Application, Labelled};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,11 +22,12 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct Inspector {
     handle: GatewayHandle,
     counters: Arc<Counters>,
+    guests: Guests,
 }
 
 impl Inspector {
-    pub(crate) fn new(handle: GatewayHandle, counters: Arc<Counters>) -> Self {
-        Self { handle, counters }
+    pub(crate) fn new(handle: GatewayHandle, counters: Arc<Counters>, guests: Guests) -> Self {
+        Self { handle, counters, guests }
     }
 
     /// Returns what the gateway holds, or `None` if it does not run or is asked by too many.
@@ -38,6 +40,12 @@ impl Inspector {
     /// Returns what happened so far.
     pub fn figures(&self) -> Figures {
         self.counters.figures()
+    }
+
+    /// Returns the totals of each guest in the order of their addresses, and in the end those of
+    /// all others. At most 1024 addresses have totals of their own.
+    pub fn guests(&self) -> Vec<GuestView> {
+        self.guests.list()
     }
 }
 
@@ -53,6 +61,32 @@ impl Application for Inspector {
             ("GatewayMappings", holdings.mappings as u64),
             ("GatewayHeldBytes", holdings.flows.iter().map(|flow| flow.held as u64).sum()),
         ]
+    }
+
+    fn labelled(&self) -> Vec<Labelled> {
+        let label = "guest";
+        self.guests()
+            .into_iter()
+            .flat_map(|guest| {
+                let GuestView { address, connections, flows, mappings, bytes_out, bytes_in } =
+                    guest;
+                let of = address.map_or_else(|| "others".to_owned(), |address| address.to_string());
+                [
+                    ("GatewayGuestConnections", connections, false),
+                    ("GatewayGuestFlows", flows, true),
+                    ("GatewayGuestMappings", mappings, true),
+                    ("GatewayGuestBytesOut", bytes_out, false),
+                    ("GatewayGuestBytesIn", bytes_in, false),
+                ]
+                .map(|(name, value, gauge)| Labelled {
+                    name,
+                    label,
+                    of: of.clone(),
+                    value,
+                    gauge,
+                })
+            })
+            .collect()
     }
 
     fn far_addresses(&self) -> HashMap<(SocketAddr, SocketAddr), SocketAddr> {
@@ -75,6 +109,7 @@ fn by_name(figures: &Figures) -> Vec<(&'static str, u64)> {
         "GatewayOpened" = opened,
         "GatewayDenied" = denied,
         "GatewayFull" = full,
+        "GatewayNoPort" = no_port,
         "GatewayUnreached" = unreached,
         "GatewayFinished" = finished,
         "GatewayLost" = lost,
@@ -106,6 +141,7 @@ fn by_name(figures: &Figures) -> Vec<(&'static str, u64)> {
         "GatewayFullEchoes" = full_echoes,
         "GatewayUnsentEchoes" = unsent_echoes,
         "GatewayLostEchoes" = lost_echoes,
+        "GatewayLateEchoes" = late_echoes,
         "GatewayUndeliveredEchoes" = undelivered_echoes,
         "GatewayDroppedIcmp" = dropped_icmp,
         "GatewayDhcpAnswers" = dhcp_answers,

@@ -3,7 +3,7 @@
 //! | level | event |
 //! |---|---|
 //! | info | the start, the end with its totals; flows that the policy is against |
-//! | warn | flows, datagrams and echo requests that are refused since there are too many |
+//! | warn | flows, datagrams and pings refused for their number, flows refused for lack of ports |
 //! | debug | each flow: opened, not opened, ended |
 //!
 //! What guests can bring about at any rate is told at most once per second, with how often it
@@ -24,8 +24,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     denied: Limit,
-    /// Flows, datagrams and echo requests that were refused for lack of room, as it was told last.
-    refused: [u64; 3],
+    /// Flows, datagrams and echo requests that were refused for lack of room, and flows for lack of
+    /// ports, as it was told last.
+    refused: [u64; 4],
     told_full: Option<Instant>,
 }
 
@@ -56,12 +57,13 @@ impl Journal {
     }
 
     pub(crate) fn ended(figures: &Figures) {
-        let Figures { opened, denied, full, unreached, finished, lost, .. } = *figures;
+        let Figures { opened, denied, full, no_port, unreached, finished, lost, .. } = *figures;
         let Figures { bytes_out, bytes_in, datagrams_out, datagrams_in, .. } = *figures;
         info!(
             opened,
             denied,
             full,
+            no_port,
             unreached,
             finished,
             lost,
@@ -87,7 +89,8 @@ impl Journal {
         if !tracing::enabled!(tracing::Level::WARN) {
             return;
         }
-        let kinds = [&counters.full, &counters.full_mappings, &counters.full_echoes];
+        let Counters { full, full_mappings, full_echoes, no_port, .. } = counters;
+        let kinds = [full, full_mappings, full_echoes, no_port];
         let refused = kinds.map(|counter| counter.load(Ordering::Relaxed));
         if refused == self.refused {
             return;
@@ -96,9 +99,15 @@ impl Journal {
         if self.told_full.is_some_and(|last| now.duration_since(last) < PAUSE) {
             return;
         }
-        let [flows, datagrams, echoes] = [0, 1, 2].map(|kind| refused[kind] - self.refused[kind]);
+        let risen = |kind: usize| refused[kind] - self.refused[kind];
+        let [flows, datagrams, echoes, no_port] = [0, 1, 2, 3].map(risen);
         (self.refused, self.told_full) = (refused, Some(now));
-        warn!(flows, datagrams, echoes, "refused: too many at the same time");
+        if no_port > 0 {
+            warn!(flows = no_port, "refused: the host has no port left for their destination");
+        }
+        if flows + datagrams + echoes > 0 {
+            warn!(flows, datagrams, echoes, "refused: too many at the same time");
+        }
     }
 }
 

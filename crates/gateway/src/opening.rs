@@ -56,8 +56,7 @@ impl Opening {
     /// Whether the handshake is over.
     pub(crate) fn is_open(&mut self) -> io::Result<bool> {
         if !self.is_open {
-            self.stream.take_error()?;
-            self.is_open = self.stream.is_connected();
+            self.is_open = self.stream.is_connected()?;
             if self.is_open && self.has_hops_of_syn {
                 self.leave_hops_of_syn()?;
             }

@@ -14,6 +14,10 @@ pub struct Outbound {
     pub v6: Option<Ipv6Addr>,
     /// Interface by which packets leave and arrive (`SO_BINDTODEVICE`), whatever the routes say.
     pub interface: Option<String>,
+    /// The same of IPv4 alone, instead of that of both families.
+    pub interface_v4: Option<String>,
+    /// The same of IPv6 alone.
+    pub interface_v6: Option<String>,
     /// Mark of packets (`SO_MARK`), by which rules choose a routing table. It needs
     /// `CAP_NET_ADMIN` or `CAP_NET_RAW`.
     pub mark: Option<u32>,
@@ -52,7 +56,11 @@ impl Outbound {
     /// The kernel knows no such interface (`ENODEV`), or the process lacks the right to set the
     /// mark (`EPERM`).
     pub fn apply(&self, socket: &Socket) -> io::Result<()> {
-        if let Some(interface) = &self.interface {
+        let own = match (&self.interface_v4, &self.interface_v6) {
+            (None, None) => None,
+            (v4, v6) => if socket.domain()? == Domain::IPV6 { v6 } else { v4 }.as_ref(),
+        };
+        if let Some(interface) = own.or(self.interface.as_ref()) {
             socket.bind_device(Some(interface.as_bytes()))?;
         }
         if let Some(mark) = self.mark {

@@ -55,7 +55,8 @@ impl Refused {
     /// What counts it. What the policy is against is counted where that is asked.
     pub(crate) fn counter(self) -> fn(&Counters) -> &AtomicU64 {
         match self {
-            Self::Full | Self::NoPort => |counters| &counters.full,
+            Self::Full => |counters| &counters.full,
+            Self::NoPort => |counters| &counters.no_port,
             _ => |counters| &counters.unreached,
         }
     }

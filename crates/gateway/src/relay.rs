@@ -180,6 +180,13 @@ pub enum Progress {
     },
 }
 
+impl Progress {
+    /// Whether the relay is over.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self, Self::Finished | Self::Lost { .. })
+    }
+}
+
 /// Why a direction stopped.
 enum Stop {
     Waits,
@@ -299,11 +306,25 @@ impl Relay {
         Progress::Lost { side, error }
     }
 
-    pub(crate) fn bytes_to(&self, side: Side) -> u64 {
-        match side {
-            Side::Client => self.to_client.bytes,
-            Side::Server => self.to_server.bytes,
+    fn direction(&self, to: Side) -> &Direction {
+        match to {
+            Side::Client => &self.to_client,
+            Side::Server => &self.to_server,
         }
+    }
+
+    /// Whether a side got all that the other one had for it, and its end.
+    pub(crate) fn is_complete(&self, to: Side) -> bool {
+        self.direction(to).is_closed
+    }
+
+    /// Whether bytes that were taken wait for this side to have room.
+    pub(crate) fn waits_for(&self, to: Side) -> bool {
+        !self.direction(to).held.is_empty()
+    }
+
+    pub(crate) fn bytes_to(&self, side: Side) -> u64 {
+        self.direction(side).bytes
     }
 
     /// Bytes that one side has given and the other has not taken.

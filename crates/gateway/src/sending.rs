@@ -22,6 +22,8 @@ pub(crate) enum Sender {
     Flow(usize),
     /// The datagrams of a guest's address and port.
     Mapping(usize),
+    /// The echo requests of a guest's address and identifier.
+    Echo(usize),
 }
 
 /// Who may send, and when.
@@ -69,8 +71,9 @@ impl Sending {
         Scheduled { id: self.schedule.insert(Sender::Flow(key)), segments: host.segments() }
     }
 
-    pub(crate) fn insert_mapping(&mut self, key: usize) -> usize {
-        self.schedule.insert(Sender::Mapping(key))
+    /// A sender of single packets.
+    pub(crate) fn insert(&mut self, who: Sender) -> usize {
+        self.schedule.insert(who)
     }
 
     pub(crate) fn remove(&mut self, id: usize) {

@@ -17,6 +17,7 @@ const MAPPING: u64 = 1;
 const ECHO: u64 = 2;
 const CROSSING: u64 = 3;
 const QUERY: u64 = 4;
+const FAR: u64 = 5;
 
 /// What an event is about. A poller holds it as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +41,10 @@ pub(crate) enum Token {
     Crossing(Slot),
     /// A question on its way to a resolver.
     Query(Slot),
+    /// The side of a flow that opened it.
     Flow(Slot),
+    /// The side that it goes to.
+    Far(Slot),
 }
 
 /// A place in a table, and a number that tells apart those who have had it.
@@ -88,6 +92,7 @@ impl Token {
             Self::Crossing(slot) => CROSSING << KIND | slot.to_bits(),
             Self::Query(slot) => QUERY << KIND | slot.to_bits(),
             Self::Flow(slot) => FLOW << KIND | slot.to_bits(),
+            Self::Far(slot) => FAR << KIND | slot.to_bits(),
         }
     }
 
@@ -106,6 +111,7 @@ impl Token {
                     ECHO => Self::Echo(slot),
                     CROSSING => Self::Crossing(slot),
                     QUERY => Self::Query(slot),
+                    FAR => Self::Far(slot),
                     _ => Self::Flow(slot),
                 }
             }
@@ -119,12 +125,13 @@ mod tests {
 
     #[test]
     fn a_token_is_read_as_it_was_written() {
-        let kinds = [Token::Flow, Token::Mapping, Token::Echo, Token::Crossing, Token::Query];
+        let flows = [Token::Flow, Token::Far];
+        let others = [Token::Mapping, Token::Echo, Token::Crossing, Token::Query];
         let mut last = Generation(u32::MAX >> 4);
         for generation in [last, last.advance(), last.advance()] {
             for key in [0, 7, u32::MAX as usize] {
                 let slot = Slot { key, generation };
-                for token in kinds {
+                for token in flows.into_iter().chain(others) {
                     let token = token(slot);
                     assert_eq!(Token::from_bits(token.to_bits()), token);
                 }

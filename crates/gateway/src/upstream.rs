@@ -190,7 +190,13 @@ pub(crate) fn connect(
     outbound: &Outbound,
     hop_limit: Option<u8>,
 ) -> io::Result<Box<dyn Far>> {
-    Ok(Box::new(Opening::begin(address(to)?, outbound, hop_limit)?))
+    let to = address(to)?;
+    let opening = if to.ip().is_loopback() {
+        Opening::begin(to, &outbound.towards(to.ip()), hop_limit)?
+    } else {
+        Opening::begin(to, outbound, hop_limit)?
+    };
+    Ok(Box::new(opening))
 }
 
 /// Opens a UDP socket of the host's kernel.

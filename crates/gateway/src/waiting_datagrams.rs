@@ -1,12 +1,12 @@
-//! Datagrams of guests that wait for the rate: one queue per mapping under CoDel (RFC 8289), which
-//! with the schedule of the mappings is fq_codel (RFC 8290).
+//! Datagrams and echo requests of guests that wait for the rate: one queue per mapping under CoDel
+//! (RFC 8289), which with the schedule of the mappings is fq_codel (RFC 8290).
 //!
 //! The queue is the stack's qdisc `codel`. Its frames stand for the datagrams, and have their
 //! lengths.
 //!
 //! Cost: O(1) per datagram, and a copy of a short one, so that it does not hold the memory of the
-//! packets that it came with. At most [`MOST`] wait, with [`MOST_BYTES`]; beyond these the longest
-//! queue loses datagrams.
+//! packets that it came with. At most a number of them wait, and of their bytes; beyond these the
+//! longest queue loses datagrams.
 
 use crate::destination::Destination;
 use bytes::Bytes;
@@ -15,12 +15,14 @@ use neap::device::{Capabilities, Completion, Frame, Headers, Medium, Payload};
 use neap::qdisc::{CodelConfig, Dequeued, Dropped, Law, Qdisc, QdiscConfig};
 use neap::time::{Instant, Nanos, Rate};
 use slab::Slab;
-use std::net::SocketAddr;
 
-/// Most datagrams that wait, of all mappings.
-const MOST: usize = 10_240;
-/// Most bytes of them.
-const MOST_BYTES: usize = 8 << 20;
+/// How many wait at most, of all mappings, and how many bytes they have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Most {
+    pub(crate) number: usize,
+    pub(crate) bytes: usize,
+}
+
 /// Most datagrams that wait of one mapping.
 const MOST_OF_MAPPING: u32 = 1000;
 /// Datagrams of up to so many bytes are copied.
@@ -34,14 +36,19 @@ const MTU: u16 = 1500;
 const V4_HEADERS: usize = 28;
 const V6_HEADERS: usize = 48;
 
-/// Bytes of a datagram with its headers, those of fragments too.
-pub(crate) fn on_wire(data: usize, to: SocketAddr) -> usize {
-    let headers = headers(to);
-    data + data.div_ceil(usize::from(MTU) - headers).max(1) * headers
-}
+/// What can wait.
+pub(crate) trait Held {
+    fn data(&self) -> &Bytes;
+    fn data_mut(&mut self) -> &mut Bytes;
 
-fn headers(to: SocketAddr) -> usize {
-    if to.is_ipv6() { V6_HEADERS } else { V4_HEADERS }
+    /// Bytes of the headers of its packet outside.
+    fn headers(&self) -> usize;
+
+    /// Its bytes with their headers, those of fragments too.
+    fn on_wire(&self) -> usize {
+        let (data, headers) = (self.data().len(), self.headers());
+        data + data.div_ceil(usize::from(MTU) - headers).max(1) * headers
+    }
 }
 
 /// A datagram, and where it goes.
@@ -51,12 +58,25 @@ pub(crate) struct Waiting {
     pub(crate) to: Destination,
 }
 
+impl Held for Waiting {
+    fn data(&self) -> &Bytes {
+        &self.datagram.data
+    }
+    fn data_mut(&mut self) -> &mut Bytes {
+        &mut self.datagram.data
+    }
+    fn headers(&self) -> usize {
+        if self.to.address.is_ipv6() { V6_HEADERS } else { V4_HEADERS }
+    }
+}
+
 /// All datagrams that wait.
 #[derive(Debug)]
-pub(crate) struct WaitingDatagrams {
+pub(crate) struct WaitingDatagrams<T> {
     /// By the flow of the frame that stands for each.
-    waiting: Slab<Waiting>,
+    waiting: Slab<T>,
     bytes: usize,
+    most: Most,
     config: QdiscConfig,
 }
 
@@ -74,15 +94,15 @@ impl Queue {
     }
 }
 
-impl WaitingDatagrams {
+impl<T: Held> WaitingDatagrams<T> {
     /// No datagrams, which will leave at a rate.
-    pub(crate) fn new(rate: Rate) -> Self {
+    pub(crate) fn new(rate: Rate, most: Most) -> Self {
         let mut law = Law::default();
         // At a low rate one packet takes longer than the target (RFC 8290 section 5.2.2).
         law.target = law.target.max(Nanos(rate.time_for(MTU.into()).0.saturating_mul(3) / 2));
         law.interval = law.interval.max(law.target);
         let config = QdiscConfig::Codel(CodelConfig { limit: MOST_OF_MAPPING, law });
-        Self { waiting: Slab::new(), bytes: 0, config }
+        Self { waiting: Slab::new(), bytes: 0, most, config }
     }
 
     pub(crate) fn new_queue(&self) -> Queue {
@@ -91,28 +111,22 @@ impl WaitingDatagrams {
     }
 
     /// Adds a datagram to a queue. Returns how many were dropped.
-    pub(crate) fn push(
-        &mut self,
-        queue: &mut Queue,
-        mut datagram: Datagram,
-        to: &Destination,
-        now: Instant,
-    ) -> usize {
-        if datagram.data.len() <= COPY_BREAK {
-            datagram.data = Bytes::copy_from_slice(&datagram.data);
+    pub(crate) fn push(&mut self, queue: &mut Queue, mut datagram: T, now: Instant) -> usize {
+        if datagram.data().len() <= COPY_BREAK {
+            *datagram.data_mut() = Bytes::copy_from_slice(datagram.data());
         }
         let mut head = Headers::default();
-        head.prepend(headers(to.address));
-        let mut frame = Frame::new(head, Payload::from(datagram.data.clone()));
-        self.bytes += datagram.data.len();
-        frame.flow = self.waiting.insert(Waiting { datagram, to: to.clone() }) as u64;
+        head.prepend(datagram.headers());
+        let mut frame = Frame::new(head, Payload::from(datagram.data().clone()));
+        self.bytes += datagram.data().len();
+        frame.flow = self.waiting.insert(datagram) as u64;
         let mut dropped = Dropped::new();
         queue.0.enqueue(frame, now, &mut dropped);
         self.forget(dropped)
     }
 
     /// The next datagram of a queue, and how many were dropped before it.
-    pub(crate) fn pop(&mut self, queue: &mut Queue, now: Instant) -> (Option<Waiting>, usize) {
+    pub(crate) fn pop(&mut self, queue: &mut Queue, now: Instant) -> (Option<T>, usize) {
         let mut dropped = Dropped::new();
         let next = match queue.0.dequeue(now, &mut dropped) {
             Dequeued::Frame(frame) => self.take(&frame),
@@ -123,7 +137,7 @@ impl WaitingDatagrams {
 
     /// Whether a queue has to lose some.
     pub(crate) fn are_too_many(&self) -> bool {
-        self.waiting.len() > MOST || self.bytes > MOST_BYTES
+        self.waiting.len() > self.most.number || self.bytes > self.most.bytes
     }
 
     /// Drops datagrams from the front of the longest queue, up to half of it. Returns how many.
@@ -145,9 +159,9 @@ impl WaitingDatagrams {
         self.forget(queue.0.into_frames())
     }
 
-    fn take(&mut self, frame: &Frame) -> Option<Waiting> {
+    fn take(&mut self, frame: &Frame) -> Option<T> {
         let waiting = self.waiting.try_remove(usize::try_from(frame.flow).ok()?)?;
-        self.bytes -= waiting.datagram.data.len();
+        self.bytes -= waiting.data().len();
         Some(waiting)
     }
 
@@ -159,6 +173,7 @@ impl WaitingDatagrams {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::SocketAddr;
 
     const RATE: Rate = Rate::from_mbit(19);
 
@@ -170,17 +185,22 @@ mod tests {
         "10.0.2.100:1000".parse().expect("an address")
     }
 
-    fn datagram(length: usize, number: u8) -> Datagram {
-        Datagram::new(vec![number; length], peer())
+    fn datagram(length: usize, number: u8) -> Waiting {
+        let datagram = Datagram::new(vec![number; length], peer());
+        Waiting { datagram, to: peer().into() }
+    }
+
+    fn all(rate: Rate) -> WaitingDatagrams<Waiting> {
+        WaitingDatagrams::new(rate, Most { number: 10_240, bytes: 8 << 20 })
     }
 
     #[test]
     fn datagrams_leave_in_their_order_and_whole() {
-        let mut all = WaitingDatagrams::new(RATE);
+        let mut all = all(RATE);
         let (mut a, mut b) = (all.new_queue(), all.new_queue());
         for number in 0..3 {
-            assert_eq!(all.push(&mut a, datagram(100, number), &peer().into(), ms(0)), 0);
-            assert_eq!(all.push(&mut b, datagram(0, number), &peer().into(), ms(0)), 0);
+            assert_eq!(all.push(&mut a, datagram(100, number), ms(0)), 0);
+            assert_eq!(all.push(&mut b, datagram(0, number), ms(0)), 0);
         }
         for number in 0..3 {
             let (Some(next), 0) = all.pop(&mut a, ms(1)) else { panic!("a datagram") };
@@ -194,12 +214,12 @@ mod tests {
 
     #[test]
     fn a_standing_queue_loses_datagrams() {
-        let mut all = WaitingDatagrams::new(RATE);
+        let mut all = all(RATE);
         let mut queue = all.new_queue();
         let mut dropped = 0;
         for now in 0..2000 {
             while queue.backlog() < 100_000 {
-                dropped += all.push(&mut queue, datagram(1400, 0), &peer().into(), ms(now));
+                dropped += all.push(&mut queue, datagram(1400, 0), ms(now));
             }
             dropped += all.pop(&mut queue, ms(now)).1;
         }
@@ -210,28 +230,24 @@ mod tests {
 
     #[test]
     fn the_longest_queue_is_made_shorter() {
-        let mut all = WaitingDatagrams::new(RATE);
+        let mut all = all(RATE);
         let mut queues: Vec<_> = (0..11).map(|_| all.new_queue()).collect();
         let mut dropped = 0;
         for queue in &mut queues {
             for _ in 0..1000 {
-                dropped += all.push(queue, datagram(10, 0), &peer().into(), ms(0));
+                dropped += all.push(queue, datagram(10, 0), ms(0));
             }
         }
         assert!(all.are_too_many() && dropped == 0);
         while all.are_too_many() {
             assert_eq!(all.shorten(&mut queues[0], ms(0)), BATCH);
         }
-        assert_eq!(
-            all.push(&mut queues[1], datagram(10, 0), &peer().into(), ms(0)),
-            1,
-            "its own limit"
-        );
+        assert_eq!(all.push(&mut queues[1], datagram(10, 0), ms(0)), 1, "its own limit");
     }
 
     #[test]
     fn the_target_is_longer_where_a_packet_takes_long() {
-        let target = |rate| match WaitingDatagrams::new(rate).config {
+        let target = |rate| match all(rate).config {
             QdiscConfig::Codel(config) => config.law.target,
             other => panic!("{other}"),
         };
@@ -241,8 +257,9 @@ mod tests {
 
     #[test]
     fn fragments_have_headers_of_their_own() {
-        let v6 = "[2001:db8::1]:1".parse().expect("an address");
-        assert_eq!([0, 1400, 1472, 1473].map(|data| on_wire(data, peer())), [28, 1428, 1500, 1529]);
-        assert_eq!(on_wire(100, v6), 148);
+        let on_wire = |length| datagram(length, 0).on_wire();
+        assert_eq!([0, 1400, 1472, 1473].map(on_wire), [28, 1428, 1500, 1529]);
+        let v6: SocketAddr = "[2001:db8::1]:1".parse().expect("an address");
+        assert_eq!(Waiting { to: v6.into(), ..datagram(100, 0) }.on_wire(), 148);
     }
 }

@@ -6,15 +6,18 @@
 mod device;
 
 use bytes::Bytes;
-use etherparse::{IpNumber, NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
+use etherparse::{
+    IpNumber, NetSlice, PacketBuilder, PacketBuilderStep, SlicedPacket, TcpHeader, TransportSlice,
+};
 use neap::{Events, InterfaceConfig, Poller, Stack};
 use neap_gateway::{
-    Client, Destination, End, Far, FarDatagrams, Figures, Gateway, GatewayConfig, GatewayHandle,
-    Upstream,
+    Client, Destination, Direct, End, Far, FarDatagrams, Figures, Gateway, GatewayConfig,
+    GatewayHandle, Translation, Upstream,
 };
 use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, Read};
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -32,7 +35,7 @@ const PORT: u16 = 40_000;
 struct Scripted {
     /// How long connections may take to open.
     patience: Option<Duration>,
-    errors: Mutex<Vec<Errno>>,
+    errors: Arc<Mutex<Vec<Errno>>>,
     /// Tells of connections that were begun, and of those that have ended.
     news: Sender<&'static str>,
 }
@@ -93,6 +96,8 @@ struct World {
     cable: UnixDatagram,
     news: Receiver<&'static str>,
     handle: GatewayHandle,
+    /// What connections are to fail with, the next one last.
+    errors: Arc<Mutex<Vec<Errno>>>,
     engine: JoinHandle<Figures>,
 }
 
@@ -102,23 +107,31 @@ impl World {
     }
 
     fn with_patience(errors: &[Errno], patience: Option<Duration>) -> Self {
+        let (news, told) = channel();
+        let errors = Arc::new(Mutex::new(errors.iter().rev().copied().collect()));
+        let upstream = Box::new(Scripted { patience, errors: errors.clone(), news });
+        Self::over(upstream, GatewayConfig::default(), told, errors)
+    }
+
+    fn over(
+        upstream: Box<dyn Upstream>,
+        config: GatewayConfig,
+        news: Receiver<&'static str>,
+        errors: Arc<Mutex<Vec<Errno>>>,
+    ) -> Self {
         let (own, cable) = UnixDatagram::pair().expect("a pair");
         cable.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let device = device::device("cable", own).expect("a device");
         let interface = InterfaceConfig::new(device).any_destination(true);
         let interface = interface.address("10.0.2.2/24".parse().expect("an address"));
         let stack = Stack::builder().interface(interface).build().expect("a stack");
-        let (news, told) = channel();
-        let errors = Mutex::new(errors.iter().rev().copied().collect());
-        let upstream = Box::new(Scripted { patience, errors, news });
-        let config = GatewayConfig::default();
         let mut gateway = Gateway::new(Arc::new(stack), upstream, config).expect("a gateway");
         let handle = gateway.handle();
         let engine = thread::spawn(move || {
             gateway.run().expect("it runs");
             gateway.figures()
         });
-        Self { cable, news: told, handle, engine }
+        Self { cable, news, handle, errors, engine }
     }
 
     /// The guest sends a segment without data.
@@ -189,7 +202,21 @@ fn a_guest_is_told_why_the_far_connection_failed() {
         assert_eq!(world.answer(), answer, "{errno}");
     }
     let figures = world.end();
-    assert_eq!((figures.full, figures.unreached), (2, 5));
+    assert_eq!((figures.full, figures.no_port, figures.unreached), (1, 1, 5));
+}
+
+#[test]
+fn a_host_without_ports_is_not_asked_for_each_connection() {
+    // As many ICMP errors as one guest gets at once.
+    let world = World::new(&[Errno::ADDRNOTAVAIL; 5]);
+    for port in PORT..PORT + 5 {
+        world.send(port, true);
+        assert_eq!(world.answer(), Some((3, 0)));
+    }
+    let left = world.errors.lock().expect("no panic").len();
+    assert!(left > 0, "the host was asked each time");
+    let figures = world.end();
+    assert_eq!((figures.no_port, figures.full), (5, 0));
 }
 
 #[test]
@@ -206,6 +233,35 @@ fn a_gateway_that_drains_refuses_what_is_new_and_ends_with_the_last_flow() {
     assert_eq!(world.news(), "reset");
     let figures = world.engine.join().expect("it ends by itself");
     assert_eq!((figures.full, figures.given_up), (1, 1));
+}
+
+#[test]
+fn a_run_that_ends_resets_what_is_not_finished() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let mut config = GatewayConfig::default();
+    let to = Ipv4Addr::LOCALHOST.into();
+    config.translations = vec![Translation::address(Ipv4Addr::from(FAR).into(), to)];
+    let (_, told) = channel();
+    let world = World::over(Box::new(Direct), config, told, Arc::default());
+    let guest = |seq: u32| PacketBuilder::ipv4(GUEST, FAR, 64).tcp(PORT, port, seq, 64_000);
+    let send = |builder: PacketBuilderStep<TcpHeader>, data: &[u8]| {
+        let mut bytes = Vec::new();
+        builder.write(&mut bytes, data).expect("a packet");
+        world.cable.send(&bytes).expect("sent");
+    };
+    send(guest(1000).syn(), b"");
+    let mut bytes = [0; 2048];
+    let count = world.cable.recv(&mut bytes).expect("an answer");
+    let packet = SlicedPacket::from_ip(&bytes[..count]).expect("a packet");
+    let Some(TransportSlice::Tcp(answer)) = packet.transport else { panic!("not TCP") };
+    assert!(answer.syn() && answer.ack());
+    send(guest(1001).ack(answer.sequence_number() + 1).psh(), b"half of it");
+    let (mut stream, _) = listener.accept().expect("the gateway connects");
+    stream.read_exact(&mut [0; 10]).expect("what was passed on");
+    world.end();
+    let error = stream.read(&mut [0; 10]).expect_err("that was not the end");
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
 }
 
 #[test]

@@ -47,7 +47,7 @@ mod report;
 
 pub(crate) use answer::counters;
 pub use client::Endpoint;
-pub use folder::folder;
+pub use folder::{folder, runtime_folder};
 pub use report::{CounterReport, MemoryReport, SocketReport, StackReport, TcpReport, TimerReport};
 
 use crate::serving::{Listener, Server};
@@ -79,11 +79,32 @@ pub trait Application: Send + Sync {
         Vec::new()
     }
 
+    /// Counters and values of one kind for each of several things, such as guests.
+    fn labelled(&self) -> Vec<Labelled> {
+        Vec::new()
+    }
+
     /// For each connection of the stack that the application joins to another one, by its local
     /// address and its peer's: the address that the other one goes to.
     fn far_addresses(&self) -> HashMap<(SocketAddr, SocketAddr), SocketAddr> {
         HashMap::new()
     }
+}
+
+/// A counter or a value of one of several things. `nstat` prints it by the name `NAME.OF`, and
+/// Prometheus reads the name with a label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Labelled {
+    /// Name for `nstat`, such as `GatewayGuestBytesOut`.
+    pub name: &'static str,
+    /// Kind of the things, such as `guest`.
+    pub label: &'static str,
+    /// The thing that it is of.
+    pub of: String,
+    /// Its value.
+    pub value: u64,
+    /// Whether it may fall.
+    pub gauge: bool,
 }
 
 /// What [`serve`] needs to know.

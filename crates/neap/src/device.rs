@@ -5,7 +5,10 @@
 //! queues implement [`TxQueue`] and [`RxQueue`]. It sends [`Frame`]s and hands over [`Received`]
 //! packets.
 
-pub use neap_device::{Error, LinkConfig, Packet, PacketConfig, Tun, TunConfig, configure_link};
+pub use neap_device::{
+    Error, LinkConfig, Packet, PacketConfig, Tun, TunConfig, configure_link,
+    look_through_all_local_ports,
+};
 pub use neap_stack::device::{
     BulkQueue, Capabilities, Completed, Completion, Device, LinkMonitor, LinkState, LinkStatus,
     Medium, QueuePair, Received, RxChecksum, RxQueue, Steering, TxQueue,

@@ -18,7 +18,7 @@
 
 mod http;
 
-use crate::control::{Application, CounterReport, counters};
+use crate::control::{Application, CounterReport, Labelled, counters};
 use crate::engine::Engine;
 use crate::host::Host;
 use crate::serving::{Answer, Listener, Server, Service, Stream};
@@ -220,6 +220,7 @@ impl MetricsService {
         let figures = Figures {
             counters: counters(host, self.application.as_deref()),
             backlogs: backlogs(host),
+            labelled: self.application.as_ref().map(|one| one.labelled()).unwrap_or_default(),
         };
         let mut registry = Registry::with_prefix("neap");
         registry.register_collector(Box::new(figures));
@@ -254,6 +255,7 @@ struct Backlog {
 struct Figures {
     counters: Vec<CounterReport>,
     backlogs: Vec<Backlog>,
+    labelled: Vec<Labelled>,
 }
 
 impl Collector for Figures {
@@ -289,8 +291,29 @@ impl Collector for Figures {
             let number = i64::try_from(*bytes).unwrap_or(i64::MAX);
             ConstGauge::new(number).encode(waiting.encode_family(&labels)?)?;
         }
-        Ok(())
+        encode_labelled(&mut encoder, &self.labelled)
     }
+}
+
+/// Each name once, with a line for each thing.
+fn encode_labelled(encoder: &mut DescriptorEncoder<'_>, all: &[Labelled]) -> fmt::Result {
+    let mut names: Vec<_> = all.iter().map(|one| (one.name, one.gauge)).collect();
+    names.sort_unstable();
+    names.dedup();
+    for (name, is_gauge) in names {
+        let kind = if is_gauge { MetricType::Gauge } else { MetricType::Counter };
+        let mut family = encoder.encode_descriptor(name, "as neap nstat prints it", None, kind)?;
+        for one in all.iter().filter(|one| one.name == name) {
+            let labels = [(one.label, one.of.as_str())];
+            let line = family.encode_family(&labels)?;
+            if is_gauge {
+                ConstGauge::new(i64::try_from(one.value).unwrap_or(i64::MAX)).encode(line)?;
+            } else {
+                ConstCounter::new(one.value).encode(line)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn encode(

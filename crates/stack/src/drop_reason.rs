@@ -77,7 +77,8 @@ drop_reasons! {
     ListenerFull = "tcp_overflow",
     /// The segment belongs to no open handshake.
     ListenerState = "tcp_listen_state",
-    /// A forwarder has as many pending connections as it may.
+    /// A forwarder has as many pending connections as it may: a SYN that was not taken, or a
+    /// pending connection that lost its place to a later one.
     PendingFull = "tcp_pending_full",
     /// The source of a SYN has as many pending connections as it may.
     PendingSource = "tcp_pending_source",

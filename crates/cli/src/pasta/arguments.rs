@@ -71,6 +71,13 @@ pub(crate) struct Args {
     /// [default: that of the route]
     #[arg(short, long, value_name = "ADDRESS", action = ArgAction::Append)]
     outbound: Vec<IpAddr>,
+    /// Interface by which flows of IPv4 leave, and whose addresses and routes the namespace gets if
+    /// there is no --interface
+    #[arg(long, value_name = "NAME")]
+    outbound_if4: Option<String>,
+    /// The same of IPv6
+    #[arg(long, value_name = "NAME")]
+    outbound_if6: Option<String>,
     /// Resolver to name by DHCP and RA instead of those of /etc/resolv.conf; `none` names none
     #[arg(short = 'D', long, value_name = "ADDRESS", action = ArgAction::Append)]
     #[arg(value_parser = address_or_none)]
@@ -179,6 +186,13 @@ pub(crate) struct Args {
     /// Ethernet address of the interface in the namespace
     #[arg(long, value_name = "MAC", value_parser = mac)]
     pub(super) ns_mac_addr: Option<[u8; 6]>,
+    /// Ethernet address of the gateway [default: that of the interface in the namespace, with the
+    /// last bit turned over]
+    #[arg(short = 'M', long, value_name = "MAC", value_parser = mac)]
+    pub(super) mac_addr: Option<[u8; 6]>,
+    /// Let no connection bypass the interface, as it is anyway
+    #[arg(long)]
+    no_splice: bool,
     /// PID of a process whose namespaces are joined, or a command to run in new ones [default: a
     /// shell]
     #[arg(trailing_var_arg = true, value_name = "PID|COMMAND")]
@@ -210,15 +224,13 @@ struct Refused {
     #[arg(short = 'p', long, hide = true)]
     pcap: Option<OsString>,
     #[arg(long, hide = true)]
-    outbound_if4: Option<OsString>,
+    migrate_exit: bool,
     #[arg(long, hide = true)]
-    outbound_if6: Option<OsString>,
+    migrate_no_linger: bool,
+    #[arg(long, hide = true)]
+    stats: Option<OsString>,
     #[arg(long, hide = true)]
     host_lo_to_ns_lo: bool,
-    #[arg(long, hide = true)]
-    no_splice: bool,
-    #[arg(short = 'M', long, hide = true)]
-    mac_addr: Option<OsString>,
     #[arg(short = 'H', long, hide = true)]
     hostname: Option<OsString>,
     #[arg(long, hide = true)]
@@ -330,6 +342,8 @@ impl Args {
             (refused.vhost_user, "--vhost-user"),
             (refused.print_capabilities, "--print-capabilities"),
             (refused.repair_path.is_some(), "--repair-path"),
+            (refused.migrate_exit, "--migrate-exit"),
+            (refused.migrate_no_linger, "--migrate-no-linger"),
         ] {
             if is_given {
                 return Err(format!("{name}: refused, it is an option of passt for machines"));
@@ -337,25 +351,13 @@ impl Args {
         }
         let capture = "record at the interface of the namespace instead (tcpdump -w FILE)";
         let name = "set the name inside of the namespace instead";
-        let routes = "set a route or a rule of the host instead";
         for (is_given, name, instead) in [
             (refused.pcap.is_some(), "--pcap", capture),
-            (refused.outbound_if4.is_some(), "--outbound-if4", routes),
-            (refused.outbound_if6.is_some(), "--outbound-if6", routes),
+            (refused.stats.is_some(), "--stats", "look by `neap nstat 1` instead"),
             (
                 refused.host_lo_to_ns_lo,
                 "--host-lo-to-ns-lo",
                 "listen at the address of the namespace instead of its loopback address",
-            ),
-            (
-                refused.no_splice,
-                "--no-splice",
-                "leave it out: no connection bypasses the interface",
-            ),
-            (
-                refused.mac_addr.is_some(),
-                "--mac-addr",
-                "the Ethernet address of the gateway follows from that of the interface",
             ),
             (refused.hostname.is_some(), "--hostname", name),
             (refused.fqdn.is_some(), "--fqdn", name),
@@ -393,8 +395,27 @@ impl Args {
         Outbound {
             v4: Self::v4(&self.outbound),
             v6: Self::v6(&self.outbound),
+            interface_v4: self.outbound_if4.clone(),
+            interface_v6: self.outbound_if6.clone(),
             ..Outbound::default()
         }
+    }
+
+    /// The interface of the host whose addresses and routes of a family the namespace gets, if an
+    /// option names one.
+    pub(super) fn template(&self, is_v6: bool) -> Option<&str> {
+        let outbound = if is_v6 { &self.outbound_if6 } else { &self.outbound_if4 };
+        self.interface.as_deref().or(outbound.as_deref())
+    }
+
+    /// The interfaces of the host that options name.
+    pub(super) fn named_interfaces(&self) -> impl Iterator<Item = (&str, &'static str)> {
+        let named = [
+            (self.interface.as_deref(), "--interface"),
+            (self.outbound_if4.as_deref(), "--outbound-if4"),
+            (self.outbound_if6.as_deref(), "--outbound-if6"),
+        ];
+        named.into_iter().filter_map(|(name, option)| Some((name?, option)))
     }
 
     /// Whether a command, or a shell, is run in namespaces of its own.

@@ -59,14 +59,13 @@ impl Network {
     /// # Errors
     /// An option does not fit, and what is expected.
     pub(super) fn plan(args: &Args, host: &Host, own: &Resolvers) -> Result<Self, String> {
-        if let Some(name) = args.interface.as_deref()
-            && !host.has(name)
-        {
-            return Err(format!("--interface {name}: expected an interface of this host"));
+        let missing = args.named_interfaces().find(|(name, _)| !host.has(name));
+        if let Some((name, option)) = missing {
+            return Err(format!("{option} {name}: expected an interface of this host"));
         }
-        let named = args.interface.as_deref();
-        let v4_template = (!args.ipv6_only).then(|| host.template(false, named)).flatten();
-        let v6_template = (!args.ipv4_only).then(|| host.template(true, named)).flatten();
+        let template = |is_v6| host.template(is_v6, args.template(is_v6));
+        let v4_template = (!args.ipv6_only).then(|| template(false)).flatten();
+        let v6_template = (!args.ipv4_only).then(|| template(true)).flatten();
         let interface = args.ns_ifname.clone().or_else(|| {
             let template = v4_template.as_ref().or(v6_template.as_ref());
             template.map(|template| template.interface.clone())

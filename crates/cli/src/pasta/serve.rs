@@ -16,8 +16,10 @@ use super::user::Identity;
 use super::watch::Watch;
 use super::{Failure, netlink};
 use crate::gateway::confine::{Needs, confine};
+use crate::gateway::shown::Shown;
 use crate::gateway::{Namespaces, raise_file_limit};
 use ipnet::IpNet;
+use neap::control::Control;
 use neap::device::Tun;
 use neap::net::Prefix;
 use neap::{Builder, InterfaceConfig, Stack};
@@ -43,6 +45,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 
+/// Name of the stack, for `neap ss --name`.
+const NAME: &str = "pasta";
 /// Where `ip netns` keeps its names.
 const NAMED: &str = "/run/netns";
 
@@ -58,6 +62,9 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let allowed = raise_file_limit();
     let bound = Binder { args, network: &network }.bind_listed(&ports).map_err(Failure::System)?;
     let watch = watched(args)?;
+    // One that becomes another user would refuse the one that asks.
+    let shown =
+        if identity.is_none_or(Identity::is_own) { Shown::listen(NAME) } else { Shown::nowhere() };
     // What a command does in its namespaces is that user's, too.
     if args.runs_command() {
         assume(identity)?;
@@ -71,11 +78,12 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         if !args.runs_command() {
             assume(identity)?;
         }
-        give_up(args, &ports, &log)?;
-        let gateway = gateway(stack, args, &network, allowed, bound)?;
+        give_up(args, &ports, &log, shown.folders())?;
+        let gateway = gateway(stack, args, &network, allowed, bound, shown)?;
         Ok((gateway, Ready { pid_file, waiting }, tables))
     });
-    let (gateway, ready, tables) = match started {
+    // It is there until the end.
+    let ((gateway, _shown), ready, tables) = match started {
         Ok(started) => started,
         Err(failure) => {
             drop(agent);
@@ -204,12 +212,18 @@ impl Ready<'_> {
 }
 
 /// Gives up what is not needed while the network is there.
-fn give_up(args: &Args, ports: &AllPorts, log: &Log) -> Result<(), Failure> {
+fn give_up(
+    args: &Args,
+    ports: &AllPorts,
+    log: &Log,
+    sockets_in: Vec<PathBuf>,
+) -> Result<(), Failure> {
     let none = CapabilitySet::empty();
     let needs = Needs {
         // Ports of the host are bound as they are followed.
         capabilities: if ports.are_followed() { CapabilitySet::NET_BIND_SERVICE } else { none },
         resolvers: !args.dns_forward.is_empty(),
+        sockets_in,
         ..Needs::default()
     };
     confine(&needs, |what| log.info(&what)).map_err(Failure::System)
@@ -382,6 +396,10 @@ fn default_route(gateway: IpAddr, is_on_link: bool) -> RouteMessage {
 fn stack(device: OwnedFd, args: &Args, network: &Network) -> Result<Builder, Failure> {
     let tap = Tun::from_fd(device, (args.mtu != 0).then_some(args.mtu));
     let tap = tap.map_err(|error| Failure::System(error.to_string()))?;
+    let tap = match args.mac_addr {
+        Some(address) => tap.with_address(address),
+        None => tap,
+    };
     let mut interface = InterfaceConfig::new(tap.into_device()).any_destination(true);
     for address in network.gateway_addresses() {
         let is_silent = args.no_ndp && address.ip.is_ipv6();
@@ -415,8 +433,9 @@ fn gateway(
     network: &Network,
     allowed: usize,
     bound: Vec<Bound>,
-) -> Result<Gateway, Failure> {
-    let stack = stack.build().map_err(|error| Failure::System(error.to_string()))?;
+    shown: Shown,
+) -> Result<(Gateway, Option<Control>), Failure> {
+    let stack = Arc::new(stack.build().map_err(|error| Failure::System(error.to_string()))?);
     let mut config = GatewayConfig::default();
     config.policy = network.policy();
     config.translations = network.translations();
@@ -427,10 +446,11 @@ fn gateway(
     config.outbound = args.outbound();
     config.most_flows = allowed / 4 * 3;
     config.most_mappings = allowed / 5 * 4;
-    let gateway = Gateway::new(Arc::new(stack), Box::new(DirectFrom(args.outbound())), config);
+    let gateway = Gateway::new(stack.clone(), Box::new(DirectFrom(args.outbound())), config);
     let mut gateway = gateway.map_err(system("the gateway"))?;
     for (socket, publication) in bound {
         gateway.publish_socket(socket, publication).map_err(system("a published port"))?;
     }
-    Ok(gateway)
+    let shown = shown.serve(&stack, &gateway);
+    Ok((gateway, shown))
 }

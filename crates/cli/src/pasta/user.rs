@@ -52,12 +52,17 @@ impl Identity {
         }
     }
 
+    /// Whether it is that of this process.
+    pub(super) fn is_own(self) -> bool {
+        (self.user, self.group) == (Uid::effective(), Gid::effective())
+    }
+
     /// Becomes that user, with all threads.
     ///
     /// # Errors
     /// This process may not.
     pub(super) fn assume(self) -> Result<(), String> {
-        if (self.user, self.group) == (Uid::effective(), Gid::effective()) {
+        if self.is_own() {
             return Ok(());
         }
         let become_other = || {

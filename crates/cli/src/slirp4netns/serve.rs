@@ -5,6 +5,7 @@ use super::api::Api;
 use super::arguments::{Options, Target};
 use super::descriptors::inherited;
 use super::outbound::outbound;
+use crate::gateway::shown::Shown;
 use crate::gateway::{calls, confine, namespace, raise_file_limit};
 use neap::device::Tun;
 use neap::{Stack, StackEvent};
@@ -16,8 +17,12 @@ use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
+
+/// Name of the stack, for `neap ss --name`.
+const NAME: &str = "slirp4netns";
 
 pub(super) fn main(options: &Options) -> Result<(), Failure> {
     let take =
@@ -29,11 +34,12 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     let api = options.api_socket.as_deref().map(Api::listen).transpose()?;
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(system("signals"))?;
     let limit = raise_file_limit();
+    let shown = Shown::listen(NAME);
 
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
     let tap = Tun::from_fd(device, Some(options.network.mtu)).map_err(|error| failed(&error))?;
     let stack = Stack::builder().interface(options.network.interface(tap.into_device()));
-    give_up(options)?;
+    give_up(options, shown.folders())?;
     let mut config = GatewayConfig::default();
     let may_reach_host = !options.disable_host_loopback;
     config.policy = if may_reach_host { Policy::default() } else { Policy::without_host() };
@@ -53,13 +59,14 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     if let Some(exit) = exit {
         watch_exit(exit, handle.clone());
     }
+    let shown = shown.serve(&stack, &gateway);
     let socket = api.map(|api| api.serve(handle, &options.network));
     if let Some(ready) = ready {
         // Nobody may wait for it any more.
         let _ = File::from(ready).write_all(b"1");
     }
     gateway.run().map_err(system("the gateway"))?;
-    drop(socket);
+    drop((socket, shown));
     Ok(())
 }
 
@@ -68,10 +75,11 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> Failure {
 }
 
 /// Gives up what the options name. Rights belong to threads, so this is while there is one.
-fn give_up(options: &Options) -> Result<(), Failure> {
+fn give_up(options: &Options, sockets_in: Vec<PathBuf>) -> Result<(), Failure> {
     // Ports are published while the network is there.
     let capabilities = CapabilitySet::NET_BIND_SERVICE;
-    let needs = confine::Needs { capabilities, resolvers: true, ..confine::Needs::default() };
+    let needs =
+        confine::Needs { capabilities, resolvers: true, sockets_in, ..confine::Needs::default() };
     if options.enable_sandbox {
         confine::give_up_rights(&needs).map_err(Failure::System)?;
         let failed = |error| Failure::System(format!("files cannot be given up: {error}"));

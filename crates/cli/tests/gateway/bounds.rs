@@ -37,6 +37,9 @@ fn write(mut stream: TcpStream, mut control: TcpStream) {
     stream.set_write_timeout(None).expect("a timeout");
     control.write_all(&[1]).expect("the reader waits");
     stream.write_all(&[9]).expect("the reader goes on");
+    drop(stream);
+    // What is on its way ends with the sandbox, so the guest stays until the reader has all.
+    assert_eq!(control.read(&mut [0]).expect("the reader ends"), 0);
 }
 
 /// Reads so many bytes, stops until the writer waits, and reads the rest.

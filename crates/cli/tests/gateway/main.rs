@@ -17,6 +17,7 @@ mod path;
 mod ports;
 mod proxies;
 mod rate;
+mod scarce;
 mod world;
 
 use namespace::{in_namespace, run};
@@ -99,6 +100,7 @@ fn inside() {
         "datagrams" => datagrams(&target),
         "world" => world::serve(),
         "upload" => rate::upload(to(&target)),
+        "use up ports" => scarce::guest(&target),
         "stalled writer" => bounds::guest(to(&target), true),
         "stalled reader" => bounds::guest(to(&target), false),
         "path mtu" => path::learn_mtu(to(&target)),

@@ -7,7 +7,8 @@ use super::{finish, gateway, in_sandbox};
 use rustix::net::sockopt::{
     Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
 };
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
@@ -189,6 +190,37 @@ fn guests_learn_the_path_mtu() {
             let server = SocketAddr::new(address.parse().expect("an address"), PORT);
             in_sandbox("path mtu", &server.to_string(), &[]);
         }
+    });
+}
+
+/// The machine's own link gets another MTU, and then it is gone for a moment.
+#[test]
+fn a_transfer_goes_on_while_the_link_of_the_host_changes() {
+    in_namespace(|| {
+        let path = Path::new();
+        let listener = on(&path.server, || TcpListener::bind((SERVER, 0)).expect("a port"));
+        let server = listener.local_addr().expect("an address");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().expect("a connection");
+                let mut bytes = Vec::new();
+                let mut read_more = |stream: &TcpStream| {
+                    stream.take(1 << 20).read_to_end(&mut bytes).expect("received")
+                };
+                read_more(&stream);
+                run("ip link set right mtu 1300");
+                read_more(&stream);
+                on(&path.routers[0], || {
+                    run("ip link set left down");
+                    run("ip link set left up");
+                });
+                read_more(&stream);
+                run("ip link set right mtu 9000");
+                stream.read_to_end(&mut bytes).expect("received");
+                stream.write_all(&bytes).expect("sent");
+            });
+            in_sandbox("echo", &server.to_string(), &[]);
+        });
     });
 }
 

@@ -2,7 +2,9 @@
 //! still arrives.
 
 use super::namespace::{in_namespace, run};
-use super::{SERVER, in_network, in_sandbox, serve, tell};
+use super::world::Folder;
+use super::{SERVER, finish, gateway, in_network, in_sandbox, serve, tell};
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -80,6 +82,30 @@ fn everything_arrives_in_both_directions_under_rates() {
             let any = SocketAddr::new(SERVER.parse().expect("an address"), 0);
             let servers = format!("{} {}", tell(any), tell(any));
             in_sandbox("datagrams", &servers, &["--rate", "64kbit", "--rate-in", "64kbit"]);
+        });
+    });
+}
+
+/// Echo requests share the rate: one passes, and of more than may wait the rest is dropped.
+#[test]
+fn pings_have_their_turn_under_a_rate_and_a_flood_of_them_is_dropped() {
+    in_namespace(|| {
+        in_network(|| {
+            fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647").expect("a setting");
+            let folder = Folder::new("pings");
+            let neap = env!("CARGO_BIN_EXE_neap");
+            // 2.8 MB are sent at once, and the rate takes minutes for them.
+            let script = format!(
+                "ping -n -c 1 -W 30 {SERVER}; ping -n -q -c 2000 -l 2000 -s 1400 -w 2 {SERVER}
+                {neap} nstat -a"
+            );
+            let mut command = gateway(&["--rate", "80kbit", "--", "sh", "-c", &script]);
+            command.env("XDG_RUNTIME_DIR", folder.path());
+            let (_, text, said) = finish(command);
+            assert!(text.contains("1 received"), "{text}{said}");
+            let late = text.lines().find(|line| line.starts_with("GatewayLateEchoes "));
+            let late = late.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+            assert!(late.is_some_and(|late| late > 100), "{late:?} {text}{said}");
         });
     });
 }

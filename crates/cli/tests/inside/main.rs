@@ -233,6 +233,10 @@ fn counters_are_printed_as_by_nstat() {
         let all = ground.print(&["nstat", "-a"]);
         assert_eq!(value(&all, "GatewayOpened"), Some(1));
         assert_eq!(value(&all, "GatewayFlows"), Some(1));
+        let of_guest = |name: &str| value(&all, &format!("{name}.10.0.2.100"));
+        assert_eq!(of_guest("GatewayGuestConnections"), Some(1));
+        assert_eq!(of_guest("GatewayGuestFlows"), Some(1));
+        assert_eq!(of_guest("GatewayGuestBytesOut"), Some(BYTES as u64));
         let json: Value = serde_json::from_str(&ground.print(&["nstat", "-aj"])).expect("JSON");
         assert_eq!(json[format!("{}/gateway", gateway.pid())]["GatewayOpened"], 1);
         // With an interval it ends with the last stack.
@@ -334,8 +338,13 @@ fn metrics_of_a_gateway_are_served_at_an_address() {
         scraper.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
         let text = namespace::read_all(&mut scraper);
         assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
-        for line in ["neap_GatewayOpened_total 1", "neap_GatewayFlows 1", "neap_GatewayMappings 0"]
-        {
+        for line in [
+            "neap_GatewayOpened_total 1",
+            "neap_GatewayFlows 1",
+            "neap_GatewayMappings 0",
+            "neap_GatewayGuestFlows{guest=\"10.0.2.100\"} 1",
+            "neap_GatewayGuestBytesOut_total{guest=\"10.0.2.100\"} 100000",
+        ] {
             assert!(text.lines().any(|own| own == line), "{line}: {text}");
         }
         let (status, _, why) =

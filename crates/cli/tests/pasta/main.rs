@@ -13,9 +13,11 @@ mod confinement;
 use namespace::{in_namespace, run};
 use serde_json::Value;
 use std::env;
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
+use std::thread;
 use std::time::Duration;
 
 /// Names the program of this binary that runs in a namespace, and its address.
@@ -277,6 +279,52 @@ fn options_say_what_the_host_does_not() {
 }
 
 #[test]
+fn the_gateway_has_the_ethernet_address_that_is_asked_for() {
+    in_namespace(|| {
+        host();
+        let mac = "02:00:5e:00:53:01";
+        let script = "ping -n -c 1 -W 1 192.0.2.1 >/dev/null; ip neighbour show 192.0.2.1";
+        let base = ["--config-net", "-q", "-M", mac];
+        let shown = succeed(pasta(&[&base, &NO_PORTS[..], &["--", "sh", "-c", script]].concat()));
+        assert!(shown.contains(mac), "{shown}");
+    });
+}
+
+/// Two interfaces reach the server's network; the route takes one, and the option the other.
+#[test]
+fn flows_leave_by_the_interface_that_an_option_names() {
+    in_namespace(|| {
+        host();
+        run("ip link add eth8 type veth peer name far8");
+        run("ip link set far8 up");
+        run("ip link set eth8 up");
+        run("ip address add 198.51.100.10/24 dev eth8");
+        run("ip route add default via 198.51.100.1 dev eth8 metric 500");
+        let namespace = Namespace::new();
+        let options = ["--outbound-if4", "eth8", "-i", "eth7"];
+        join(&namespace, &[&options, &NO_PORTS[..]].concat());
+        let mut client = namespace.program("ask", "203.0.113.9:80");
+        let mut client =
+            client.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs");
+        // The host asks for the router of the interface by which the connection is to leave.
+        while !run("ip neighbour show dev eth8").contains("198.51.100.1 ") {
+            thread::yield_now();
+        }
+        assert!(!run("ip neighbour show dev eth7").contains("192.0.2.1 "));
+        let _ = client.kill();
+        client.wait().expect("it ends");
+        // Connections to the loopback of the host are behind no interface.
+        let listener = TcpListener::bind("127.0.0.1:7777").expect("a port");
+        let server = thread::spawn(move || {
+            listener.accept().expect("a client").0.write_all(b"127.0.0.1").expect("sent");
+        });
+        let said = succeed(namespace.program("ask", "192.0.2.1:7777"));
+        assert!(said.contains("answer 127.0.0.1"), "{said}");
+        server.join().expect("served");
+    });
+}
+
+#[test]
 fn published_ports_show_the_client_and_the_gateway_for_the_host_itself() {
     in_namespace(|| {
         host();
@@ -415,11 +463,41 @@ fn the_status_of_the_command_is_passed_on_and_it_is_root_there() {
 }
 
 #[test]
+fn the_gateway_is_shown_to_its_user_until_it_ends() {
+    in_namespace(|| {
+        host();
+        let folder = env::temp_dir().join(format!("neap-pasta-{}", std::process::id()));
+        fs::create_dir(&folder).expect("a folder");
+        let namespace = Namespace::new();
+        let pid = namespace.pid();
+        let mut command =
+            pasta(&[&["--config-net", "-q"], &NO_PORTS[..], &[pid.as_str()]].concat());
+        command.env("XDG_RUNTIME_DIR", &folder);
+        succeed(command);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_neap"));
+        command.args(["nstat", "-az", "--name", "pasta"]).env("XDG_RUNTIME_DIR", &folder);
+        let shown = succeed(command);
+        assert!(shown.contains("pasta") && shown.contains("GatewayOpened"), "{shown}");
+        drop(namespace);
+        let sockets = folder.join("neap");
+        while fs::read_dir(&sockets).expect("the folder stays").next().is_some() {
+            thread::yield_now();
+        }
+        fs::remove_dir_all(&folder).expect("the folder is ours");
+    });
+}
+
+#[test]
 fn bad_arguments_end_with_status_2_and_a_taken_port_with_a_line() {
     for (arguments, hint) in [
         (&["--mtu", "1"] as &[&str], "expected 68 to 65520"),
         (&["-t", "http"], "is no port"),
         (&["--socket", "x"], "of passt"),
+        (&["--migrate-exit"], "of passt"),
+        (&["--pcap", "x"], "tcpdump"),
+        (&["--stats", "1"], "neap nstat"),
+        (&["--mac-addr", "01:00:00:00:00:00"], "expected a host's"),
+        (&["--outbound-if6", "neap-absent", "--", "true"], "an interface of this host"),
         (&["--interface", "neap-absent", "--", "true"], "an interface of this host"),
         (&["--runas", "no such user", "--", "true"], "LOGIN:GROUP"),
     ] {

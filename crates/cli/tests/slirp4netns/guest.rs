@@ -60,13 +60,16 @@ impl Drop for Folder {
 
 impl Guest {
     /// Starts a program by the name slirp4netns, and waits until it is ready. The word `SOCKET`
-    /// among the options is the path of its API socket.
+    /// among the options is the path of its API socket; with `ETC` it has an /etc of its own, with
+    /// the file [`name_resolver`](Self::name_resolver) writes.
     pub(crate) fn start(program: &str, options: &[&str]) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("neap-slirp4netns-{}-{number}", std::process::id());
         let folder = Folder(env::temp_dir().join(name));
         fs::create_dir(&folder.0).expect("room");
+        fs::create_dir(folder.0.join("etc")).expect("room");
+        fs::write(folder.0.join("etc/resolv.conf"), "").expect("room");
         // The real one is found where it is, neap is called by a link.
         let path = if program.contains('/') { PathBuf::from(program) } else { which(program) };
         symlink(path, folder.0.join("slirp4netns")).expect("room");
@@ -83,15 +86,22 @@ impl Guest {
 
     fn connect(folder: Folder, sleeper: Running, options: &[&str]) -> Self {
         // The shell gives its standard streams other numbers, and becomes the program.
-        let script = "exec \"$@\" 3>&1 4<&0 </dev/null >&2";
+        let has_etc = options.contains(&"ETC");
+        let mount = if has_etc { "mount --bind \"$ETC\" /etc && " } else { "" };
+        let script = format!("{mount}exec \"$@\" 3>&1 4<&0 </dev/null >&2");
         let socket = folder.0.join("api.sock");
-        let options = options.iter().map(|&option| match option {
-            "SOCKET" => socket.as_os_str(),
-            option => option.as_ref(),
-        });
-        let mut command = Command::new("sh");
-        command.args(["-c", script, "sh"]).arg(folder.0.join("slirp4netns"));
+        let options =
+            options.iter().filter(|&&option| option != "ETC").map(|&option| match option {
+                "SOCKET" => socket.as_os_str(),
+                option => option.as_ref(),
+            });
+        let mut command = Command::new(if has_etc { "unshare" } else { "sh" });
+        command
+            .args(if has_etc { &["-m", "sh"][..] } else { &[] })
+            .env("ETC", folder.0.join("etc"));
+        command.args(["-c", &script, "sh"]).arg(folder.0.join("slirp4netns"));
         command.args(["-r", "3", "-e", "4"]).args(options).arg(sleeper.0.id().to_string());
+        command.env("XDG_RUNTIME_DIR", &folder.0);
         command.arg("tap0").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut server = command.spawn().expect("sh runs");
         let exit = server.stdin.take();
@@ -111,6 +121,23 @@ impl Guest {
 
     pub(crate) fn socket(&self) -> PathBuf {
         self.folder.0.join("api.sock")
+    }
+
+    /// Replaces resolv.conf, as programs do that write it.
+    pub(crate) fn name_resolver(&self, address: &str) {
+        let etc = self.folder.0.join("etc");
+        fs::write(etc.join("new"), format!("nameserver {address}\n")).expect("room");
+        fs::rename(etc.join("new"), etc.join("resolv.conf")).expect("it is there");
+    }
+
+    /// What `neap` prints of running stacks.
+    pub(crate) fn look(&self, words: &[&str]) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_neap"));
+        let output = command.args(words).env("XDG_RUNTIME_DIR", &self.folder.0).output();
+        let output = output.expect("it runs");
+        let [out, err] = [output.stdout, output.stderr].map(|text| read_all(&text[..]));
+        assert!(output.status.success(), "{words:?}: {out}{err}");
+        out
     }
 
     /// Of the process in the namespace.

@@ -287,6 +287,46 @@ fn a_confined_gateway_serves_and_has_no_rights() {
 }
 
 #[test]
+fn a_confined_gateway_reads_the_resolvers_again() {
+    in_namespace(|| {
+        outside();
+        resolver("192.0.2.1", 1);
+        resolver("127.0.0.1", 2);
+        let options = ["-c", "--enable-sandbox", "--enable-seccomp", "ETC"];
+        let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &options);
+        for (address, program) in
+            [("192.0.2.1", "first resolver"), ("127.0.0.1", "second resolver")]
+        {
+            guest.name_resolver(address);
+            guest.run(program, "10.0.2.3:53");
+        }
+    });
+}
+
+#[test]
+fn a_confined_gateway_is_shown_to_its_user() {
+    in_namespace(|| {
+        outside();
+        let listener = TcpListener::bind("192.0.2.1:0").expect("a port");
+        let target = listener.local_addr().expect("an address").to_string();
+        let options = ["-c", "--enable-sandbox", "--enable-seccomp"];
+        let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &options);
+        let accepts = thread::spawn(move || {
+            listener.accept().expect("a connection").0.write_all(b"hello").expect("sent");
+            listener
+        });
+        guest.run("greeting", &target);
+        let _listener = accepts.join().expect("no panic");
+        let counters = guest.look(&["nstat", "-aj", "--name", "slirp4netns"]);
+        let counters: Value = serde_json::from_str(&counters).expect("JSON");
+        let counters = &counters[format!("{}/slirp4netns", guest.server_pid())];
+        assert_eq!(counters["GatewayOpened"], 1);
+        assert_eq!(counters["GatewayGuestBytesIn.10.0.2.100"], 5);
+        guest.look(&["ss", "-ta", "--name", "slirp4netns"]);
+    });
+}
+
+#[test]
 fn a_published_port_shows_the_guest_its_client() {
     in_namespace(|| {
         outside();
@@ -485,6 +525,8 @@ fn inside() {
         "denied" => denied(target, ErrorKind::HostUnreachable),
         "denied v6" => denied(target, ErrorKind::PermissionDenied),
         "seen as" => seen_as(target),
+        "first resolver" => ask_name(target, 1),
+        "second resolver" => ask_name(target, 2),
         "flood of clients" => flood_of_clients(target),
         "tell peers" => {
             let servers = servers(target);
@@ -513,6 +555,31 @@ fn seen_as(server: SocketAddr) {
     let (count, _) = socket.recv_from(&mut answer).expect("an answer");
     let answer = String::from_utf8_lossy(&answer[..count]);
     assert!(answer.starts_with(OUTBOUND), "{answer}");
+}
+
+/// A question for the address of `a`.
+const QUESTION: &[u8] = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x01a\0\0\x01\0\x01";
+
+/// A resolver that answers with the question and `mark` behind it.
+fn resolver(address: &str, mark: u8) {
+    let socket = UdpSocket::bind((address, 53)).expect("a port");
+    thread::spawn(move || {
+        let mut question = [0; 100];
+        while let Ok((count, from)) = socket.recv_from(&mut question) {
+            question[2] |= 0x80;
+            let answer = [&question[..count], &[mark]].concat();
+            socket.send_to(&answer, from).expect("sent");
+        }
+    });
+}
+
+/// The resolver with this mark answers.
+fn ask_name(resolver: SocketAddr, mark: u8) {
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("a port");
+    socket.send_to(QUESTION, resolver).expect("sent");
+    let mut answer = [0; 100];
+    let (count, _) = socket.recv_from(&mut answer).expect("an answer");
+    assert_eq!(answer[QUESTION.len()..count], [mark]);
 }
 
 fn servers(address: SocketAddr) -> (TcpListener, UdpSocket) {

@@ -74,8 +74,7 @@ impl Talk {
     /// `WouldBlock` until more can be sent or received; others say why it never will.
     pub(super) fn advance(&mut self) -> io::Result<Option<SocketAddr>> {
         if !self.is_connected {
-            self.stream.take_error().map_err(of_the_way)?;
-            if !self.stream.is_connected() {
+            if !self.stream.is_connected().map_err(of_the_way)? {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             self.is_connected = true;

@@ -1,7 +1,7 @@
 //! What a control socket answers.
 
 use super::report::{CounterReport, SocketReport, StackReport};
-use super::{Application, VERSION};
+use super::{Application, Labelled, VERSION};
 use crate::clock;
 use crate::engine::Engine;
 use crate::host::Host;
@@ -85,7 +85,8 @@ impl Service for ControlService {
             Subject::Stack => Box::new(head.chain(iter::once(line(&End { end: 0 })))),
             Subject::Sockets => Box::new(head.chain(self.sockets(Host::new(&engine)))),
             Subject::Counters => {
-                let counters = counters(Host::new(&engine), self.application.as_deref());
+                let mut counters = counters(Host::new(&engine), self.application.as_deref());
+                counters.extend(self.labelled());
                 let end = line(&End { end: counters.len() });
                 let lines = counters.into_iter().map(|counter| line(&counter));
                 Box::new(head.chain(lines).chain(iter::once(end)))
@@ -123,6 +124,15 @@ impl ControlService {
         }
     }
 
+    /// Those of several things, each by a name of its own.
+    fn labelled(&self) -> impl Iterator<Item = CounterReport> + use<> {
+        let labelled = self.application.as_ref().map(|application| application.labelled());
+        labelled.unwrap_or_default().into_iter().map(|one| {
+            let Labelled { name, of, value, gauge, .. } = one;
+            CounterReport { name: format!("{name}.{of}"), value, gauge }
+        })
+    }
+
     /// The lines of a listing. The figures are of the time of the call, the text is made as it is
     /// taken.
     fn sockets(&self, host: Host<'_>) -> impl Iterator<Item = Vec<u8>> + Send + use<> {
@@ -145,7 +155,7 @@ impl ControlService {
     }
 }
 
-/// All counters and gauges of a stack and its application.
+/// All counters and gauges of a stack and its application that are of no kind of things.
 pub(crate) fn counters(
     host: Host<'_>,
     application: Option<&dyn Application>,

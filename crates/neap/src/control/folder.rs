@@ -23,6 +23,12 @@ const MOST_OF_A_NAME: u32 = 1000;
 /// Returns the folder of this user's control sockets: `neap` in `$XDG_RUNTIME_DIR` or in
 /// `/run/user/UID`, and `/tmp/neap-UID` where neither is there.
 pub fn folder() -> PathBuf {
+    runtime_folder().unwrap_or_else(|| PathBuf::from(format!("/tmp/neap-{}", geteuid())))
+}
+
+/// Returns the folder of this user's control sockets, if it is in a folder that only the user has:
+/// `$XDG_RUNTIME_DIR` or `/run/user/UID`.
+pub fn runtime_folder() -> Option<PathBuf> {
     let user = geteuid();
     let set = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let usual = PathBuf::from(format!("/run/user/{user}"));
@@ -30,10 +36,7 @@ pub fn folder() -> PathBuf {
         let of_user = |found: Metadata| found.is_dir() && found.uid() == user.as_raw();
         folder.is_absolute() && fs::metadata(folder).is_ok_and(of_user)
     };
-    match set.into_iter().chain([usual]).find(is_own) {
-        Some(folder) => folder.join("neap"),
-        None => PathBuf::from(format!("/tmp/neap-{user}")),
-    }
+    set.into_iter().chain([usual]).find(is_own).map(|folder| folder.join("neap"))
 }
 
 /// Makes the folder, or checks that nobody else can put anything into it.

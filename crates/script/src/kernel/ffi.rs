@@ -79,7 +79,7 @@ pub(super) fn recvmsg(
     // SAFETY: the kernel writes into the buffers, each with its length, and into `control` up to
     // its length; all live until it returns.
     let len = check_len(unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) })?;
-    let control_len = control.len().min(message.msg_controllen);
+    let control_len = control.len().min(message.msg_controllen as _);
     Ok(ReceivedMessage { len, control_len, flags: message.msg_flags })
 }
 

@@ -2,7 +2,10 @@
 //! decided about them.
 //!
 //! Nothing is sent for a pending connection before that, so there is nothing that a SYN cookie
-//! could carry: where there is no room, a SYN is dropped and counted, and its sender repeats it.
+//! could carry. A source without room has its SYN dropped and counted, and repeats it. Where all
+//! places are taken, a SYN takes that of the oldest pending connection of a source that has at
+//! least as many: a flood from many sources pushes out itself, and leaves others the time that it
+//! needs to fill all places.
 //!
 //! Cost: a SYN takes two mutexes and three probes of tables under the host's key. A pending
 //! connection takes under 350 bytes, its entries in the tables included. An accepted one is a
@@ -40,7 +43,8 @@ pub struct TcpForwarderOptions {
     pub destinations: Option<Prefix>,
     /// Ports that are taken.
     pub ports: RangeInclusive<u16>,
-    /// Most connections that are pending, or whose handshake runs, at the same time.
+    /// Most connections that are pending, or whose handshake runs, at the same time. One more takes
+    /// the place of the oldest pending one whose source has at least as many, if there is one.
     pub max_pending: usize,
     /// Most of them from one source: an IPv4 address, or the first 64 bits of an IPv6 address.
     pub max_per_source: usize,
@@ -70,6 +74,9 @@ impl TcpForwarderOptions {
             && self.destinations.is_none_or(|prefix| prefix.contains(tuple.local))
     }
 }
+
+/// Pending connections that are looked at, from the oldest on, for one that loses its place.
+const LOOKS: usize = 16;
 
 /// How a packet came in, for whoever holds its SYN.
 #[derive(Clone, Copy, Debug, Default)]
@@ -116,6 +123,15 @@ struct Counts {
     key: Keyed,
     sources: HashTable<(IpAddr, u32)>,
     total: usize,
+}
+
+impl Counts {
+    /// Places of a source.
+    fn of(&self, remote: IpAddr) -> u32 {
+        let source = source_of(remote);
+        let found = self.sources.find(self.key.hash_one(source), |one| one.0 == source);
+        found.map_or(0, |one| one.1)
+    }
 }
 
 /// A place within the bounds of a forwarder, given back when it is dropped.
@@ -256,6 +272,8 @@ pub(crate) enum Refusal {
 pub(crate) enum Fate {
     /// It is dealt with.
     Taken,
+    /// The same, and another pending connection has lost its place for it.
+    TookPlace,
     /// There is no room for the SYN.
     Refused(Refusal),
     /// It is for nobody.
@@ -306,6 +324,34 @@ impl Table {
             let (slot, _) = found.remove();
             self.pending.remove(slot as usize);
         }
+    }
+
+    /// Takes out the oldest pending connection of a source that has as many places as that of a new
+    /// one would have. Its place is free then.
+    fn push_out(
+        &mut self,
+        key: FlowKey,
+        counts: &Mutex<Counts>,
+        remote: IpAddr,
+    ) -> Option<Arc<Pending>> {
+        let alive = |&(_, slot, serial): &(Instant, u32, u32)| {
+            let entry = self.pending.get(slot as usize).filter(|entry| entry.0 == serial);
+            entry.map(|entry| &entry.1).filter(|pending| pending.syn().1.is_none())
+        };
+        let oldest: Vec<_> = {
+            let counts = lock(counts);
+            let most = counts.of(remote) + 1;
+            let is_its = |pending: &&Arc<Pending>| counts.of(pending.tuple.remote) >= most;
+            self.expiry.iter().filter_map(alive).take(LOOKS).filter(is_its).take(1).collect()
+        };
+        let pending = oldest.first().copied()?.clone();
+        self.remove(key, &pending.tuple.clone(), &pending);
+        if let Some(at) = self.queue.iter().position(|one| Arc::ptr_eq(one, &pending)) {
+            self.queue.remove(at);
+        }
+        let place = lock(&pending.state).place.take();
+        drop(place);
+        Some(pending)
     }
 
     /// Drops those at the front of the queue that are over: they are news for nobody. Expired ones
@@ -391,7 +437,15 @@ impl Forwarder {
         if table.is_closed || (cx.is_connected)(tuple) {
             return Fate::Taken;
         }
-        let place = match Place::take(&self.counts, tuple.remote, &self.options) {
+        let take = || Place::take(&self.counts, tuple.remote, &self.options);
+        let (mut taken, mut pushed_out) = (take(), None);
+        if let Err(Refusal::Full) = taken {
+            pushed_out = table.push_out(cx.key, &self.counts, tuple.remote);
+            if pushed_out.is_some() {
+                taken = take();
+            }
+        }
+        let place = match taken {
             Ok(place) => place,
             Err(refusal) => return Fate::Refused(refusal),
         };
@@ -407,7 +461,10 @@ impl Forwarder {
         });
         table.add(cx.key, cx.now + self.options.expiry, pending);
         self.readiness.signal(Ready::READABLE);
-        Fate::Taken
+        drop(table);
+        let Some(pushed_out) = pushed_out else { return Fate::Taken };
+        pushed_out.end(ConnectionError::TimedOut.into());
+        Fate::TookPlace
     }
 
     /// RFC 5961 section 3.2: only a reset at exactly the next number ends it.

@@ -693,6 +693,10 @@ impl Host {
         let (fate, due) = self.forwarders.on_segment(&cx, tuple, segment);
         match fate {
             Fate::Taken => self.net.housekeeping.schedule(due),
+            Fate::TookPlace => {
+                self.count_drop(DropReason::PendingFull);
+                self.net.housekeeping.schedule(due);
+            }
             Fate::Refused(Refusal::Full) => self.count_drop(DropReason::PendingFull),
             Fate::Refused(Refusal::FullForSource) => self.count_drop(DropReason::PendingSource),
             Fate::Nobody => {
