@@ -199,18 +199,7 @@ impl Gateway {
             echoes.limit(sending.rate());
         }
         poller.add(echoes.socket(), Token::Pings.to_bits(), Events::IN | Events::ET)?;
-        let dhcp = config.dhcp.clone();
-        let dhcp =
-            dhcp.map(|dhcp| DhcpService::open(&stack, dhcp, counters.clone())).transpose()?;
-        if let Some(dhcp) = &dhcp {
-            poller.add(dhcp.socket(), Token::Dhcp.to_bits(), Events::IN | Events::ET)?;
-        }
-        let dhcp6 = config.dhcp6.as_ref();
-        let dhcp6 =
-            dhcp6.map(|dhcp6| Dhcp6Service::open(&stack, dhcp6, counters.clone())).transpose()?;
-        if let Some(dhcp6) = &dhcp6 {
-            poller.add(dhcp6.socket(), Token::Dhcp6.to_bits(), Events::IN | Events::ET)?;
-        }
+        let (dhcp, dhcp6) = dhcp_services(&stack, &config, &counters, &poller)?;
         Ok(Self {
             requests: Requests::new(poller.clone()),
             poller,
@@ -800,6 +789,27 @@ impl News {
     fn moves(self, to: Side, relay: &Relay) -> bool {
         if self.side == to { self.is_writable && relay.waits_for(to) } else { self.is_readable }
     }
+}
+
+/// Opens the services of addresses that are asked for.
+fn dhcp_services(
+    stack: &Stack,
+    config: &GatewayConfig,
+    counters: &Arc<Counters>,
+    poller: &Poller,
+) -> io::Result<(Option<DhcpService>, Option<Dhcp6Service>)> {
+    let dhcp = config.dhcp.clone();
+    let dhcp = dhcp.map(|dhcp| DhcpService::open(stack, dhcp, counters.clone())).transpose()?;
+    if let Some(dhcp) = &dhcp {
+        poller.add(dhcp.socket(), Token::Dhcp.to_bits(), Events::IN | Events::ET)?;
+    }
+    let dhcp6 = config.dhcp6.as_ref();
+    let dhcp6 =
+        dhcp6.map(|dhcp6| Dhcp6Service::open(stack, dhcp6, counters.clone())).transpose()?;
+    if let Some(dhcp6) = &dhcp6 {
+        poller.add(dhcp6.socket(), Token::Dhcp6.to_bits(), Events::IN | Events::ET)?;
+    }
+    Ok((dhcp, dhcp6))
 }
 
 /// Whether a flow is there, and is not open.
