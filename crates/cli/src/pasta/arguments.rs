@@ -553,7 +553,7 @@ mod tests {
             ("--socket x", "of passt"),
             ("-1", "of passt"),
             ("--pcap x", "tcpdump"),
-            ("--outbound-if4 eth0", "not supported"),
+            ("--stats 1", "not supported; look by `neap nstat 1`"),
             ("--no-such-thing", "unexpected argument"),
         ] {
             let error = parse(line).expect_err(line);
