@@ -277,6 +277,10 @@ impl AtArrival {
             let is_red = matches!(self.discipline, Discipline::Red(_));
             if !is_marked && is_red {
                 stats.early_drops += 1;
+                if self.waiting.is_empty() {
+                    // It is idle still, and goes on to forget (`red_start_of_idle_period`).
+                    self.red.idle_since = Some(at);
+                }
                 return None;
             }
         }

@@ -226,10 +226,18 @@ fn a_router_says_what_is_too_big_and_marks_what_may_be_marked() {
 
 /// Sends one frame of `SIZE` every `gap`, and takes what arrives; marks and sequence numbers.
 fn stream(path: PathConfig, count: u32, gap: Nanos) -> (LinkStats, Vec<(u32, bool)>) {
+    stream_at(path, (0..count).map(|i| gap.saturating_mul(i.into())))
+}
+
+/// The same with a frame at each of these times.
+fn stream_at(
+    path: PathConfig,
+    times: impl Iterator<Item = Nanos>,
+) -> (LinkStats, Vec<(u32, bool)>) {
     let (link, [mut a, mut b]) = link(no_gro(), path);
     let mut arrived = Vec::new();
-    for i in 0..count {
-        let now = START + gap.saturating_mul(i.into());
+    for (i, time) in (0..).zip(times) {
+        let now = START + time;
         link.advance(0, now);
         a.queues[0].tx.reap(now);
         assert!(a.queues[0].tx.submit(frame(i * SIZE, 1, Flags::ACK), now).is_ok());
@@ -278,6 +286,18 @@ fn early_detection_marks_more_the_more_waits() {
     let (stats, arrived) = stream(overloaded(dropping), 160, TWICE);
     assert!(stats.marked == 0 && stats.early_drops > 2);
     assert_eq!(arrived.len() as u64 + stats.early_drops, 160);
+}
+
+#[test]
+fn early_detection_forgets_while_idle_though_it_drops() {
+    let red =
+        Red { min: 20_000, max: 25_000, probability: Ppm::percent(100), weight_log: 9, ecn: false };
+    // A backlog, and then frames that each find an empty queue.
+    let backlog = (0..400).map(|i| TWICE.saturating_mul(i));
+    let sparse = (1..101).map(|i| TWICE.saturating_mul(420) + Nanos::from_micros(4800 * i));
+    let (stats, arrived) = stream_at(overloaded(Discipline::Red(red)), backlog.chain(sparse));
+    let late = arrived.iter().filter(|&&(i, _)| i >= 400).count();
+    assert!((50..100).contains(&late), "{late} of 100, {} dropped", stats.early_drops);
 }
 
 #[test]
