@@ -339,6 +339,8 @@ fn metrics_are_read_by_prometheus() {
         let stack = island();
         let listener = TcpListener::bind(&stack, "0.0.0.0:80").expect("a listener");
         let client = TcpStream::connect(&stack, "10.9.0.2:80").expect("connected");
+        // Both ends are connections from here on; until then the listener's may be a request.
+        let (served, _) = listener.accept().expect("accepted");
         let path = folder.join("metrics.sock");
         // A killed process has left its file.
         drop(UnixListener::bind(&path).expect("bound"));
@@ -365,7 +367,7 @@ fn metrics_are_read_by_prometheus() {
         ] {
             assert!(body.lines().any(|own| own == line), "{line} is not in {body}");
         }
-        drop((client, listener));
+        drop((client, served, listener));
         let status = |request: &str| {
             let answer = raw(&path, request.as_bytes());
             answer.split(' ').nth(1).unwrap_or_default().to_owned()
