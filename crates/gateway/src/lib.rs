@@ -15,6 +15,7 @@ mod dhcp6;
 mod dhcp6_service;
 mod dhcp_service;
 pub mod dns;
+pub mod doors;
 mod echo;
 mod engine;
 mod exhausted;
