@@ -2,12 +2,14 @@
 //! this machine.
 
 pub(crate) mod calls;
+pub(crate) mod command;
 pub(crate) mod confine;
 mod etc;
 mod init;
 mod inside;
 pub(crate) mod namespace;
 mod options;
+pub(crate) mod own_namespaces;
 mod passing;
 mod ports;
 mod routes;

@@ -14,6 +14,7 @@ mod dhcp;
 mod dhcp6;
 mod dhcp6_service;
 mod dhcp_service;
+mod dhcp_socket;
 pub mod dns;
 pub mod doors;
 mod echo;
@@ -43,6 +44,7 @@ mod schedule;
 mod sending;
 mod token;
 mod translated;
+mod turns;
 mod upstream;
 mod waiting_datagrams;
 

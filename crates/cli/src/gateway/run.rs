@@ -1,5 +1,6 @@
 //! `neap gateway run`: a command in a sandbox whose network is this gateway. Any user may.
 
+use super::command::{Forwarding, exit_code};
 use super::options::{MTU, Options};
 use super::passing::{self, Message};
 use super::ports::Ports;
@@ -10,14 +11,13 @@ use clap::Args as ClapArgs;
 use neap::device::Tun;
 use neap::{InterfaceConfig, Stack};
 use neap_gateway::{Gateway, GatewayConfig, Resolver, Translation, Upstream};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::thread;
 
@@ -152,26 +152,12 @@ fn pid_of(child: &Child) -> Option<Pid> {
 }
 
 /// Passes signals on, by a thread of its own.
-///
-/// Those that a terminal sends reach the command without help, as it is in the same process group.
 fn forward(mut signals: Signals, child: &Child) {
     let Some(pid) = pid_of(child) else { return };
-    let has_terminal = io::stdin().is_terminal();
+    let forwarding = Forwarding::new(pid);
     thread::spawn(move || {
         for signal in signals.forever() {
-            if has_terminal && [SIGINT, SIGQUIT].contains(&signal) {
-                continue;
-            }
-            if let Some(signal) = Signal::from_named_raw(signal) {
-                // The command may have ended meanwhile.
-                let _ = kill_process(pid, signal);
-            }
+            forwarding.pass_on(signal);
         }
     });
-}
-
-/// The exit status of the command; of one that a signal ended what shells make of it.
-fn exit_code(status: ExitStatus) -> ExitCode {
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
