@@ -401,26 +401,19 @@ impl Gateway {
     fn on_event(&mut self, event: Event) {
         match Token::from_bits(event.token) {
             Token::New => self.take_new(),
-            Token::Guests => self.on_news(Turn::Guests),
-            Token::Dhcp => self.on_news(Turn::Dhcp),
-            Token::Dhcp6 => self.on_news(Turn::Dhcp6),
-            Token::Published(index) => self.on_news(Turn::Published(index)),
-            Token::Mapping(slot) => self.on_news(Turn::Mapping(slot)),
-            Token::Pings => self.on_news(Turn::Pings),
-            Token::Echo(slot) => self.on_news(Turn::Echo(slot)),
-            Token::Crossing(slot) => self.on_news(Turn::Crossing(slot)),
+            Token::Guests => self.take_turn(Turn::Guests),
+            Token::Dhcp => self.take_turn(Turn::Dhcp),
+            Token::Dhcp6 => self.take_turn(Turn::Dhcp6),
+            Token::Published(index) => self.take_turn(Turn::Published(index)),
+            Token::Mapping(slot) => self.take_turn(Turn::Mapping(slot)),
+            Token::Pings => self.take_turn(Turn::Pings),
+            Token::Echo(slot) => self.take_turn(Turn::Echo(slot)),
+            Token::Crossing(slot) => self.take_turn(Turn::Crossing(slot)),
             Token::Query(slot) => {
                 self.dns.on_server(slot, &self.poller, self.datagrams.forwarder());
             }
             Token::Flow(slot) => self.on_side(slot, News::of(Side::Client, event.events)),
             Token::Far(slot) => self.on_side(slot, News::of(Side::Server, event.events)),
-        }
-    }
-
-    /// Who has news is served at once, or waits for the turn that it waits for already.
-    fn on_news(&mut self, turn: Turn) {
-        if !self.waiting.has(turn) {
-            self.take_turn(turn);
         }
     }
 

@@ -40,11 +40,6 @@ impl Turns {
         Some(turn)
     }
 
-    /// Whether this one waits.
-    pub(crate) fn has(&self, turn: Turn) -> bool {
-        self.waiting.contains(&turn)
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.order.len()
     }
@@ -66,7 +61,6 @@ mod tests {
         turns.push(Turn::Guests);
         assert_eq!(turns.len(), 2);
         assert_eq!(turns.pop(), Some(Turn::Guests));
-        assert!(!turns.has(Turn::Guests));
         turns.push(Turn::Guests);
         assert_eq!(turns.pop(), Some(Turn::Flow(1)));
         assert_eq!(turns.pop(), Some(Turn::Guests));
