@@ -4,10 +4,11 @@ use super::command::{Forwarding, exit_code};
 use super::options::{MTU, Options};
 use super::passing::{self, Message};
 use super::ports::Ports;
-use super::watching::{Watched, Watching};
+use super::watching::{self, Watched, Watching};
 use super::way_out::WayOut;
 use super::{Failure, confine, give_up, sandbox};
 use clap::Args as ClapArgs;
+use neap::control::Application;
 use neap::device::Tun;
 use neap::{InterfaceConfig, Stack};
 use neap_gateway::{Gateway, GatewayConfig, Resolver, Translation, Upstream};
@@ -48,7 +49,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
-    args.watching.start_log();
+    args.watching.start_log(false);
     let mut config = args.options.config()?;
     config.translations.push(Translation::resolver(sandbox::DNS));
     let upstream = args.way_out.open(&mut config)?;
@@ -121,7 +122,7 @@ fn serve(
 ) -> Result<(Gateway, Watched), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
     let bound = args.publish.iter().map(Ports::bind).collect::<Result<Vec<_>, _>>()?;
-    let listening = args.watching.listen()?;
+    let listening = args.watching.listen(watching::NAME)?;
     let tap = Tun::from_fd(device, Some(args.mtu)).map_err(|error| failed(&error))?;
     let mut interface = InterfaceConfig::new(tap.into_device()).any_destination(true);
     for address in sandbox::gateway_addresses() {
@@ -133,6 +134,7 @@ fn serve(
         resolvers: config.resolver == Resolver::Host,
         sockets_in: listening.folders(),
         signals: pid_of(child),
+        ..confine::Needs::default()
     })?;
     let stack = Arc::new(stack.build().map_err(|error| failed(&error))?);
     let mut gateway =
@@ -140,7 +142,8 @@ fn serve(
     for (socket, publication) in bound.into_iter().flatten() {
         gateway.publish_socket(socket, publication).map_err(system("a published port"))?;
     }
-    let watched = listening.serve(&stack, &gateway)?;
+    let inspector: Arc<dyn Application> = Arc::new(gateway.inspector());
+    let watched = listening.serve(&stack, &inspector)?;
     Ok((gateway, watched))
 }
 
