@@ -12,10 +12,15 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod counters;
 mod device;
+mod engine;
 mod error;
 mod handle;
+mod ip;
 mod keys;
+mod protocol;
+mod routes;
 mod status;
 
 pub use config::{DEFAULT_MTU, Peer, WireguardConfig};
