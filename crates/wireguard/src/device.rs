@@ -1,48 +1,51 @@
 //! The UDP socket of an interface as a device of the stack.
+//!
+//! One queue pair, whose descriptor is the socket. A frame, up to 64 KB with GSO, becomes up to 64
+//! sealed datagrams in one buffer, which leave by one `sendmsg` with `UDP_SEGMENT`. One `recvmsg`
+//! with `UDP_GRO` brings as many. A frame is complete when the host's driver has freed its
+//! datagrams ([`credits`]), so small queues and byte queue limits see the host's queue and no
+//! other.
+//!
+//! The engine is locked to reserve counters and to take what was opened, once per frame and twice
+//! per batch. Sealing, opening and calls of the system happen without its lock.
 
-use crate::config::{DEFAULT_MTU, Peer, WireguardConfig};
+mod credits;
+mod merge;
+mod monitor;
+mod path;
+mod receive;
+mod shared;
+mod socket;
+mod transmit;
+
+pub(crate) use shared::Shared;
+
+use crate::config::WireguardConfig;
 use crate::error::Error;
 use crate::handle::WireguardHandle;
-use crate::keys::{PrivateKey, PublicKey};
-use crate::status::{PeerStatus, Status};
-use core::net::SocketAddr;
-use neap_stack::device::{Capabilities, Completed, Completion, Device, Medium, QueuePair};
-use neap_stack::device::{Received, RxQueue, TxQueue};
-use neap_stack::frame::Frame;
-use neap_tcp::time::Instant;
-use socket2::{Domain, Protocol, Socket, Type};
-use std::io;
-use std::net::{Ipv6Addr, UdpSocket};
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::protocol::sealed_len;
+use monitor::Monitor;
+use neap_stack::device::{Capabilities, Completion, Device, Medium, QueuePair};
+use receive::Receiver;
+use socket::{MOST_BYTES, MOST_SEGMENTS};
+use std::sync::Arc;
+use transmit::Sender;
 
 /// An open interface, whose UDP socket is bound.
 #[derive(Debug)]
 pub struct Wireguard {
     shared: Arc<Shared>,
-    mtu: u16,
 }
 
 impl Wireguard {
-    /// Binds the UDP socket, without any privilege but those that the port and the mark need.
+    /// Binds the UDP socket, without any privilege but those that the port and the mark need. Peers
+    /// with a persistent keepalive are greeted when the device runs.
     ///
     /// # Errors
     /// [`Error::Port`], [`Error::Mark`], [`Error::OutOfRange`], [`Error::BadPeer`],
     /// [`Error::DuplicatePeer`], [`Error::System`].
     pub fn open(config: &WireguardConfig) -> Result<Self, Error> {
-        let failed = |source| Error::Port { port: config.listen_port, source };
-        let socket = Socket::new(Domain::IPV6, Type::DGRAM, Some(Protocol::UDP)).map_err(failed)?;
-        let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, config.listen_port));
-        let bound = socket.set_only_v6(false).and_then(|()| socket.bind(&any.into()));
-        bound.and_then(|()| socket.set_nonblocking(true)).map_err(failed)?;
-        let state = State {
-            private_key: config.private_key.clone(),
-            fwmark: config.fwmark,
-            peers: config.peers.clone(),
-        };
-        let socket = Arc::new(OwnedFd::from(socket));
-        let shared = Arc::new(Shared { socket, state: Mutex::new(state) });
-        Ok(Self { shared, mtu: config.mtu.unwrap_or(DEFAULT_MTU) })
+        Ok(Self { shared: Arc::new(Shared::open(config)?) })
     }
 
     /// Returns a handle, for as many threads as want one.
@@ -50,109 +53,32 @@ impl Wireguard {
         WireguardHandle::new(self.shared.clone())
     }
 
-    /// Makes a device of it, for a stack.
+    /// Makes a device of it, for a stack, with the MTU that the paths to the peers leave now.
     pub fn into_device(self) -> Device {
-        let capabilities = Capabilities::new(Medium::Ip, self.mtu, Completion::OnWire);
+        let shared = self.shared;
         let pair = QueuePair {
-            tx: Box::new(Queue),
-            rx: Box::new(Queue),
+            tx: Box::new(Sender::new(shared.clone())),
+            rx: Box::new(Receiver::new(shared.clone())),
             bulk: None,
-            descriptor: Some(self.shared.socket.clone()),
+            descriptor: Some(shared.socket.descriptor().clone()),
         };
-        let name = "wg".to_owned();
-        Device { name, capabilities, queues: vec![pair], steering: None, monitor: None }
-    }
-}
-
-#[derive(Debug)]
-pub(crate) struct Shared {
-    socket: Arc<OwnedFd>,
-    state: Mutex<State>,
-}
-
-#[derive(Debug)]
-struct State {
-    private_key: PrivateKey,
-    fwmark: Option<u32>,
-    peers: Vec<Peer>,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn status(&self) -> Status {
-        let state = self.lock();
-        let port = self.socket.try_clone().and_then(|socket| UdpSocket::from(socket).local_addr());
-        let peers = state.peers.iter().map(|peer| PeerStatus {
-            public_key: peer.public_key,
-            has_preshared_key: peer.preshared_key.is_some(),
-            endpoint: peer.endpoint,
-            allowed_ips: peer.allowed_ips.clone(),
-            latest_handshake: None,
-            received: 0,
-            sent: 0,
-            persistent_keepalive: peer.persistent_keepalive,
-            failed_handshakes: 0,
-        });
-        Status {
-            public_key: state.private_key.public_key(),
-            listen_port: port.map_or(0, |local| local.port()),
-            fwmark: state.fwmark,
-            peers: peers.collect(),
-            counters: Vec::new(),
+        Device {
+            name: "wg".to_owned(),
+            capabilities: capabilities(shared.path.mtu()),
+            queues: vec![pair],
+            steering: None,
+            monitor: Some(Box::new(Monitor::new(shared))),
         }
     }
-
-    pub(crate) fn set_peers(&self, peers: Vec<Peer>) -> Result<(), Error> {
-        self.lock().peers = peers;
-        Ok(())
-    }
-
-    pub(crate) fn set_endpoint(&self, key: &PublicKey, endpoint: SocketAddr) -> Result<(), Error> {
-        let mut state = self.lock();
-        let peer = state.peers.iter_mut().find(|peer| peer.public_key == *key);
-        peer.ok_or(Error::NoPeer(*key))?.endpoint = Some(endpoint);
-        Ok(())
-    }
-
-    pub(crate) fn set_private_key(&self, key: PrivateKey) -> Result<(), Error> {
-        self.lock().private_key = key;
-        Ok(())
-    }
-
-    pub(crate) fn set_fwmark(&self, fwmark: Option<u32>) -> Result<(), Error> {
-        self.lock().fwmark = fwmark;
-        Ok(())
-    }
-
-    pub(crate) fn set_listen_port(&self, port: u16) -> Result<(), Error> {
-        let source = io::ErrorKind::Unsupported.into();
-        Err(Error::Port { port, source })
-    }
 }
 
-struct Queue;
-
-impl TxQueue for Queue {
-    fn submit(&mut self, _frame: Frame, _now: Instant) -> Result<(), Frame> {
-        Ok(())
-    }
-
-    fn flush(&mut self, _now: Instant) {}
-
-    fn reap(&mut self, _now: Instant) -> Completed {
-        Completed::default()
-    }
-
-    fn next_event(&self) -> Instant {
-        Instant::FAR_FUTURE
-    }
-}
-
-impl RxQueue for Queue {
-    fn receive(&mut self, _now: Instant) -> Option<Received> {
-        None
+fn capabilities(mtu: u16) -> Capabilities {
+    let segments = MOST_SEGMENTS.min(MOST_BYTES / sealed_len(mtu.into()));
+    Capabilities {
+        gso_max_size: u32::from(u16::MAX),
+        gso_max_segs: segments as u32,
+        checksum_tx: true,
+        checksum_rx: true,
+        ..Capabilities::new(Medium::Ip, mtu, Completion::OnWire)
     }
 }

@@ -14,11 +14,16 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod counters;
 mod device;
+mod engine;
 mod error;
 pub mod file;
 mod handle;
+mod ip;
 mod keys;
+mod protocol;
+mod routes;
 mod status;
 
 pub use config::{DEFAULT_MTU, Peer, WireguardConfig};
