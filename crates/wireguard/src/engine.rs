@@ -600,3 +600,6 @@ impl<P> core::fmt::Debug for Engine<P> {
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
+
+#[cfg(test)]
+mod tests;

@@ -244,6 +244,7 @@ fn bytes(datagram: &Datagram) -> Vec<u8> {
     datagram.to_vec()
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn refused(error: Error) -> Refused {
     match error {
         Error::InvalidMac | Error::InvalidAeadTag | Error::WrongKey | Error::LowOrderPoint => {
