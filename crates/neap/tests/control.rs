@@ -121,7 +121,7 @@ fn a_listing_has_every_kind_of_socket() {
         assert_eq!(value("TcpListeners"), Some(1));
         assert!(value("drop.otherhost").is_some());
         let report = endpoint.stack().expect("a stack");
-        assert_eq!(report.addresses, ["10.9.0.2/24"]);
+        assert_eq!(report.addresses, ["10.9.0.2/24", "fd00:9::2/64"]);
     });
 }
 
