@@ -14,6 +14,7 @@ mod merge;
 mod monitor;
 mod path;
 mod receive;
+mod sealers;
 mod shared;
 mod socket;
 mod transmit;
@@ -35,6 +36,7 @@ use transmit::Sender;
 #[derive(Debug)]
 pub struct Wireguard {
     shared: Arc<Shared>,
+    sealers: usize,
 }
 
 impl Wireguard {
@@ -45,7 +47,8 @@ impl Wireguard {
     /// [`Error::Port`], [`Error::Mark`], [`Error::OutOfRange`], [`Error::BadPeer`],
     /// [`Error::DuplicatePeer`], [`Error::System`].
     pub fn open(config: &WireguardConfig) -> Result<Self, Error> {
-        Ok(Self { shared: Arc::new(Shared::open(config)?) })
+        let shared = Arc::new(Shared::open(config)?);
+        Ok(Self { shared, sealers: config.sealers })
     }
 
     /// Returns a handle, for as many threads as want one.
@@ -55,9 +58,9 @@ impl Wireguard {
 
     /// Makes a device of it, for a stack, with the MTU that the paths to the peers leave now.
     pub fn into_device(self) -> Device {
-        let shared = self.shared;
+        let Self { shared, sealers } = self;
         let pair = QueuePair {
-            tx: Box::new(Sender::new(shared.clone())),
+            tx: Box::new(Sender::new(shared.clone(), sealers)),
             rx: Box::new(Receiver::new(shared.clone())),
             bulk: None,
             descriptor: Some(shared.socket.descriptor().clone()),

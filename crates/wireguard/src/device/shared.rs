@@ -89,7 +89,7 @@ impl Shared {
     fn send(&self, outgoing: &Outgoing) {
         let bytes = outgoing.message.bytes();
         let class = if outgoing.message.is_of_handshake() { HANDSHAKE_CLASS } else { 0 };
-        let batch = Batch { bytes, segment: bytes.len(), to: outgoing.to, class };
+        let batch = Batch { parts: &[bytes], segment: bytes.len(), to: outgoing.to, class };
         if self.socket.send(batch).is_err() {
             self.counters.dropped_send_error.one();
         }

@@ -10,6 +10,7 @@ use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt,
 };
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
+use smallvec::SmallVec;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -53,11 +54,18 @@ pub(crate) struct Arrived {
 /// Datagrams of one length, of which the last may be shorter, and their outer header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Batch<'a> {
-    pub(crate) bytes: &'a [u8],
+    /// The datagrams one behind the other, in parts of whole datagrams.
+    pub(crate) parts: &'a [&'a [u8]],
     pub(crate) segment: usize,
     pub(crate) to: SocketAddr,
     /// The whole traffic class.
     pub(crate) class: u8,
+}
+
+impl Batch<'_> {
+    fn is_one(&self) -> bool {
+        self.parts.iter().map(|part| part.len()).sum::<usize>() <= self.segment
+    }
 }
 
 /// How a batch was sent.
@@ -163,7 +171,7 @@ impl HostSocket {
     /// # Errors
     /// `EAGAIN` and `ENOBUFS`: the host takes it later. Others are for good.
     pub(crate) fn send(&self, batch: Batch<'_>) -> nix::Result<Sent> {
-        let is_one = batch.bytes.len() <= batch.segment;
+        let is_one = batch.is_one();
         if is_one || !self.is_plain.load(Ordering::Relaxed) {
             match self.call(batch) {
                 Ok(()) => return Ok(Sent::Whole),
@@ -182,8 +190,8 @@ impl HostSocket {
     }
 
     fn send_one_by_one(&self, batch: Batch<'_>) -> nix::Result<()> {
-        let mut datagrams = batch.bytes.chunks(batch.segment);
-        datagrams.try_for_each(|bytes| self.call(Batch { bytes, ..batch }))
+        let mut datagrams = batch.parts.iter().flat_map(|part| part.chunks(batch.segment));
+        datagrams.try_for_each(|datagram| self.call(Batch { parts: &[datagram], ..batch }))
     }
 
     /// Rare: what was sealed before the path became smaller. It is not lost this way.
@@ -199,11 +207,11 @@ impl HostSocket {
     /// An error that is pending is of an earlier datagram: the call is made again.
     fn call(&self, batch: Batch<'_>) -> nix::Result<()> {
         let address = SockaddrStorage::from(self.outer(batch.to));
-        let parts = [IoSlice::new(batch.bytes)];
+        let parts: SmallVec<[_; 4]> = batch.parts.iter().map(|part| IoSlice::new(part)).collect();
         let size = u16::try_from(batch.segment).unwrap_or(u16::MAX);
         let class = i32::from(batch.class);
-        let mut control: smallvec::SmallVec<[ControlMessage<'_>; 2]> = smallvec::SmallVec::new();
-        if batch.bytes.len() > batch.segment {
+        let mut control: SmallVec<[ControlMessage<'_>; 2]> = SmallVec::new();
+        if !batch.is_one() {
             control.push(ControlMessage::UdpGsoSegments(&size));
         }
         match (batch.class, batch.to) {
@@ -352,7 +360,8 @@ mod tests {
         let (a, b, to) = pair();
         let bytes: Vec<u8> = (0..2500u32).map(|i| i as u8).collect();
         for class in [2, 3, 1, 0, HANDSHAKE_CLASS] {
-            let batch = Batch { bytes: &bytes, segment: 1000, to, class };
+            let batch =
+                Batch { parts: &[&bytes[..1000], &bytes[1000..]], segment: 1000, to, class };
             assert_eq!(a.send(batch), Ok(Sent::Whole));
             let taken = take(&b);
             let whole: Vec<u8> = taken.iter().flat_map(|(bytes, _)| bytes.clone()).collect();
@@ -371,7 +380,7 @@ mod tests {
         let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, b.port()));
         let closed = SocketAddr::from((Ipv6Addr::LOCALHOST, 9));
         for (to, class) in [(closed, 0), (v6, 3)] {
-            let batch = Batch { bytes: b"anybody?", segment: 8, to, class };
+            let batch = Batch { parts: &[b"anybody?"], segment: 8, to, class };
             assert_eq!(a.send(batch), Ok(Sent::Whole));
         }
         let taken = take(&b);
@@ -385,7 +394,7 @@ mod tests {
         // The loopback's MTU is 65,536: larger datagrams do not exist, smaller ones pass.
         assert!(path_mtu(to, None).expect("a route") >= 1500);
         let bytes = vec![7; 3000];
-        let batch = Batch { bytes: &bytes, segment: 1000, to, class: 0 };
+        let batch = Batch { parts: &[&bytes[..1000], &bytes[1000..]], segment: 1000, to, class: 0 };
         assert_eq!(a.send_fragmentable(batch), Ok(Sent::Fragmentable));
         assert_eq!(take(&b).iter().map(|(bytes, _)| bytes.len()).sum::<usize>(), 3000);
     }

@@ -1,18 +1,20 @@
 //! Frames to datagrams: routing, sealing, one call per frame, and what the host has let go of.
 
 use crate::device::credits::{Account, Credits};
+use crate::device::sealers::{Chunk, LEAST_PACKETS, Sealers};
 use crate::device::shared::Shared;
 use crate::device::socket::{Batch, MOST_BYTES, Sent};
 use crate::engine::Way;
 use crate::ip::Header;
 use crate::protocol::sanstun::Sanstun;
-use crate::protocol::{PeerId, Protocol, Seal, sealed_len};
+use crate::protocol::{PeerId, Protocol, sealed_len};
 use core::net::SocketAddr;
 use neap_stack::device::{Completed, TxQueue};
 use neap_stack::frame::Frame;
 use neap_stack::gso;
 use neap_tcp::time::{Instant, Nanos};
 use nix::errno::Errno;
+use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -25,16 +27,21 @@ const RETRY: Nanos = Nanos::from_millis(1);
 /// the qdisc has cut a super-datagram.
 const TRUESIZE: u64 = 1280;
 
+type Counter = <Sanstun as Protocol>::Seal;
+
 /// Sending half.
 pub(crate) struct Sender {
     shared: Arc<Shared>,
     credits: Credits,
-    /// Sealed datagrams of one frame; the room is used again.
-    sealed: Vec<u8>,
+    /// Sealed datagrams of one frame, in order; the room is used again.
+    chunks: Vec<Chunk<Counter>>,
+    /// Chunks that are not needed for this frame.
+    spare: Vec<Chunk<Counter>>,
+    sealers: Option<Sealers<Counter>>,
     /// One packet before it is sealed; the room is used again.
     packet: Vec<u8>,
-    seals: Vec<<Sanstun as Protocol>::Seal>,
-    /// What the host has not taken yet. Its datagrams are in `sealed`.
+    seals: Vec<Counter>,
+    /// What the host has not taken yet. Its datagrams are in `chunks`.
     pending: Option<Pending>,
     waiting: HashMap<PeerId, VecDeque<Frame>>,
     /// Frames that waited for a handshake may go.
@@ -66,12 +73,15 @@ enum Outcome {
 }
 
 impl Sender {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    /// The half that sends, with as many helpers.
+    pub(crate) fn new(shared: Arc<Shared>, sealers: usize) -> Self {
         let bound = shared.socket.quiet_bound();
         Self {
             shared,
             credits: Credits::default(),
-            sealed: vec![0; MOST_BYTES],
+            chunks: Vec::new(),
+            spare: Vec::new(),
+            sealers: (sealers > 0).then(|| Sealers::new(sealers)),
             packet: Vec::with_capacity(2048),
             seals: Vec::with_capacity(64),
             pending: None,
@@ -108,7 +118,7 @@ impl Sender {
             return Outcome::Complete;
         };
         let (count, bytes) = sizes(&frame);
-        if bytes > self.sealed.len() {
+        if bytes > MOST_BYTES {
             counters.dropped_bad_frame.one();
             return Outcome::Complete;
         }
@@ -119,8 +129,8 @@ impl Sender {
             .engine(|engine| engine.begin_send(header.destination, (count, bytes), seals, now));
         match way {
             Way::To(to) => {
-                let segment = self.seal(&frame);
-                self.put(Pending { frame, account, segment, to, class: header.ecn }, bytes, now)
+                let segment = self.seal(&frame, count);
+                self.put(Pending { frame, account, segment, to, class: header.ecn }, now)
             }
             Way::Waits(peer) => {
                 let waiting = self.waiting.entry(peer).or_default();
@@ -135,27 +145,44 @@ impl Sender {
         }
     }
 
-    /// Seals the packets of a frame one behind the other. Returns the length of the first.
-    fn seal(&mut self, frame: &Frame) -> usize {
-        let (mut at, mut segment) = (0, 0);
+    /// Seals the `count` packets of a frame one behind the other. Returns the length of the first.
+    fn seal(&mut self, frame: &Frame, count: usize) -> usize {
+        let sealers = self.sealers.as_ref().filter(|_| count >= LEAST_PACKETS);
+        let parts = sealers.map_or(1, |sealers| sealers.count() + 1);
+        let in_each = count.div_ceil(parts).max(1);
+        self.spare.append(&mut self.chunks);
+        let (mut segment, mut index) = (0, 0);
         let mut seals = self.seals.drain(..);
-        let sealed = &mut self.sealed;
+        let (chunks, spare) = (&mut self.chunks, &mut self.spare);
         gso::write_packets(frame, &mut self.packet, |packet| {
-            if let Some(seal) = seals.next() {
-                at += seal.seal(packet, &mut sealed[at..]);
-                segment = segment.max(at.min(sealed_len(packet.len())));
+            let Some(seal) = seals.next() else { return };
+            if index % in_each == 0 {
+                let mut chunk = spare.pop().unwrap_or_default();
+                chunk.clear();
+                chunks.push(chunk);
             }
+            let Some(chunk) = chunks.last_mut() else { return };
+            match sealers {
+                Some(_) => chunk.add(packet, seal),
+                None => chunk.seal(packet, seal),
+            }
+            segment = segment.max(sealed_len(packet.len()));
+            index += 1;
         });
+        if let Some(sealers) = sealers {
+            sealers.seal(chunks);
+        }
         segment
     }
 
     /// Gives sealed datagrams to the host.
-    fn put(&mut self, pending: Pending, bytes: usize, now: Instant) -> Outcome {
+    fn put(&mut self, pending: Pending, now: Instant) -> Outcome {
         let socket = &self.shared.socket;
         let counters = &self.shared.counters;
         let before = if self.credits.is_empty() { 0 } else { socket.held() };
         let Pending { segment, to, class, .. } = pending;
-        let batch = Batch { bytes: &self.sealed[..bytes], segment, to, class };
+        let parts: SmallVec<[&[u8]; 4]> = self.chunks.iter().map(Chunk::datagrams).collect();
+        let batch = Batch { parts: &parts, segment, to, class };
         counters.sends.one();
         match socket.send(batch) {
             Ok(sent) => {
@@ -199,8 +226,7 @@ impl Sender {
         self.is_resuming |= self.shared.take_revival();
         if let Some(pending) = self.pending.take() {
             self.retry_at = Instant::FAR_FUTURE;
-            let (_, bytes) = sizes(&pending.frame);
-            self.put(pending, bytes, now);
+            self.put(pending, now);
         }
         if self.pending.is_none() && self.is_resuming {
             self.is_resuming = false;
