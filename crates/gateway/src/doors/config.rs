@@ -133,9 +133,8 @@ impl Host {
         }
         let name = text.strip_suffix('.').unwrap_or(text);
         let is_usable = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        let is_label = |label: &str| {
-            (1..=MOST_LABEL).contains(&label.len()) && label.bytes().all(is_usable)
-        };
+        let is_label =
+            |label: &str| (1..=MOST_LABEL).contains(&label.len()) && label.bytes().all(is_usable);
         let last = name.rsplit('.').next()?;
         let is_name = name.len() <= MOST_NAME
             && name.split('.').all(is_label)
