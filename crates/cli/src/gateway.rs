@@ -2,12 +2,14 @@
 //! this machine.
 
 pub(crate) mod calls;
+pub(crate) mod command;
 pub(crate) mod confine;
 mod etc;
 mod init;
 mod inside;
 pub(crate) mod namespace;
 mod options;
+pub(crate) mod own_namespaces;
 mod passing;
 mod ports;
 mod routes;
@@ -15,7 +17,7 @@ mod run;
 mod sandbox;
 pub(crate) mod shown;
 mod tun;
-mod watching;
+pub(crate) mod watching;
 mod way_out;
 
 pub(crate) use namespace::Namespaces;

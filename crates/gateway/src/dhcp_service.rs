@@ -2,23 +2,17 @@
 
 use crate::counters::Counters;
 use crate::dhcp::{DhcpConfig, DhcpServer, SERVER_PORT};
-use neap::{Datagram, Stack, UdpSocket};
+use crate::dhcp_socket::DhcpSocket;
+use neap::{Stack, UdpSocket};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Messages that are answered before others have their turn.
-const BATCH: usize = 16;
-/// Memory for messages that wait.
-const QUEUE: u32 = 64 << 10;
-
 pub(crate) struct DhcpService {
-    socket: UdpSocket,
+    socket: DhcpSocket,
     server: DhcpServer,
     address: Ipv4Addr,
-    batch: Vec<Datagram>,
-    counters: Arc<Counters>,
 }
 
 impl DhcpService {
@@ -27,44 +21,27 @@ impl DhcpService {
         config: DhcpConfig,
         counters: Arc<Counters>,
     ) -> io::Result<Self> {
-        let socket = UdpSocket::bind(stack, (Ipv4Addr::UNSPECIFIED, SERVER_PORT))?;
-        socket.set_nonblocking(true)?;
-        socket.set_broadcast(true)?;
-        socket.set_buffers(Some(QUEUE), None);
         let address = config.server;
-        Ok(Self { socket, server: DhcpServer::new(config), address, batch: Vec::new(), counters })
+        let socket = DhcpSocket::open(stack, (address, SERVER_PORT).into(), counters)?;
+        Ok(Self { socket, server: DhcpServer::new(config), address })
     }
 
     pub(crate) fn socket(&self) -> &UdpSocket {
-        &self.socket
+        self.socket.socket()
     }
 
-    /// Answers messages that have arrived. Whether there may be more.
+    /// Answers messages that have arrived, to everybody or to this server. Whether there may be
+    /// more.
     pub(crate) fn on_messages(&mut self) -> bool {
-        let mut batch = std::mem::take(&mut self.batch);
-        let received = self.socket.recv_batch(&mut batch, BATCH).unwrap_or(0);
-        for message in batch.drain(..) {
-            if self.answer(&message) {
-                self.counters.count(|counters| &counters.dhcp_answers);
-            } else {
-                self.counters.count(|counters| &counters.dhcp_dropped);
+        let Self { socket, server, address } = self;
+        socket.on_messages(|message| {
+            let is_broadcast = message.arrival.is_some_and(|arrival| arrival.is_broadcast);
+            let is_for_us = message.local.is_some_and(|local| local.ip() == IpAddr::V4(*address));
+            if !is_broadcast && !is_for_us {
+                return None;
             }
-        }
-        self.batch = batch;
-        received == BATCH
-    }
-
-    /// Whether a message is answered.
-    fn answer(&mut self, message: &Datagram) -> bool {
-        let is_broadcast = message.arrival.is_some_and(|arrival| arrival.is_broadcast);
-        let is_for_us = message.local.is_some_and(|local| local.ip() == IpAddr::V4(self.address));
-        if !is_broadcast && !is_for_us {
-            return false;
-        }
-        let Ok(answer) = self.server.answer(&message.data, Instant::now()) else { return false };
-        let mut reply = Datagram::new(answer.data, SocketAddr::V4(answer.to));
-        reply.interface = message.arrival.and_then(|arrival| arrival.interface);
-        reply.local = Some(SocketAddr::from((self.address, SERVER_PORT)));
-        self.socket.send_batch(&[reply]).is_ok()
+            let answer = server.answer(&message.data, Instant::now()).ok()?;
+            Some((answer.data, SocketAddr::V4(answer.to)))
+        })
     }
 }

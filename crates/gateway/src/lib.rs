@@ -14,6 +14,7 @@ mod dhcp;
 mod dhcp6;
 mod dhcp6_service;
 mod dhcp_service;
+mod dhcp_socket;
 pub mod dns;
 pub mod doors;
 mod echo;
@@ -46,6 +47,7 @@ mod socks_wire;
 mod stack_upstream;
 mod token;
 mod translated;
+mod turns;
 mod upstream;
 mod waiting_datagrams;
 

@@ -11,11 +11,15 @@
 #[path = "../../neap/examples/device.rs"]
 mod device;
 
+#[path = "../../stack/tests/fuzz_source/mod.rs"]
+mod fuzz_source;
+
 use bytes::Bytes;
 use etherparse::{
     IcmpEchoHeader, Icmpv4Type, Icmpv6Type, NetSlice, PacketBuilder, PacketBuilderStep,
     SlicedPacket, TcpSlice, TransportSlice,
 };
+use fuzz_source::Source;
 use neap::{Events, InterfaceConfig, Poller, Stack};
 use neap_gateway::{
     Arrived, Client, Destination, Dhcp6Config, DhcpConfig, End, Far, FarDatagrams, Gateway,
@@ -61,31 +65,6 @@ const MOST_MAPPINGS: usize = 4;
 const MOST_PACKETS: usize = 64;
 /// Time for an answer of the gateway that the input turns around.
 const PATIENCE: Duration = Duration::from_millis(2);
-
-/// Arbitrary bytes as a source of decisions; zeros when they are used up.
-struct Source<'a>(&'a [u8]);
-
-impl<'a> Source<'a> {
-    fn byte(&mut self) -> u8 {
-        let Some((&first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        first
-    }
-
-    fn short(&mut self) -> u16 {
-        u16::from_be_bytes([self.byte(), self.byte()])
-    }
-
-    fn take(&mut self, len: usize) -> &'a [u8] {
-        let (taken, rest) = self.0.split_at(len.min(self.0.len()));
-        self.0 = rest;
-        taken
-    }
-
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[usize::from(self.byte()) % of.len()]
-    }
-}
 
 /// Far sides that are there.
 #[derive(Default)]

@@ -2,14 +2,13 @@
 //!
 //! Each test runs in a process of its own, since the folder of the sockets is that of the process.
 
+#[path = "common/island.rs"]
+mod island;
+
+use island::island;
 use neap::control::{self, Application, ControlError, ControlOptions};
-use neap::device::{
-    Capabilities, Completed, Completion, Device, Frame, Medium, QueuePair, Received, RxQueue,
-    TxQueue,
-};
 use neap::metrics::{self, MetricsAddress};
-use neap::time::Instant;
-use neap::{Stack, TcpListener, TcpStream, UdpSocket};
+use neap::{TcpListener, TcpStream, UdpSocket};
 use std::any::type_name;
 use std::collections::HashMap;
 use std::env;
@@ -64,42 +63,6 @@ fn in_folder<F: FnOnce(&Path)>(test: F) {
     }
 }
 
-struct Nowhere;
-
-impl TxQueue for Nowhere {
-    fn submit(&mut self, _: Frame, _: Instant) -> Result<(), Frame> {
-        Ok(())
-    }
-    fn flush(&mut self, _: Instant) {}
-    fn reap(&mut self, _: Instant) -> Completed {
-        Completed::default()
-    }
-    fn next_event(&self) -> Instant {
-        Instant::FAR_FUTURE
-    }
-}
-
-impl RxQueue for Nowhere {
-    fn receive(&mut self, _: Instant) -> Option<Received> {
-        None
-    }
-}
-
-/// A stack that reaches only itself.
-fn island() -> Stack {
-    let capabilities = Capabilities::new(Medium::Ip, 1500, Completion::OnSubmit);
-    let queue =
-        QueuePair { tx: Box::new(Nowhere), rx: Box::new(Nowhere), bulk: None, descriptor: None };
-    let device = Device {
-        name: "nowhere".into(),
-        capabilities,
-        queues: vec![queue],
-        steering: None,
-        monitor: None,
-    };
-    Stack::builder().device(device).address("10.9.0.2/24").build().expect("a stack")
-}
-
 fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address")
 }
@@ -107,7 +70,7 @@ fn address(text: &str) -> SocketAddr {
 #[test]
 fn a_listing_has_every_kind_of_socket() {
     in_folder(|_| {
-        let stack = island();
+        let stack = island(1);
         let _control = control::serve(&stack, ControlOptions::new("all")).expect("a socket");
         let listener = TcpListener::bind(&stack, "0.0.0.0:80").expect("a listener");
         let client = TcpStream::connect(&stack, "10.9.0.2:80").expect("connected");
@@ -158,7 +121,7 @@ fn a_listing_has_every_kind_of_socket() {
         assert_eq!(value("TcpListeners"), Some(1));
         assert!(value("drop.otherhost").is_some());
         let report = endpoint.stack().expect("a stack");
-        assert_eq!(report.addresses, ["10.9.0.2/24"]);
+        assert_eq!(report.addresses, ["10.9.0.2/24", "fd00:9::2/64"]);
     });
 }
 
@@ -180,7 +143,7 @@ impl Application for Proxy {
 fn names_are_shared_and_what_killed_processes_left_is_removed() {
     in_folder(|folder| {
         let folder = folder.join("neap");
-        let stack = island();
+        let stack = island(1);
         let first = control::serve(&stack, ControlOptions::new("proxy")).expect("a socket");
         let mode = |path: &Path| fs::metadata(path).expect("it is there").mode() & 0o777;
         assert_eq!((mode(&folder), mode(first.path())), (0o700, 0o600));
@@ -231,7 +194,7 @@ fn raw(path: &Path, request: &[u8]) -> String {
 #[test]
 fn hostile_peers_get_an_error_or_lose_their_connection() {
     in_folder(|_| {
-        let stack = island();
+        let stack = island(1);
         let mut options = ControlOptions::new("proxy");
         options.application = Some(Arc::new(Proxy));
         let control = control::serve(&stack, options).expect("a socket");
@@ -298,7 +261,7 @@ fn another_user() {
 #[test]
 fn another_user_is_refused() {
     in_folder(|folder| {
-        let stack = island();
+        let stack = island(1);
         let control = control::serve(&stack, ControlOptions::new("mine")).expect("a socket");
         let attack = |what: &str| {
             let own = env::current_exe().expect("the test knows its binary");
@@ -336,7 +299,7 @@ fn another_user_is_refused() {
 #[test]
 fn metrics_are_read_by_prometheus() {
     in_folder(|folder| {
-        let stack = island();
+        let stack = island(1);
         let listener = TcpListener::bind(&stack, "0.0.0.0:80").expect("a listener");
         let client = TcpStream::connect(&stack, "10.9.0.2:80").expect("connected");
         // Both ends are connections from here on; until then the listener's may be a request.

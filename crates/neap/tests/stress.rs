@@ -4,6 +4,8 @@
 
 #[allow(dead_code, reason = "shared with the tests against the kernel")]
 mod common;
+#[path = "common/island.rs"]
+mod island;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -15,58 +17,12 @@ use std::time::Duration;
 use common::{
     Family, Pattern, expect_end, expect_nothing_below, expect_nothing_left, in_namespace,
 };
+use island::island;
 use neap::SocketOption;
-use neap::device::Frame;
 use neap::device::TunConfig;
-use neap::device::{
-    Capabilities, Completed, Completion, Device, Medium, QueuePair, Received, RxQueue, TxQueue,
-};
 use neap::info::DropReason;
-use neap::time::{Instant, Nanos};
+use neap::time::Nanos;
 use neap::{Stack, TcpListener, TcpStream, WriteFlags};
-
-/// A device that leads nowhere: what matters stays inside of the host.
-struct Nowhere;
-
-impl TxQueue for Nowhere {
-    fn submit(&mut self, _: Frame, _: Instant) -> Result<(), Frame> {
-        Ok(())
-    }
-    fn flush(&mut self, _: Instant) {}
-    fn reap(&mut self, _: Instant) -> Completed {
-        Completed::default()
-    }
-    fn next_event(&self) -> Instant {
-        Instant::FAR_FUTURE
-    }
-}
-
-impl RxQueue for Nowhere {
-    fn receive(&mut self, _: Instant) -> Option<Received> {
-        None
-    }
-}
-
-/// A stack with two workers and no way out.
-fn island() -> Stack {
-    let capabilities = Capabilities {
-        gso_max_size: 65_535,
-        checksum_tx: true,
-        checksum_rx: true,
-        ..Capabilities::new(Medium::Ip, 1500, Completion::OnSubmit)
-    };
-    let queue =
-        || QueuePair { tx: Box::new(Nowhere), rx: Box::new(Nowhere), bulk: None, descriptor: None };
-    let device = Device {
-        name: "nowhere".into(),
-        capabilities,
-        queues: vec![queue(), queue()],
-        steering: None,
-        monitor: None,
-    };
-    let builder = Stack::builder().device(device).address("10.9.0.2/24").address("fd00:9::2/64");
-    builder.build().expect("a stack")
-}
 
 fn pair(stack: &Stack, listener: &TcpListener) -> (TcpStream, TcpStream) {
     let address = listener.local_addr().expect("an address");
@@ -133,7 +89,7 @@ fn busy_stream(stack: &Stack, ends: &(TcpStream, TcpStream), seed: u64, len: u64
 #[test]
 fn streams_of_the_loopback_with_six_threads_each() {
     const LEN: u64 = 8 << 20;
-    let stack = island();
+    let stack = island(2);
     let local = ["10.9.0.2:80", "[fd00:9::2]:80", "127.0.0.1:81"];
     let listeners = local.map(|local| TcpListener::bind(&stack, local).expect("bind"));
     let pairs: Vec<_> = listeners.iter().map(|listener| pair(&stack, listener)).collect();
@@ -238,7 +194,7 @@ fn no_round_trip_is_shorter_than_the_device_while_one_thread_writes_and_another_
 fn several_writers_of_one_socket_lose_nothing() {
     const WRITERS: u8 = 4;
     const LEN: u32 = 1 << 20;
-    let stack = island();
+    let stack = island(2);
     let any = SocketAddr::new(Family::V4.ours(), 0);
     let listener = TcpListener::bind(&stack, any).expect("bind");
     let (client, mut server) = pair(&stack, &listener);
@@ -285,7 +241,7 @@ fn several_writers_of_one_socket_lose_nothing() {
 #[test]
 fn timers_run_while_threads_own_the_sockets() {
     const LEN: u64 = 256 << 10;
-    let stack = island();
+    let stack = island(2);
     let any = SocketAddr::new(Family::V4.ours(), 0);
     let listener = TcpListener::bind(&stack, any).expect("bind");
     let (client, server) = pair(&stack, &listener);
@@ -323,7 +279,7 @@ fn connections_come_and_go_on_many_threads() {
     const THREADS: u64 = 8;
     const ROUNDS: u64 = 100;
     const LEN: u64 = 20_000;
-    let stack = island();
+    let stack = island(2);
     let any = SocketAddr::new(Family::V4.ours(), 0);
     let listener = TcpListener::bind(&stack, any).expect("bind");
     let address = listener.local_addr().expect("an address");
@@ -385,7 +341,7 @@ fn come_and_go(stack: &Stack, to: SocketAddr, thread: u32, round: u32) {
 fn connects_aborts_and_closes_of_64_threads_leave_nothing() {
     const THREADS: u32 = 64;
     const ROUNDS: u32 = 50;
-    let stack = island();
+    let stack = island(2);
     // Some are in TIME-WAIT, others are used again at once, and they may run out.
     stack.set_sysctl("net.ipv4.ip_local_port_range", "40000 40999").expect("a range");
     let any = SocketAddr::new(Family::V4.ours(), 80);
@@ -443,7 +399,7 @@ fn connects_aborts_and_closes_of_64_threads_leave_nothing() {
 #[test]
 fn a_stack_that_ends_lets_everybody_go() {
     for _ in 0..20 {
-        let stack = island();
+        let stack = island(2);
         let any = SocketAddr::new(Family::V4.ours(), 0);
         let listener = TcpListener::bind(&stack, any).expect("bind");
         let pairs: Vec<_> = (0..4).map(|_| pair(&stack, &listener)).collect();
@@ -472,7 +428,7 @@ fn a_stack_that_ends_lets_everybody_go() {
 
 #[test]
 fn a_blocking_read_waits_for_its_low_water_mark_or_its_timeout() {
-    let stack = island();
+    let stack = island(2);
     let listener = TcpListener::bind(&stack, "10.9.0.2:80").expect("bind");
     let (client, server) = pair(&stack, &listener);
     server.set_option(SocketOption::ReceiveLowat(5)).expect("an option");

@@ -5,7 +5,10 @@
 //! `BOLERO_RANDOM_TEST_TIME_MS=600000 cargo test --test fuzz_stack` runs it for ten minutes,
 //! `BOLERO_RANDOM_SEED=...` repeats a failure, and `./fuzz` runs it under libFuzzer.
 
+mod fuzz_source;
+
 use bytes::Bytes;
+use fuzz_source::Source;
 use neap_stack::device::{
     Capabilities, Completed, Completion, Device, Medium, QueuePair, Received, RxChecksum, RxQueue,
     TxQueue,
@@ -86,35 +89,6 @@ impl RxQueue for Rx {
     fn next_event(&self) -> Instant {
         let is_empty = self.0.lock().unwrap().arriving.is_empty();
         if is_empty { Instant::FAR_FUTURE } else { Instant::ZERO }
-    }
-}
-
-/// Arbitrary bytes as a source of decisions; zeros when they are used up.
-struct Source<'a>(&'a [u8]);
-
-impl<'a> Source<'a> {
-    fn byte(&mut self) -> u8 {
-        let Some((&first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        first
-    }
-
-    fn bit(&mut self) -> bool {
-        self.byte() & 1 == 1
-    }
-
-    fn short(&mut self) -> u16 {
-        u16::from_be_bytes([self.byte(), self.byte()])
-    }
-
-    fn take(&mut self, len: usize) -> &'a [u8] {
-        let (taken, rest) = self.0.split_at(len.min(self.0.len()));
-        self.0 = rest;
-        taken
-    }
-
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[usize::from(self.byte()) % of.len()]
     }
 }
 

@@ -4,8 +4,11 @@
 //! fuzz_wire` runs each for ten minutes, `BOLERO_RANDOM_SEED=...` repeats a failure, and `cargo
 //! bolero test` runs one under libFuzzer.
 
+mod fuzz_source;
+
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use fuzz_source::Source;
 use neap_stack::frame::Headers;
 use neap_stack::gro::Gro;
 use neap_stack::reassembly::{Config, Part, Reassembler, Refusal};
@@ -27,21 +30,6 @@ const V4: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2
 const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 const V6: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2)];
-
-/// Arbitrary bytes as a source of decisions; zeros when they are used up.
-struct Source<'a>(&'a [u8]);
-
-impl Source<'_> {
-    fn byte(&mut self) -> u8 {
-        let Some((&first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        first
-    }
-
-    fn short(&mut self) -> u16 {
-        u16::from_be_bytes([self.byte(), self.byte()])
-    }
-}
 
 fn parse_tcp(bytes: &[u8]) {
     let data = Bytes::copy_from_slice(bytes);

@@ -3,11 +3,11 @@
 
 use super::options::MTU;
 use super::passing::{self, Message};
-use super::{etc, init, routes, sandbox};
+use super::{etc, init, own_namespaces, routes, sandbox};
 use clap::Args as ClapArgs;
 use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
-use nix::sched::{CloneFlags, unshare};
-use rustix::process::{Signal, getegid, geteuid, set_parent_process_death_signal};
+use nix::sched::CloneFlags;
+use rustix::process::{Signal, set_parent_process_death_signal};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -63,23 +63,7 @@ fn enter(args: &Args) -> io::Result<()> {
 
 /// Makes namespaces, device and addresses.
 fn build(mtu: u16) -> Result<OwnedFd, String> {
-    let (user, group) = (geteuid(), getegid());
-    let flags = CloneFlags::CLONE_NEWUSER
-        | CloneFlags::CLONE_NEWNET
-        | CloneFlags::CLONE_NEWNS
-        | CloneFlags::CLONE_NEWPID;
-    unshare(flags).map_err(|error| {
-        format!(
-            "no user namespace: {error}; the administrator allows them by \
-             `sysctl user.max_user_namespaces=10000`, and where there is \
-             `kernel.unprivileged_userns_clone` by setting it to 1"
-        )
-    })?;
-    // Supplementary groups could otherwise be given up, and with them what they forbid.
-    write("/proc/self/setgroups", "deny")?;
-    write("/proc/self/uid_map", &format!("0 {} 1", user.as_raw()))?;
-    write("/proc/self/gid_map", &format!("0 {} 1", group.as_raw()))?;
-
+    own_namespaces::make(CloneFlags::empty())?;
     let link = LinkConfig::default();
     configure_link("lo", &link).map_err(|error| error.to_string())?;
     let tap = TunConfig {
@@ -91,7 +75,7 @@ fn build(mtu: u16) -> Result<OwnedFd, String> {
     let tap = Tun::open(&tap).map_err(|error| error.to_string())?;
     // The gateway sees to it that nobody else has the address.
     let no_detection = format!("/proc/sys/net/ipv6/conf/{}/accept_dad", sandbox::INTERFACE);
-    let has_v6 = write(&no_detection, "0").is_ok();
+    let has_v6 = fs::write(no_detection, "0").is_ok();
     let mut addresses = sandbox::guest_addresses();
     addresses.retain(|(address, _)| address.is_ipv4() || has_v6);
     let link = LinkConfig { addresses, mtu: Some(mtu), ..LinkConfig::default() };
@@ -109,8 +93,4 @@ fn build(mtu: u16) -> Result<OwnedFd, String> {
     etc::use_resolver().map_err(|error| format!("no {} of its own: {error}", etc::RESOLVER))?;
     let mut descriptors = tap.into_fds();
     Ok(descriptors.remove(0))
-}
-
-fn write(path: &str, text: &str) -> Result<(), String> {
-    fs::write(path, text).map_err(|error| format!("cannot write {path}: {error}"))
 }

@@ -1,23 +1,24 @@
 //! `neap gateway run`: a command in a sandbox whose network is this gateway. Any user may.
 
+use super::command::{Forwarding, exit_code};
 use super::options::{MTU, Options};
 use super::passing::{self, Message};
 use super::ports::Ports;
-use super::watching::{Watched, Watching};
+use super::watching::{self, Watched, Watching};
 use super::way_out::WayOut;
 use super::{Failure, confine, give_up, sandbox};
 use clap::Args as ClapArgs;
+use neap::control::Application;
 use neap::device::Tun;
 use neap::{InterfaceConfig, Stack};
 use neap_gateway::{Gateway, GatewayConfig, Resolver, Translation, Upstream};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::thread;
 
@@ -48,7 +49,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
-    args.watching.start_log();
+    args.watching.start_log(false);
     let mut config = args.options.config()?;
     config.translations.push(Translation::resolver(sandbox::DNS));
     let upstream = args.way_out.open(&mut config)?;
@@ -121,7 +122,7 @@ fn serve(
 ) -> Result<(Gateway, Watched), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
     let bound = args.publish.iter().map(Ports::bind).collect::<Result<Vec<_>, _>>()?;
-    let listening = args.watching.listen()?;
+    let listening = args.watching.listen(watching::NAME)?;
     let tap = Tun::from_fd(device, Some(args.mtu)).map_err(|error| failed(&error))?;
     let mut interface = InterfaceConfig::new(tap.into_device()).any_destination(true);
     for address in sandbox::gateway_addresses() {
@@ -133,6 +134,7 @@ fn serve(
         resolvers: config.resolver == Resolver::Host,
         sockets_in: listening.folders(),
         signals: pid_of(child),
+        ..confine::Needs::default()
     })?;
     let stack = Arc::new(stack.build().map_err(|error| failed(&error))?);
     let mut gateway =
@@ -140,7 +142,8 @@ fn serve(
     for (socket, publication) in bound.into_iter().flatten() {
         gateway.publish_socket(socket, publication).map_err(system("a published port"))?;
     }
-    let watched = listening.serve(&stack, &gateway)?;
+    let inspector: Arc<dyn Application> = Arc::new(gateway.inspector());
+    let watched = listening.serve(&stack, &inspector)?;
     Ok((gateway, watched))
 }
 
@@ -152,26 +155,12 @@ fn pid_of(child: &Child) -> Option<Pid> {
 }
 
 /// Passes signals on, by a thread of its own.
-///
-/// Those that a terminal sends reach the command without help, as it is in the same process group.
 fn forward(mut signals: Signals, child: &Child) {
     let Some(pid) = pid_of(child) else { return };
-    let has_terminal = io::stdin().is_terminal();
+    let forwarding = Forwarding::new(pid);
     thread::spawn(move || {
         for signal in signals.forever() {
-            if has_terminal && [SIGINT, SIGQUIT].contains(&signal) {
-                continue;
-            }
-            if let Some(signal) = Signal::from_named_raw(signal) {
-                // The command may have ended meanwhile.
-                let _ = kill_process(pid, signal);
-            }
+            forwarding.pass_on(signal);
         }
     });
-}
-
-/// The exit status of the command; of one that a signal ended what shells make of it.
-fn exit_code(status: ExitStatus) -> ExitCode {
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }

@@ -3,10 +3,11 @@
 
 use super::confine::{self, Needs};
 use super::options::Options;
-use super::watching::Watching;
+use super::watching::{self, Watching};
 use super::way_out::WayOut;
 use super::{Failure, give_up};
 use clap::Args as ClapArgs;
+use neap::control::Application;
 use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
 use neap::net::{Address, Prefix};
 use neap::{InterfaceConfig, Stack};
@@ -53,7 +54,7 @@ pub(crate) struct Args {
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| failed(&error))?;
-    args.watching.start_log();
+    args.watching.start_log(false);
     let mut config = args.options.config()?;
     let upstream = args.way_out.open(&mut config)?;
     let tun = TunConfig { name: Some(args.tun.clone()), ..TunConfig::default() };
@@ -69,7 +70,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     // Behind it may be routers, and guests of any address.
     let all: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
     interface = all.map(Prefix::of_all).into_iter().fold(interface, InterfaceConfig::on_link);
-    let listening = args.watching.listen()?;
+    let listening = args.watching.listen(watching::NAME)?;
     let stack = Stack::builder().interface(interface);
     give_up(&Needs {
         capabilities: confine::capabilities_of(&config.outbound),
@@ -83,7 +84,8 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     if args.way_out.is_direct() {
         super::tell_of_echo(&gateway);
     }
-    let _watched = listening.serve(&stack, &gateway)?;
+    let inspector: Arc<dyn Application> = Arc::new(gateway.inspector());
+    let _watched = listening.serve(&stack, &inspector)?;
     let (handle, drain) = (gateway.handle(), Duration::from_secs(args.drain.into()));
     thread::spawn(move || {
         let mut signals = signals.forever();

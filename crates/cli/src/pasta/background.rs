@@ -3,7 +3,8 @@
 
 use super::Failure;
 use super::channel::{self, Channel};
-use super::inside::{OWN_PROGRAM, exit_code};
+use super::inside::OWN_PROGRAM;
+use crate::gateway::command::exit_code;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::setsid;
 use std::io;

@@ -5,18 +5,20 @@ use super::channel::Channel;
 use super::listening::Tables;
 use super::{host, netlink};
 use crate::gateway::Namespaces;
+use crate::gateway::command::{exit_code, not_run, show_own_processes};
 use crate::gateway::confine::{Needs, confine};
+use crate::gateway::own_namespaces;
 use clap::Args as ClapArgs;
 use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::CloneFlags;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::{
-    DumpableBehavior, Pid, PidfdFlags, Signal, getegid, geteuid, pidfd_open, set_dumpable_behavior,
+    DumpableBehavior, Pid, PidfdFlags, Signal, pidfd_open, set_dumpable_behavior,
     set_parent_process_death_signal,
 };
 use rustix::thread::CapabilitySet;
@@ -28,13 +30,9 @@ use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
-
-/// Exit statuses of a command that cannot be run, as shells have them.
-const NOT_EXECUTABLE: u8 = 126;
-const NOT_FOUND: u8 = 127;
+use std::process::{Child, Command, ExitCode, Stdio};
 
 /// Connections that wait at a port of the namespace.
 const BACKLOG: i32 = 128;
@@ -192,18 +190,11 @@ pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// Becomes the command, or a shell.
 fn become_command(command: &[OsString]) -> ExitCode {
-    let failed = |what: &dyn fmt::Display, error: io::Error| {
-        eprintln!("pasta: {what}: {error}");
-        let is_missing = error.kind() == io::ErrorKind::NotFound;
-        ExitCode::from(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE })
-    };
+    let failed = |what: &dyn fmt::Display, error| not_run("pasta", what, &error);
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         return failed(&"the command", error.into());
     }
-    // The processes of the namespace are seen there, and only they. A machine that hides a part of
-    // its own does not allow it.
-    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    let _ = mount("proc", "/proc", "proc", flags, None);
+    show_own_processes();
     let shell = || std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
     let (program, arguments) = match command.split_first() {
         Some((program, arguments)) => (program.clone(), arguments),
@@ -212,12 +203,6 @@ fn become_command(command: &[OsString]) -> ExitCode {
     // It returns only if there is nothing to run.
     let error = Command::new(&program).args(arguments).exec();
     failed(&Path::new(&program).display(), error)
-}
-
-/// The exit status of the command; of one that a signal ended what shells make of it.
-pub(super) fn exit_code(status: ExitStatus) -> ExitCode {
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
 /// Joins or makes the namespaces, and makes the interface.
@@ -258,27 +243,7 @@ fn build(setup: &Setup) -> Result<OwnedFd, String> {
 
 /// Makes namespaces in which this user is root.
 fn make() -> Result<(), String> {
-    let (user, group) = (geteuid(), getegid());
-    let flags = CloneFlags::CLONE_NEWUSER
-        | CloneFlags::CLONE_NEWNET
-        | CloneFlags::CLONE_NEWNS
-        | CloneFlags::CLONE_NEWPID
-        | CloneFlags::CLONE_NEWIPC
-        | CloneFlags::CLONE_NEWUTS;
-    unshare(flags).map_err(|error| {
-        format!(
-            "no user namespace: {error}; the administrator allows them by \
-             `sysctl user.max_user_namespaces=10000`, and where there is \
-             `kernel.unprivileged_userns_clone` by setting it to 1"
-        )
-    })?;
-    let write = |path: &str, text: &str| {
-        fs::write(path, text).map_err(|error| format!("cannot write {path}: {error}"))
-    };
-    // Supplementary groups could otherwise be given up, and with them what they forbid.
-    write("/proc/self/setgroups", "deny")?;
-    write("/proc/self/uid_map", &format!("0 {} 1", user.as_raw()))?;
-    write("/proc/self/gid_map", &format!("0 {} 1", group.as_raw()))?;
+    own_namespaces::make(CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS)?;
     // The namespace may ping; where this is not allowed it works without.
     let _ = fs::write("/proc/sys/net/ipv4/ping_group_range", "0 0");
     let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;

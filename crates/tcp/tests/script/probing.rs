@@ -282,6 +282,34 @@ fn a_retransmission_that_the_qdisc_drops_is_tried_again_without_back_off() {
     assert_eq!(peer.info().backoff, 1);
 }
 
+/// How long a connection lasts whose qdisc drops all that it sends from now on, in seconds.
+fn lasts_behind_a_qdisc_that_drops_all(mut peer: Peer) -> Option<u64> {
+    peer.wire.verdict = Verdict::Dropped;
+    peer.write(1000);
+    (1..10_000).find(|_| {
+        peer.advance_ms(1000);
+        peer.connection.state() == State::Closed
+    })
+}
+
+#[test]
+fn a_qdisc_that_drops_every_retransmission_ends_the_connection_as_a_silent_peer_does() {
+    let mut peer = Peer::established(Config::default(), SocketOptions::default(), Hello::default());
+    peer.write(1000);
+    peer.take();
+    // The time of 15 timeouts that double from 200 ms to 120 s.
+    let time = lasts_behind_a_qdisc_that_drops_all(peer).expect("closed");
+    assert!((924..=1045).contains(&time), "{time}");
+}
+
+#[test]
+fn a_qdisc_that_drops_everything_new_ends_the_connection() {
+    let peer = Peer::established(Config::default(), SocketOptions::default(), Hello::default());
+    // `tcp_retries2` probes without an answer, one every 500 ms.
+    let time = lasts_behind_a_qdisc_that_drops_all(peer).expect("closed");
+    assert!((7..=9).contains(&time), "{time}");
+}
+
 #[test]
 fn a_keepalive_that_the_qdisc_drops_counts_for_nothing_and_is_tried_again() {
     let options = SocketOptions {

@@ -1,0 +1,67 @@
+//! A command that runs in namespaces of its own: what it is told, and how it ends.
+
+use rustix::mount::{MountFlags, mount};
+use rustix::process::{Pid, Signal, WaitStatus, kill_process};
+use signal_hook::consts::{SIGINT, SIGQUIT};
+use std::fmt::Display;
+use std::io::{self, IsTerminal};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, ExitStatus};
+
+/// Exit statuses of a command that cannot be run, as shells have them.
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// Says, in the name of `face`, that a command cannot be run.
+pub(crate) fn not_run(face: &str, command: &dyn Display, error: &io::Error) -> ExitCode {
+    eprintln!("{face}: {command}: {error}");
+    let is_missing = error.kind() == io::ErrorKind::NotFound;
+    ExitCode::from(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE })
+}
+
+/// The exit status of a command; of one that a signal ended what shells make of it.
+pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
+    code(status.code(), status.signal())
+}
+
+/// As [`exit_code`], of what the first process of a namespace is told.
+pub(super) fn exit_code_of_wait(status: WaitStatus) -> ExitCode {
+    code(status.exit_status(), status.terminating_signal())
+}
+
+fn code(exit_status: Option<i32>, signal: Option<i32>) -> ExitCode {
+    let code = exit_status.or_else(|| signal.map(|signal| 128 + signal));
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+/// Shows in `/proc` the processes of the namespace, and only them. A machine that hides a part of
+/// its own does not allow it.
+pub(crate) fn show_own_processes() {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    let _ = mount("proc", "/proc", "proc", flags, None);
+}
+
+/// Passes signals of this process on to a command.
+pub(super) struct Forwarding {
+    to: Pid,
+    has_terminal: bool,
+}
+
+impl Forwarding {
+    /// To the command with this number.
+    pub(super) fn new(to: Pid) -> Self {
+        Self { to, has_terminal: io::stdin().is_terminal() }
+    }
+
+    /// Passes a signal on. Those that a terminal sends reach the command without help, as they go
+    /// to all processes in the foreground.
+    pub(super) fn pass_on(&self, signal: i32) {
+        if self.has_terminal && [SIGINT, SIGQUIT].contains(&signal) {
+            return;
+        }
+        if let Some(signal) = Signal::from_named_raw(signal) {
+            // The command may have ended meanwhile.
+            let _ = kill_process(self.to, signal);
+        }
+    }
+}
