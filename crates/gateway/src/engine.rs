@@ -24,6 +24,7 @@ use crate::handle::{GatewayHandle, Request, Requests};
 use crate::holdings::{FlowView, Holdings};
 use crate::inspect::Inspector;
 use crate::journal::{self, Journal};
+use crate::news::News;
 use crate::published::PublishedPorts;
 use crate::refused::{Refused, pass_on};
 use crate::relay::{End, Progress, Relay, Side, VISIT};
@@ -735,33 +736,6 @@ impl Gateway {
             sending.remove(scheduled.id);
         }
         self.counters.count(reason);
-    }
-}
-
-/// What has changed at one side of a flow.
-#[derive(Clone, Copy, Debug)]
-struct News {
-    side: Side,
-    is_readable: bool,
-    is_writable: bool,
-    has_error: bool,
-}
-
-impl News {
-    fn of(side: Side, events: Events) -> Self {
-        let is_over = events.intersects(Events::ERR.union(Events::HUP));
-        Self {
-            side,
-            is_readable: is_over || events.intersects(Events::IN.union(Events::RDHUP)),
-            is_writable: is_over || events.contains(Events::OUT),
-            has_error: events.contains(Events::ERR),
-        }
-    }
-
-    /// Whether bytes to one side may move: the other one has some, or this one has room for those
-    /// that wait. Who has no news is not asked, which would cost a system call.
-    fn moves(self, to: Side, relay: &Relay) -> bool {
-        if self.side == to { self.is_writable && relay.waits_for(to) } else { self.is_readable }
     }
 }
 

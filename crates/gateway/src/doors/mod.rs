@@ -8,10 +8,22 @@
 //! one of the stack, two entries of a poller and about 500 bytes. While a client says what it wants
 //! it holds at most 16 KiB more.
 
+mod body;
+mod cache;
 mod config;
+mod dialogue;
 mod engine;
 mod figures;
 mod handle;
+mod http;
+mod lookups;
+mod mappings;
+mod near;
+mod ports;
+mod session;
+mod sni;
+mod socks;
+mod stdio;
 mod users;
 
 pub use config::{
