@@ -246,8 +246,56 @@ fn flows_go_on_while_files_change() {
         tunnel.reload();
         assert!(!folder.print(&["wg", "show", "near", "peers"]).contains(&keys.far_public()));
         let log = tunnel.end();
-        let mistake = "near.conf:17: [TCPClientTunel]: unknown section: expected one of";
+        let mistake = "near.conf:14: [TCPClientTunel]: unknown section: expected one of";
         assert!(log.contains("nothing has changed: ") && log.contains(mistake), "{log}");
+    });
+}
+
+#[test]
+fn a_sandbox_and_standard_streams_go_through_a_tunnel() {
+    in_namespace(|| {
+        let folder = Folder::new("upstream");
+        let far_host = Host::new(false);
+        veth(&far_host);
+        let keys = Keys::new();
+        let server = "[TCPServerTunnel]\nListenPort = 80\nTarget = localhost:8080\n";
+        let far = folder.write("far.conf", &keys.far("", server));
+        let (_far, _echo) = far_host.inside(|| (Tunnel::start(&folder, &["-c", &far]), echo()));
+
+        // A sandbox, and what is seen of its tunnel meanwhile.
+        let near = folder.write("near.conf", &keys.near("DNS = 10.9.0.2\n", ""));
+        let upstream = format!("wireguard:{near}");
+        let script = "exec 3<>/dev/tcp/10.9.0.2/80; echo hello >&3; head -n 1 <&3; cat";
+        let inside = ["gateway", "run", "--upstream", &upstream, "--", "bash", "-c", script];
+        let mut command = folder.neap(&inside);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("neap runs");
+        let mut line = String::new();
+        let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+        output.read_line(&mut line).expect("a line");
+        assert_eq!(line, "hello\n");
+        let shown = folder.print(&["wg", "show", "near"]);
+        assert!(shown.contains("latest handshake: "), "{shown}");
+        drop(child.stdin.take());
+        assert!(child.wait().expect("it ends").success());
+
+        // The standard streams. The process ends with them.
+        let stdio = keys.near("", "[STDIOTunnel]\nTarget = 10.9.0.2:80\n");
+        let stdio = folder.write("stdio.conf", &stdio);
+        let mut command = folder.neap(&["wireguard", "-c", &stdio]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("neap runs");
+        let mut input = child.stdin.take().expect("a pipe");
+        input.write_all(b"by hand\n").expect("sent");
+        drop(input);
+        let output = child.wait_with_output().expect("it ends");
+        assert!(output.status.success() && output.stdout == b"by hand\n", "{output:?}");
+
+        let nameless = folder.write("nameless.conf", &keys.near("", ""));
+        let upstream = format!("wireguard:{nameless}");
+        let refused = ["gateway", "run", "--upstream", &upstream, "--", "true"];
+        let (status, _, err) = folder.finish(&refused);
+        assert!(status == Some(2) && err.contains("[Interface] has no DNS"), "{err}");
     });
 }
 
