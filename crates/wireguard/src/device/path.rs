@@ -51,8 +51,7 @@ impl Path {
     ) -> bool {
         let paths = endpoints.take(PATHS_MAX);
         let inside = paths.filter_map(|to| Some(inside(to, path_mtu(to, fwmark)?)));
-        let is_cautious = self.cautious_until.load(Ordering::Relaxed) > 0;
-        let known = if is_cautious { Some(LEAST) } else { inside.min() };
+        let known = if self.is_cautious() { Some(LEAST) } else { inside.min() };
         let mtu = known.unwrap_or(self.most).max(LEAST).min(self.most);
         self.mtu.swap(mtu, Ordering::Relaxed) != mtu
     }
@@ -63,12 +62,15 @@ impl Path {
         self.mtu() > LEAST && self.cautious_until.swap(until, Ordering::Relaxed) == 0
     }
 
+    /// Whether large packets seem to be lost. Those that were cut before may leave without DF.
+    pub(crate) fn is_cautious(&self) -> bool {
+        self.cautious_until.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether they are no longer taken to be lost. Then the paths are to be looked at.
     pub(crate) fn recovers(&self, now: Instant) -> bool {
         let until = self.cautious_until.load(Ordering::Relaxed);
-        until > 0
-            && until <= now.as_nanos()
-            && self.cautious_until.swap(0, Ordering::Relaxed) > 0
+        until > 0 && until <= now.as_nanos() && self.cautious_until.swap(0, Ordering::Relaxed) > 0
     }
 
     /// The MTU inside, in bytes.

@@ -190,7 +190,8 @@ impl Sender {
         let before = if self.credits.is_empty() { 0 } else { socket.held() };
         let Pending { segment, to, class, .. } = pending;
         let parts: SmallVec<[&[u8]; 4]> = self.chunks.iter().map(Chunk::datagrams).collect();
-        let batch = Batch { parts: &parts, segment, to, class };
+        let may_be_cut = segment > sealed_len(path::LEAST.into()) && self.shared.path.is_cautious();
+        let batch = Batch { parts: &parts, segment, to, class, may_be_cut };
         counters.sends.one();
         match socket.send(batch) {
             Ok(sent) => {
