@@ -31,5 +31,5 @@ pub use config::{
 };
 pub use engine::Doors;
 pub use figures::{DoorsFigures, DoorsInspector};
-pub use handle::DoorsHandle;
+pub use handle::{DoorId, DoorsHandle};
 pub use users::Users;
