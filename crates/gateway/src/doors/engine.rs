@@ -416,9 +416,12 @@ impl Doors {
         let slot = self.next_slot();
         if !has_room || arrived.enter(&self.poller, Token::Flow(slot).to_bits()).is_err() {
             self.counters.count(|counters| &counters.full);
-            return arrived.into_end().reset();
+            return arrived.reset();
         }
-        self.begin(slot, door, Near::new(arrived.into_end()), local, client);
+        match arrived.into_end(&self.doors[door]) {
+            Ok(stream) => self.begin(slot, door, Near::new(stream), local, client),
+            Err(_) => self.counters.count(|counters| &counters.full),
+        }
     }
 
     fn next_slot(&mut self) -> Slot {
@@ -505,6 +508,11 @@ impl Doors {
                 Turn::HasMore => {
                     let slot = Slot { key, generation: self.sessions[key].generation };
                     return self.wait_for_turn(slot);
+                }
+                Turn::Lingers => {
+                    self.counters.count(|counters| &counters.finished);
+                    self.sessions[key].stage = Stage::Leaves { has_ended: true };
+                    self.set_clock(key, Clock::OpenLast);
                 }
                 Turn::Says(step) => self.on_step(key, step),
                 Turn::Over(how, counter) => return self.end(key, how, counter),
