@@ -17,6 +17,7 @@ mod run;
 mod sandbox;
 pub(crate) mod shown;
 mod tun;
+pub(crate) mod tunnel;
 pub(crate) mod watching;
 mod way_out;
 

@@ -5,8 +5,6 @@ mod background;
 mod doors;
 mod health;
 mod inspector;
-mod names;
-mod network;
 mod notify;
 mod run;
 

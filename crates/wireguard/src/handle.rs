@@ -65,7 +65,7 @@ impl WireguardHandle {
     /// learn the port with the next datagram.
     ///
     /// # Errors
-    /// [`Error::Port`]; then nothing has changed.
+    /// [`Error::Port`], [`Error::Mark`], [`Error::System`]; then nothing has changed.
     pub fn set_listen_port(&self, port: u16) -> Result<(), Error> {
         self.shared.set_listen_port(port)
     }

@@ -175,3 +175,34 @@ fn a_peer_that_nobody_can_reach_holds_up_no_other() {
     assert!(status.peers[0].latest_handshake.is_none() && status.peers[0].sent > 0);
     assert!(counter(&near, "dropped_waiting") > 0);
 }
+
+#[test]
+fn a_transfer_goes_on_while_both_ends_change_their_ports() {
+    const TOTAL: usize = 40_000_000;
+    let [near, far] = pair(["10.7.2.1", "10.7.2.2"], "127.0.0.1");
+    let to: SocketAddr = "10.7.2.2:80".parse().expect("an address");
+    let listener = TcpListener::bind(&far.stack, to).expect("a listener");
+    let ports = || [near.handle.status().listen_port, far.handle.status().listen_port];
+    let before = ports();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            read_pattern(&mut stream, TOTAL);
+        });
+        let mut stream = TcpStream::connect(&near.stack, to).expect("a connection");
+        for (part, handle) in [&near.handle, &far.handle, &near.handle].into_iter().enumerate() {
+            let (from, to) = (part * TOTAL / 4, (part + 1) * TOTAL / 4);
+            let mut buffer = vec![0; to - from];
+            pattern(from, &mut buffer);
+            stream.write_all(&buffer).expect("written");
+            handle.set_listen_port(0).expect("another port");
+        }
+        let mut buffer = vec![0; TOTAL / 4];
+        pattern(TOTAL / 4 * 3, &mut buffer);
+        stream.write_all(&buffer).expect("written");
+        // The reader's end ends the scope.
+    });
+    assert!(ports().iter().all(|port| !before.contains(port)), "{before:?}");
+    assert!(near.handle.status().peers[0].endpoint.is_some_and(|at| at.port() == ports()[1]));
+    assert!(counter(&far, "roamed") >= 1);
+}

@@ -4,10 +4,9 @@
 use super::confine::{self, Needs};
 use super::options::Options;
 use super::watching::{self, Watching};
-use super::way_out::WayOut;
+use super::way_out::{self, WayOut};
 use super::{Failure, give_up};
 use clap::Args as ClapArgs;
-use neap::control::Application;
 use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
 use neap::net::{Address, Prefix};
 use neap::{InterfaceConfig, Stack};
@@ -56,7 +55,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| failed(&error))?;
     args.watching.start_log(false);
     let mut config = args.options.config()?;
-    let upstream = args.way_out.open(&mut config)?;
+    let way = args.way_out.open(&mut config)?;
     let tun = TunConfig { name: Some(args.tun.clone()), ..TunConfig::default() };
     let tun = Tun::open(&tun).map_err(|error| failed(&error))?;
     let addresses = args.host_address.iter();
@@ -72,20 +71,22 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     interface = all.map(Prefix::of_all).into_iter().fold(interface, InterfaceConfig::on_link);
     let listening = args.watching.listen(watching::NAME)?;
     let stack = Stack::builder().interface(interface);
-    give_up(&Needs {
+    let mut needs = Needs {
         capabilities: confine::capabilities_of(&config.outbound),
         resolvers: config.resolver == Resolver::Host,
         sockets_in: listening.folders(),
         ..Needs::default()
-    })?;
+    };
+    way.add_needs(&mut needs);
+    give_up(&needs)?;
+    let (upstream, tunnel) = way.start()?;
     let stack = Arc::new(stack.build().map_err(|error| failed(&error))?);
     let mut gateway =
         Gateway::new(stack.clone(), upstream, config).map_err(|error| failed(&error))?;
     if args.way_out.is_direct() {
         super::tell_of_echo(&gateway);
     }
-    let inspector: Arc<dyn Application> = Arc::new(gateway.inspector());
-    let _watched = listening.serve(&stack, &inspector)?;
+    let _watched = listening.serve(&stack, &way_out::application(&gateway, tunnel))?;
     let (handle, drain) = (gateway.handle(), Duration::from_secs(args.drain.into()));
     thread::spawn(move || {
         let mut signals = signals.forever();

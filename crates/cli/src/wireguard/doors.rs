@@ -2,7 +2,7 @@
 //! others go on.
 
 use super::inspector::Shown;
-use super::names;
+use crate::gateway::tunnel::names;
 use neap::Stack;
 use neap_gateway::doors::{
     Door, Doors, DoorsConfig, DoorsError, DoorsHandle, DoorsInspector, ResolveStrategy, Target,

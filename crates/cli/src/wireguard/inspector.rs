@@ -1,10 +1,9 @@
-//! What others see of a tunnel: its counters and those of its doors, its interface, and where
+//! What others see of a tunnel with doors: the counters of both, the interface, and where
 //! connections go.
 
-use crate::wg::report::{InterfaceReport, SUBJECT};
+use crate::gateway::tunnel;
 use neap::control::{Application, Labelled};
 use neap_gateway::doors::DoorsInspector;
-use neap_wireguard::WireguardHandle;
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,12 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The doors that there are, in any order.
 pub(super) type Shown = Arc<Mutex<Vec<DoorsInspector>>>;
 
-/// Looks at a tunnel from other threads.
+/// Looks at a tunnel and its doors from other threads.
 #[derive(Debug)]
 pub(super) struct Inspector {
-    /// Name of the interface.
-    pub(super) name: String,
-    pub(super) handle: WireguardHandle,
+    pub(super) tunnel: tunnel::Shown,
     pub(super) doors: Shown,
 }
 
@@ -41,7 +38,7 @@ impl Inspector {
 
 impl Application for Inspector {
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        let mut all = self.handle.status().counters;
+        let mut all = self.tunnel.counters();
         all.extend(self.sums(Application::counters));
         all
     }
@@ -51,21 +48,11 @@ impl Application for Inspector {
     }
 
     fn labelled(&self) -> Vec<Labelled> {
-        let peers = self.handle.status().peers;
-        let of_peer = peers.iter().flat_map(|peer| {
-            [("WireguardPeerReceived", peer.received), ("WireguardPeerSent", peer.sent)].map(
-                |(name, value)| {
-                    let of = peer.public_key.to_string();
-                    Labelled { name, label: "peer", of, value, gauge: false }
-                },
-            )
-        });
-        of_peer.collect()
+        self.tunnel.labelled()
     }
 
     fn lines(&self, subject: &str) -> Option<Vec<String>> {
-        let report = InterfaceReport::new(&self.name, &self.handle.status());
-        (subject == SUBJECT).then(|| serde_json::to_string(&report).into_iter().collect())
+        self.tunnel.lines(subject)
     }
 
     fn far_addresses(&self) -> HashMap<(SocketAddr, SocketAddr), SocketAddr> {

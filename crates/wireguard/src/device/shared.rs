@@ -182,8 +182,10 @@ impl Shared {
         if port == self.socket.port() {
             return Ok(());
         }
-        let source = std::io::ErrorKind::Unsupported.into();
-        Err(Error::Port { port, source })
+        let fwmark = *lock(&self.fwmark);
+        self.socket.rebind(port, fwmark)?;
+        self.ring();
+        Ok(())
     }
 
     fn change(

@@ -9,13 +9,14 @@ use nix::sys::socket::sockopt::{
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt,
 };
+use rustix::event::epoll;
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use smallvec::SmallVec;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// Most bytes of a call: those of the largest UDP datagram over IPv4.
 pub(crate) const MOST_BYTES: usize = 65_507;
@@ -32,10 +33,14 @@ const ERRORS_MAX: usize = 256;
 /// Traffic class of handshakes, as the kernel's WireGuard has it (`HANDSHAKE_DSCP`, AF41).
 pub(crate) const HANDSHAKE_CLASS: u8 = 0x88;
 
-/// A socket that sends to and receives from everybody.
+/// A socket that sends to and receives from everybody, and that another may take the place of.
 #[derive(Debug)]
 pub(crate) struct HostSocket {
-    fd: Arc<OwnedFd>,
+    fd: RwLock<Arc<OwnedFd>>,
+    /// An epoll set with the socket alone. The driver waits for it, and does not notice when the
+    /// socket changes. Each event of the socket is one of the set, although nobody takes events out
+    /// of it.
+    events: Arc<OwnedFd>,
     is_v6: bool,
     /// The way out cannot cut super-datagrams.
     is_plain: AtomicBool,
@@ -92,15 +97,42 @@ impl HostSocket {
             }
             Err(source) => return Err(Error::Port { port, source }),
         };
-        let failed = |call| move |source| Error::System { call, source };
-        socket.set_nonblocking(true).map_err(failed("O_NONBLOCK"))?;
-        let this = Self { fd: Arc::new(socket.into()), is_v6, is_plain: AtomicBool::new(false) };
-        this.set_buffers().map_err(failed("SO_SNDBUF"))?;
-        this.set_options().map_err(failed("setsockopt"))?;
-        if let Some(mark) = fwmark {
-            this.set_mark(mark)?;
-        }
-        Ok(this)
+        let fd = Arc::new(prepare(socket, is_v6, fwmark)?);
+        let failed = |errno: rustix::io::Errno| Error::System {
+            call: "epoll_create1",
+            source: errno.into(),
+        };
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        watch(&events, &fd).map_err(failed)?;
+        Ok(Self {
+            fd: RwLock::new(fd),
+            events: Arc::new(events),
+            is_v6,
+            is_plain: AtomicBool::new(false),
+        })
+    }
+
+    /// Moves to another port. What the old socket has received and nobody has taken is lost, as
+    /// datagrams may be; what it has sent leaves.
+    ///
+    /// # Errors
+    /// [`Error::Port`], [`Error::Mark`], [`Error::System`]; then nothing has changed.
+    pub(crate) fn rebind(&self, port: u16, fwmark: Option<u32>) -> Result<(), Error> {
+        let failed = |source| Error::Port { port, source };
+        let socket = bind(port, self.is_v6).map_err(failed)?;
+        let fd = Arc::new(prepare(socket, self.is_v6, fwmark)?);
+        watch(&self.events, &fd).map_err(|errno| failed(errno.into()))?;
+        let old = {
+            let mut current = self.fd.write().unwrap_or_else(PoisonError::into_inner);
+            core::mem::replace(&mut *current, fd)
+        };
+        // It may live on for a moment in a thread that sends by it.
+        let _ = epoll::delete(&self.events, &old);
+        Ok(())
+    }
+
+    fn fd(&self) -> Arc<OwnedFd> {
+        self.fd.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Sets the mark of packets; 0 is none.
@@ -108,62 +140,29 @@ impl HostSocket {
     /// # Errors
     /// [`Error::Mark`].
     pub(crate) fn set_mark(&self, mark: u32) -> Result<(), Error> {
-        let set = SockRef::from(&self.fd).set_mark(mark);
+        let set = SockRef::from(&*self.fd()).set_mark(mark);
         set.map_err(|source| Error::Mark { mark, source })
     }
 
-    fn set_buffers(&self) -> io::Result<()> {
-        // More than `net.core.wmem_max` and `rmem_max` needs a right, and is not missed without.
-        if sockopt::set_socket_send_buffer_size_force(&self.fd, SEND_BUFFER / 2).is_err() {
-            sockopt::set_socket_send_buffer_size(&self.fd, SEND_BUFFER / 2)?;
-        }
-        if sockopt::set_socket_recv_buffer_size_force(&self.fd, RECEIVE_BUFFER).is_err() {
-            sockopt::set_socket_recv_buffer_size(&self.fd, RECEIVE_BUFFER)?;
-        }
-        Ok(())
-    }
-
-    fn set_options(&self) -> io::Result<()> {
-        setsockopt(&self.fd, UdpGroSegment, &true)?;
-        // A socket of both families has the options of both.
-        setsockopt(&self.fd, Ipv4RecvErr, &true)?;
-        setsockopt(&self.fd, IpRecvTos, &true)?;
-        if self.is_v6 {
-            setsockopt(&self.fd, Ipv6RecvErr, &true)?;
-            setsockopt(&self.fd, Ipv6RecvTClass, &true)?;
-        }
-        self.set_dont_fragment(true)
-    }
-
-    fn set_dont_fragment(&self, on: bool) -> io::Result<()> {
-        let v4 = if on { Ipv4PathMtuDiscovery::DO } else { Ipv4PathMtuDiscovery::DONT };
-        sockopt::set_ip_mtu_discover(&self.fd, v4)?;
-        if self.is_v6 {
-            let v6 = if on { Ipv6PathMtuDiscovery::DO } else { Ipv6PathMtuDiscovery::DONT };
-            sockopt::set_ipv6_mtu_discover(&self.fd, v6)?;
-        }
-        Ok(())
-    }
-
-    /// Its descriptor.
+    /// A descriptor that has an event with each event of the socket.
     pub(crate) fn descriptor(&self) -> &Arc<OwnedFd> {
-        &self.fd
+        &self.events
     }
 
     /// Its port.
     pub(crate) fn port(&self) -> u16 {
-        let local = SockRef::from(&self.fd).local_addr().ok();
+        let local = SockRef::from(&*self.fd()).local_addr().ok();
         local.and_then(|local| local.as_socket()).map_or(0, |local| local.port())
     }
 
     /// Bytes, with the kernel's own, below which the host tells of completions.
     pub(crate) fn quiet_bound(&self) -> u64 {
-        sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0) as u64 / 2
+        sockopt::socket_send_buffer_size(self.fd()).unwrap_or(0) as u64 / 2
     }
 
     /// Bytes that the host still holds.
     pub(crate) fn held(&self) -> u64 {
-        neap_device::udp::bytes_in_kernel(&self.fd).unwrap_or(0)
+        neap_device::udp::bytes_in_kernel(&self.fd()).unwrap_or(0)
     }
 
     /// Sends a batch, by one call where the host can.
@@ -197,10 +196,10 @@ impl HostSocket {
     /// Rare: what was sealed before the path became smaller. It is not lost this way.
     #[cold]
     fn send_fragmentable(&self, batch: Batch<'_>) -> nix::Result<Sent> {
-        let failed = |_| Errno::EMSGSIZE;
-        self.set_dont_fragment(false).map_err(failed)?;
+        let (fd, failed) = (self.fd(), |_| Errno::EMSGSIZE);
+        set_dont_fragment(&fd, self.is_v6, false).map_err(failed)?;
         let sent = self.send_one_by_one(batch);
-        self.set_dont_fragment(true).map_err(failed)?;
+        set_dont_fragment(&fd, self.is_v6, true).map_err(failed)?;
         sent.map(|()| Sent::Fragmentable)
     }
 
@@ -219,8 +218,8 @@ impl HostSocket {
             (_, SocketAddr::V4(_)) => control.push(ControlMessage::Ipv4Tos(&batch.class)),
             (_, SocketAddr::V6(_)) => control.push(ControlMessage::Ipv6TClass(&class)),
         }
-        let (fd, flags) = (self.fd.as_raw_fd(), MsgFlags::MSG_NOSIGNAL);
-        let call = || sendmsg(fd, &parts, &control, flags, Some(&address)).map(drop);
+        let (fd, flags) = (self.fd(), MsgFlags::MSG_NOSIGNAL);
+        let call = || sendmsg(fd.as_raw_fd(), &parts, &control, flags, Some(&address)).map(drop);
         match call() {
             Err(Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::EINTR) => {
                 call()
@@ -249,7 +248,7 @@ impl HostSocket {
         let parts = &mut [IoSliceMut::new(buffer)];
         let flags = MsgFlags::MSG_DONTWAIT;
         let received =
-            recvmsg::<SockaddrStorage>(self.fd.as_raw_fd(), parts, Some(control), flags)?;
+            recvmsg::<SockaddrStorage>(self.fd().as_raw_fd(), parts, Some(control), flags)?;
         let len = received.bytes;
         let (mut segment, mut ecn) = (len, 0);
         for message in received.cmsgs()? {
@@ -278,7 +277,7 @@ impl HostSocket {
             let parts = &mut [IoSliceMut::new(&mut buffer)];
             let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
             let taken =
-                recvmsg::<SockaddrStorage>(self.fd.as_raw_fd(), parts, Some(&mut control), flags);
+                recvmsg::<SockaddrStorage>(self.fd().as_raw_fd(), parts, Some(&mut control), flags);
             if taken.is_err() {
                 return count as u64;
             }
@@ -299,6 +298,58 @@ fn bind(port: u16, is_v6: bool) -> io::Result<Socket> {
     }
     socket.bind(&any.into())?;
     Ok(socket)
+}
+
+/// Adds a socket to the events.
+fn watch(events: &OwnedFd, socket: &OwnedFd) -> rustix::io::Result<()> {
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+    epoll::add(events, socket, epoll::EventData::new_u64(0), flags)
+}
+
+/// Gives a bound socket its options.
+fn prepare(socket: Socket, is_v6: bool, fwmark: Option<u32>) -> Result<OwnedFd, Error> {
+    let failed = |call| move |source| Error::System { call, source };
+    socket.set_nonblocking(true).map_err(failed("O_NONBLOCK"))?;
+    if let Some(mark) = fwmark {
+        socket.set_mark(mark).map_err(|source| Error::Mark { mark, source })?;
+    }
+    let fd = OwnedFd::from(socket);
+    set_buffers(&fd).map_err(failed("SO_SNDBUF"))?;
+    set_options(&fd, is_v6).map_err(failed("setsockopt"))?;
+    Ok(fd)
+}
+
+fn set_buffers(fd: &OwnedFd) -> io::Result<()> {
+    // More than `net.core.wmem_max` and `rmem_max` needs a right, and is not missed without.
+    if sockopt::set_socket_send_buffer_size_force(fd, SEND_BUFFER / 2).is_err() {
+        sockopt::set_socket_send_buffer_size(fd, SEND_BUFFER / 2)?;
+    }
+    if sockopt::set_socket_recv_buffer_size_force(fd, RECEIVE_BUFFER).is_err() {
+        sockopt::set_socket_recv_buffer_size(fd, RECEIVE_BUFFER)?;
+    }
+    Ok(())
+}
+
+fn set_options(fd: &OwnedFd, is_v6: bool) -> io::Result<()> {
+    setsockopt(fd, UdpGroSegment, &true)?;
+    // A socket of both families has the options of both.
+    setsockopt(fd, Ipv4RecvErr, &true)?;
+    setsockopt(fd, IpRecvTos, &true)?;
+    if is_v6 {
+        setsockopt(fd, Ipv6RecvErr, &true)?;
+        setsockopt(fd, Ipv6RecvTClass, &true)?;
+    }
+    set_dont_fragment(fd, is_v6, true)
+}
+
+fn set_dont_fragment(fd: &OwnedFd, is_v6: bool, on: bool) -> io::Result<()> {
+    let v4 = if on { Ipv4PathMtuDiscovery::DO } else { Ipv4PathMtuDiscovery::DONT };
+    sockopt::set_ip_mtu_discover(fd, v4)?;
+    if is_v6 {
+        let v6 = if on { Ipv6PathMtuDiscovery::DO } else { Ipv6PathMtuDiscovery::DONT };
+        sockopt::set_ipv6_mtu_discover(fd, v6)?;
+    }
+    Ok(())
 }
 
 /// The host was built or started without IPv6.

@@ -21,7 +21,7 @@ const RETRY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 ///
 /// # Errors
 /// The name has no address, or nobody answers.
-pub(super) fn resolve(target: &HostPort) -> io::Result<Vec<SocketAddr>> {
+pub(crate) fn resolve(target: &HostPort) -> io::Result<Vec<SocketAddr>> {
     match (&target.host, target.address()) {
         (_, Some(address)) => Ok(vec![address]),
         (Host::Name(name), None) => {
