@@ -75,6 +75,15 @@ pub trait End {
         Ok(())
     }
 
+    /// Sends what was taken by [`send`](Self::send) and is still held here, as far as there is room.
+    /// Whether nothing is left. An end that holds nothing has nothing to do.
+    ///
+    /// # Errors
+    /// Why the connection is lost.
+    fn flush(&mut self) -> io::Result<bool> {
+        Ok(true)
+    }
+
     /// Ends the connection with a reset, and forgets what was not sent.
     fn reset(&mut self);
 

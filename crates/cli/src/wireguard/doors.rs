@@ -6,12 +6,14 @@ use crate::gateway::tunnel::names;
 use neap::Stack;
 use neap_gateway::doors::{
     Door, Doors, DoorsConfig, DoorsError, DoorsHandle, DoorsInspector, ResolveStrategy, Target,
-    TunnelResolver, Users,
+    TlsIdentity, TunnelResolver, Users,
 };
-use neap_wireguard::file::{self, DoorKind, File, Host, HostPort, Login};
+use neap_wireguard::file::{self, Certificate, DoorKind, File, Host, HostPort, Login};
 use socket2::{Domain, Socket, Type};
+use std::fs;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -197,12 +199,9 @@ fn door(kind: &DoorKind) -> Result<Door, String> {
         DoorKind::Socks5 { bind, login } => {
             Door::Socks5 { listen: listen(bind)?, users: users(login.as_ref())? }
         }
-        DoorKind::Http { certificate: Some(_), .. } => {
-            let why = "[http] CertFile: TLS to the proxy is not supported";
-            return Err(why.to_owned());
-        }
-        DoorKind::Http { bind, login, .. } => {
-            Door::Http { listen: listen(bind)?, users: users(login.as_ref())? }
+        DoorKind::Http { bind, login, certificate } => {
+            let tls = certificate.as_ref().map(identity).transpose()?;
+            Door::Http { listen: listen(bind)?, users: users(login.as_ref())?, tls }
         }
         DoorKind::Client { bind, target } => {
             Door::Client { listen: listen(bind)?, target: destination(target)? }
@@ -229,6 +228,15 @@ fn users(login: Option<&Login>) -> Result<Users, String> {
         return Err("Username: expected 1 to 255 bytes without a colon".to_owned());
     }
     Ok(users)
+}
+
+/// What clients of a proxy see of it.
+fn identity(certificate: &Certificate) -> Result<TlsIdentity, String> {
+    let Certificate { chain, key, .. } = certificate;
+    let read =
+        |file: &Path| fs::read(file).map_err(|error| format!("[http] {}: {error}", file.display()));
+    TlsIdentity::from_pem(&read(chain)?, &read(key)?)
+        .map_err(|error| format!("[http] {} and {}: {error}", chain.display(), key.display()))
 }
 
 fn destination(target: &HostPort) -> Result<Target, String> {

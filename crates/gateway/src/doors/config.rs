@@ -1,5 +1,6 @@
 //! Which doors there are, and their settings.
 
+use super::tls::TlsIdentity;
 use super::users::Users;
 use neap::Stack;
 use std::fmt;
@@ -33,6 +34,8 @@ pub enum Door {
         listen: SocketAddr,
         /// Who may use it; nobody is asked for a password if there are no users.
         users: Users,
+        /// Who the proxy is to clients, which then speak TLS to it; without it they do not.
+        tls: Option<TlsIdentity>,
     },
     /// Connections to a port of the host go to one target behind the stack.
     Client {

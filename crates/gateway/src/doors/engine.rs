@@ -4,7 +4,7 @@
 use super::config::{Door, DoorsConfig, DoorsError, Host, Target};
 use super::dialogue::{Dialogue, Failure, Fault, MOST_HEAD, Request as Wish, Step};
 use super::figures::{Counters, DoorsFigures, DoorsInspector};
-use super::handle::{DoorsHandle, Request, Requests};
+use super::handle::{DoorId, DoorsHandle, Request, Requests};
 use super::lookups::{Done, Found, Lookups, Waiter};
 use super::mappings::{Mappings, Ways};
 use super::near::Near;
@@ -83,8 +83,12 @@ impl Clock {
 pub struct Doors {
     poller: Arc<Poller>,
     stack: Arc<Stack>,
+    /// The doors, where they listen and their numbers. A place is used again once its door is closed
+    /// and has no connections.
     doors: Vec<Door>,
     ports: Vec<Port>,
+    ids: Vec<DoorId>,
+    last: u64,
     sessions: Slab<Session>,
     /// Connections of each address.
     clients: HashMap<IpAddr, usize>,
@@ -133,6 +137,8 @@ impl Doors {
         Ok(Self {
             requests: Requests::new(poller.clone()),
             poller,
+            ids: (0..doors.len() as u64).map(DoorId).collect(),
+            last: doors.len() as u64,
             doors,
             ports,
             sessions: Slab::new(),
@@ -184,6 +190,7 @@ impl Doors {
         let ended = self.serve();
         self.sessions.iter_mut().for_each(|(_, session)| session.reset());
         self.sessions.clear();
+        self.requests.close();
         ended.and(self.stdio.take().unwrap_or(Ok(())))
     }
 
@@ -275,9 +282,12 @@ impl Doors {
 
     fn answer(&mut self, request: Request) {
         match request {
+            // Who asks may have given up waiting.
+            Request::Open(door, answer) => drop(answer.send(self.open_door(door))),
+            Request::Close(id, answer) => drop(answer.send(self.close_door(id))),
+            Request::SetResolver(resolver) => self.lookups.set_resolver(resolver),
             Request::Look(answer) => {
                 let flows = self.sessions.iter().filter_map(|(_, session)| session.view());
-                // It may have given up waiting.
                 let _ = answer.send(flows.collect());
             }
             Request::Drain(time) => {
@@ -285,6 +295,36 @@ impl Doors {
                 self.ends = Some(Instant::now() + time);
             }
         }
+    }
+
+    fn open_door(&mut self, mut door: Door) -> io::Result<DoorId> {
+        let port = Port::open(&mut door, &self.stack)?;
+        let is_free = |place: &usize| {
+            matches!(self.ports[*place], Port::Closed)
+                && self.sessions.iter().all(|(_, session)| session.door != *place)
+        };
+        let place = (0..self.ports.len()).find(is_free).unwrap_or(self.ports.len());
+        port.enter(&self.poller, Token::Published(place).to_bits())?;
+        let id = DoorId(self.last);
+        self.last += 1;
+        if place == self.ports.len() {
+            self.doors.push(door);
+            self.ports.push(port);
+            self.ids.push(id);
+        } else {
+            (self.doors[place], self.ports[place], self.ids[place]) = (door, port, id);
+        }
+        self.begin_stdio();
+        Ok(id)
+    }
+
+    fn close_door(&mut self, id: DoorId) -> io::Result<()> {
+        let place = self.ids.iter().position(|own| *own == id);
+        let place = place.filter(|&place| !matches!(self.ports[place], Port::Closed));
+        let place = place.ok_or(io::ErrorKind::NotFound)?;
+        self.ports[place] = Port::Closed;
+        self.mappings.close_door(place);
+        Ok(())
     }
 
     fn on_events(&mut self, events: &mut Vec<Event>) {
@@ -376,9 +416,12 @@ impl Doors {
         let slot = self.next_slot();
         if !has_room || arrived.enter(&self.poller, Token::Flow(slot).to_bits()).is_err() {
             self.counters.count(|counters| &counters.full);
-            return arrived.into_end().reset();
+            return arrived.reset();
         }
-        self.begin(slot, door, Near::new(arrived.into_end()), local, client);
+        match arrived.into_end(&self.doors[door]) {
+            Ok(stream) => self.begin(slot, door, Near::new(stream), local, client),
+            Err(_) => self.counters.count(|counters| &counters.full),
+        }
     }
 
     fn next_slot(&mut self) -> Slot {
@@ -465,6 +508,11 @@ impl Doors {
                 Turn::HasMore => {
                     let slot = Slot { key, generation: self.sessions[key].generation };
                     return self.wait_for_turn(slot);
+                }
+                Turn::Lingers => {
+                    self.counters.count(|counters| &counters.finished);
+                    self.sessions[key].stage = Stage::Leaves { has_ended: true };
+                    self.set_clock(key, Clock::OpenLast);
                 }
                 Turn::Says(step) => self.on_step(key, step),
                 Turn::Over(how, counter) => return self.end(key, how, counter),

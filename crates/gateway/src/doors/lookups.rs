@@ -133,6 +133,12 @@ impl Lookups {
         }
     }
 
+    /// Changes who is asked from now on. Questions that are under way go on where they can.
+    pub(super) fn set_resolver(&mut self, resolver: TunnelResolver) {
+        self.resolver = resolver;
+        self.cache = Cache::default();
+    }
+
     /// Looks a name up. `None` if it is done later, see [`done`](Self::done).
     pub(super) fn find(
         &mut self,
@@ -241,6 +247,9 @@ impl Lookups {
     fn ask_over_stream(&mut self, key: usize, poller: &Poller) {
         let servers = &self.resolver.servers;
         let query = &mut self.queries[key];
+        if servers.is_empty() {
+            return self.answered(key, Part::Failed, poller);
+        }
         let server = servers[(query.attempts.max(1) - 1) % servers.len()];
         query.generation = self.generation.advance();
         let slot = Slot { key, generation: query.generation };

@@ -137,6 +137,17 @@ impl Mappings {
         }
     }
 
+    /// Ends all that came to a door.
+    pub(super) fn close_door(&mut self, index: usize) {
+        self.ages.remove(&index);
+        self.of_client.retain(|(door, _), key| {
+            if *door == index {
+                self.table.remove(*key);
+            }
+            *door != index
+        });
+    }
+
     fn is_there(&self, slot: Slot) -> bool {
         self.table.get(slot.key).is_some_and(|mapping| mapping.generation == slot.generation)
     }

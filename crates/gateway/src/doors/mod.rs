@@ -24,6 +24,7 @@ mod session;
 mod sni;
 mod socks;
 mod stdio;
+mod tls;
 mod users;
 
 pub use config::{
@@ -31,5 +32,6 @@ pub use config::{
 };
 pub use engine::Doors;
 pub use figures::{DoorsFigures, DoorsInspector};
-pub use handle::DoorsHandle;
+pub use handle::{DoorId, DoorsHandle};
+pub use tls::TlsIdentity;
 pub use users::Users;

@@ -61,6 +61,10 @@ impl End for Near {
         self.stream.finish()
     }
 
+    fn flush(&mut self) -> io::Result<bool> {
+        self.stream.flush()
+    }
+
     fn frame(&self) -> Option<usize> {
         self.stream.frame()
     }

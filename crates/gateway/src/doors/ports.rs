@@ -2,6 +2,7 @@
 
 use super::config::{Door, DoorsConfig};
 use super::stdio::Stdio;
+use super::tls::TlsStream;
 use crate::descriptors;
 use crate::guest::GuestStream;
 use crate::host::HostStream;
@@ -128,10 +129,25 @@ impl Arrived {
         }
     }
 
-    pub(super) fn into_end(self) -> Box<dyn End + Send> {
+    /// The connection for a door, under TLS if the door has that.
+    ///
+    /// # Errors
+    /// There is no memory for TLS.
+    pub(super) fn into_end(self, door: &Door) -> io::Result<Box<dyn End + Send>> {
+        Ok(match (self, door) {
+            (Self::Host(stream), Door::Http { tls: Some(identity), .. }) => {
+                Box::new(TlsStream::new(stream, identity)?)
+            }
+            (Self::Host(stream), _) => Box::new(stream),
+            (Self::Stack(stream), _) => Box::new(stream),
+        })
+    }
+
+    /// Ends the connection by a reset.
+    pub(super) fn reset(self) {
         match self {
-            Self::Host(stream) => Box::new(stream),
-            Self::Stack(stream) => Box::new(stream),
+            Self::Host(mut stream) => stream.reset(),
+            Self::Stack(mut stream) => stream.reset(),
         }
     }
 }

@@ -84,6 +84,7 @@ pub(super) struct Joined {
     pub(super) view: FlowView,
     /// Bytes to the client, and to the far side, may move.
     is_due: [bool; 2],
+    is_finished: bool,
 }
 
 /// What becomes of a session.
@@ -96,6 +97,8 @@ pub(super) enum Turn {
     GoesOn,
     /// It says what it wants.
     Says(Step),
+    /// Both sides have ended, and the client has not got all yet.
+    Lingers,
     /// It is over: how, and what counts it.
     Over(&'static str, fn(&Counters) -> &AtomicU64),
 }
@@ -117,7 +120,12 @@ impl Session {
     }
 
     /// Sends what the client is to be told. Whether all of it has gone.
-    pub(super) fn flush(&mut self) -> io::Result<bool> {
+    fn flush(&mut self) -> io::Result<bool> {
+        let is_empty = self.near.flush()?;
+        // Data of a relay wait for room by themselves.
+        if !is_empty && !matches!(self.stage, Stage::Joined(_)) {
+            return Ok(false);
+        }
         while !self.out.is_empty() {
             match self.near.send(&mut self.out, usize::MAX) {
                 Ok(_) => {}
@@ -144,7 +152,13 @@ impl Session {
                 self.join();
                 Turn::GoesOn
             }
-            Stage::Joined(joined) => joined.pump(near, *has_error, moved),
+            Stage::Joined(joined) => match joined.pump(near, *has_error, moved) {
+                // What the near side has taken is not sent yet.
+                Turn::Over(..) if joined.is_finished && matches!(near.flush(), Ok(false)) => {
+                    Turn::Lingers
+                }
+                turn => turn,
+            },
             Stage::Associated(_) => discard(near, FINISHED),
             Stage::Over => Turn::Over("reset", |counters| &counters.lost),
             Stage::Leaves { has_ended } => {
@@ -221,7 +235,7 @@ impl Joined {
         received.truncate(count);
         let head = std::mem::take(&mut wanted.request.head);
         let relay = Relay::with_first([head, received]);
-        Self { far, relay, view, is_due: [true; 2] }
+        Self { far, relay, view, is_due: [true; 2], is_finished: false }
     }
 
     fn pump(&mut self, near: &mut Near, has_error: bool, moved: &mut [u64; 2]) -> Turn {
@@ -256,7 +270,10 @@ impl Joined {
         match progress {
             Progress::Waits => Turn::Waits,
             Progress::HasMore => Turn::HasMore,
-            Progress::Finished => FINISHED,
+            Progress::Finished => {
+                self.is_finished = true;
+                FINISHED
+            }
             Progress::Lost { .. } => Turn::Over("lost", |counters| &counters.lost),
         }
     }

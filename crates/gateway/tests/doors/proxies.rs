@@ -1,7 +1,7 @@
 //! SOCKS5, HTTP and SNI.
 
 use crate::world::{FAR, PATIENCE, World, address, any, echo, named, socks};
-use neap_gateway::doors::{Door, Users};
+use neap_gateway::doors::{Door, TlsIdentity, Users};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, UdpSocket};
 use std::process::Command;
@@ -17,7 +17,7 @@ fn socks5() -> Door {
 }
 
 fn http() -> Door {
-    Door::Http { listen: any(), users: Users::default() }
+    Door::Http { listen: any(), users: Users::default(), tls: None }
 }
 
 /// Bytes that differ from place to place.
@@ -185,7 +185,7 @@ fn curl_goes_through_all_proxies() {
         socks5(),
         Door::Socks5 { listen: any(), users: both() },
         http(),
-        Door::Http { listen: any(), users: both() },
+        Door::Http { listen: any(), users: both(), tls: None },
     ]);
     world.serve(80, mirror);
     let [socks, socks_user, http, http_user] = [0, 1, 2, 3].map(|door| world.at(door).to_string());
@@ -253,4 +253,54 @@ fn connections_beyond_the_bounds_are_refused_and_counted() {
     assert_eq!(socks(&world, 0, &address(FAR, 7)).0, 0, "there is room again");
     let figures = world.end();
     assert_eq!((figures.full, figures.opened), (1, 3));
+}
+
+#[test]
+fn curl_speaks_tls_to_the_proxy() {
+    let folder = std::env::temp_dir().join(format!("neap-doors-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let [certificate, key] = ["certificate.pem", "key.pem"].map(|name| folder.join(name));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
+        .args(["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"])
+        .arg("-keyout")
+        .arg(&key)
+        .arg("-out")
+        .arg(&certificate)
+        .output();
+    if made.is_err() || Command::new("curl").arg("--version").output().is_err() {
+        println!("skipped: no openssl, or no curl");
+        return;
+    }
+    let [chain, secret] = [&certificate, &key].map(|path| std::fs::read(path).expect("a file"));
+    let error = TlsIdentity::from_pem(&secret, &secret).expect_err("no certificate");
+    assert_eq!(error.kind(), ErrorKind::InvalidData);
+    assert!(TlsIdentity::from_pem(&chain, &chain).is_err(), "no key");
+    let tls = Some(TlsIdentity::from_pem(&chain, &secret).expect("an identity"));
+    let users = users(&[("me", "secret")]);
+    let world = World::new(vec![Door::Http { listen: any(), users, tls }]);
+    world.serve(80, |mut stream| {
+        // All of a request, or the connection would end by a reset.
+        let _ = stream.read(&mut [0; 4096]);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3145728\r\n\r\n");
+        let _ = stream.write_all(&data(3 << 20));
+    });
+    for arguments in [&[][..], &["--proxytunnel"]] {
+        let mut curl = Command::new("curl");
+        curl.args(["-q", "-sS", "--noproxy", "", "--max-time", "60", "http://both.test/"]);
+        curl.args(["--proxy", &format!("https://{}", world.at(0)), "--proxy-user", "me:secret"]);
+        let output = curl.arg("--proxy-cacert").arg(&certificate).args(arguments).output();
+        let output = output.expect("curl runs");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.stdout == data(3 << 20), "{} bytes: {error}", output.stdout.len());
+    }
+    // A client without TLS gets nothing of the proxy, and one that leaves is forgotten.
+    let mut stream = world.client(0);
+    stream.write_all(b"GET http://both.test/ HTTP/1.1\r\n\r\n").expect("sent");
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+    world.until(|figures| figures.finished == 2 && figures.given_up == 1);
+    world.end();
+    std::fs::remove_dir_all(folder).expect("removed");
 }
