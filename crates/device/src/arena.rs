@@ -14,7 +14,7 @@ const KEPT: usize = 64;
 ///
 /// Cost per packet: one atomic load, and one reference counted up; no allocation. A block whose
 /// slices were all dropped starts over at its first byte, so a reader that keeps nothing works in
-/// the same 64 KB, hot in the cache. At a block's end, at most [`KEPT`] loads find the next.
+/// the same 64 KB, hot in the cache. At a block's end, at most 64 loads find the next.
 /// Nothing is ever zeroed: a read fills spare capacity.
 #[derive(Debug, Default)]
 pub struct Arena {

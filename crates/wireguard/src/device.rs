@@ -2,8 +2,9 @@
 //!
 //! One queue pair, whose descriptor tells of the socket. A frame, up to 64 KB with GSO, becomes up
 //! to 64 sealed datagrams in one buffer, which leave by one `sendmsg` with `UDP_SEGMENT`. One
-//! `recvmsg` with `UDP_GRO` brings as many. A frame is complete when the host's driver has freed its
-//! datagrams (`credits`), so small queues and byte queue limits see the host's queue and no other.
+//! `recvmsg` with `UDP_GRO` brings as many. A frame is complete when the host's driver has freed
+//! its datagrams (`credits`), so small queues and byte queue limits see the host's queue and no
+//! other.
 //!
 //! The engine is locked to reserve counters and to take what was opened, once per frame and twice
 //! per batch. Sealing, opening and calls of the system happen without its lock.

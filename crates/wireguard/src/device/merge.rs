@@ -179,3 +179,115 @@ impl Merged {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAYLOAD: usize = 100;
+
+    /// A TCP packet whose payload is made of its sequence numbers.
+    fn packet(is_v6: bool, seq: u32, len: usize) -> Vec<u8> {
+        let ip = if is_v6 { HEADER_V6 } else { HEADER_V4 };
+        let mut packet = vec![0; ip + TCP_HEADER + len];
+        let total = packet.len() as u16;
+        if is_v6 {
+            (packet[0], packet[6], packet[7]) = (0x60, TCP, 64);
+            packet[4..6].copy_from_slice(&(total - HEADER_V6 as u16).to_be_bytes());
+        } else {
+            (packet[0], packet[8], packet[9]) = (0x45, 64, TCP);
+            packet[2..4].copy_from_slice(&total.to_be_bytes());
+            let sum = checksum::of(&packet[..HEADER_V4]);
+            packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        }
+        packet[ip + 4..ip + 8].copy_from_slice(&seq.to_be_bytes());
+        (packet[ip + 12], packet[ip + 13]) = (0x50, ACK);
+        for (byte, index) in packet[ip + TCP_HEADER..].iter_mut().zip(0..) {
+            *byte = seq.wrapping_add(index) as u8;
+        }
+        packet
+    }
+
+    /// What becomes of packets with some room behind each: bytes, and payload of segments.
+    fn merged(packets: &[Vec<u8>]) -> Vec<(Vec<u8>, u16)> {
+        let (mut room, mut merger) = (Vec::new(), Merger::default());
+        merger.begin();
+        for packet in packets {
+            merger.add(room.len(), packet.len());
+            room.extend_from_slice(packet);
+            room.extend_from_slice(&[0xee; 48]);
+        }
+        merger.merge(&mut room);
+        merger.packets().map(|(range, size)| (room[range].to_vec(), size)).collect()
+    }
+
+    #[test]
+    fn packets_that_follow_each_other_become_one() {
+        for is_v6 in [false, true] {
+            let seqs = (0..5).map(|index| (u32::MAX - 150).wrapping_add(index * PAYLOAD as u32));
+            let mut packets: Vec<_> = seqs.map(|seq| packet(is_v6, seq, PAYLOAD)).collect();
+            packets.push(packet(is_v6, (u32::MAX - 150).wrapping_add(500), 40));
+            packets.push(packet(is_v6, (u32::MAX - 150).wrapping_add(540), PAYLOAD));
+            let merged = merged(&packets);
+            assert_eq!(merged.len(), 2, "a shorter one is the last");
+            let whole = packet(is_v6, u32::MAX - 150, 5 * PAYLOAD + 40);
+            assert_eq!(merged[0], (whole, PAYLOAD as u16));
+            assert_eq!(merged[1], (packets[6].clone(), 0));
+        }
+    }
+
+    #[test]
+    fn a_push_is_kept_and_ends_it() {
+        let mut second = packet(false, 100, PAYLOAD);
+        second[HEADER_V4 + 13] |= PSH;
+        let third = packet(false, 200, PAYLOAD);
+        let merged = merged(&[packet(false, 0, PAYLOAD), second, third.clone()]);
+        assert_eq!(merged.len(), 2);
+        assert_eq!(merged[0].0[HEADER_V4 + 13], ACK | PSH);
+        assert_eq!(merged[1], (third, 0));
+    }
+
+    #[test]
+    fn whatever_differs_keeps_packets_apart() {
+        // Offset in the second packet, and bits that are turned over.
+        let tcp = HEADER_V4;
+        let changes: [(usize, u8); 16] = [
+            (1, 3),
+            (6, 0x20),
+            (8, 1),
+            (9, 1),
+            (12, 1),
+            (19, 1),
+            (tcp, 1),
+            (tcp + 3, 1),
+            (tcp + 7, 1),
+            (tcp + 11, 1),
+            (tcp + 13, CWR),
+            (tcp + 13, ECE),
+            (tcp + 13, 0x02),
+            (tcp + 13, 0x04),
+            (tcp + 14, 1),
+            (tcp + 19, 1),
+        ];
+        for (at, bits) in changes {
+            let first = packet(false, 0, PAYLOAD);
+            let mut second = packet(false, 100, PAYLOAD);
+            second[at] ^= bits;
+            let packets = [first, second];
+            let merged = merged(&packets);
+            assert_eq!(merged, packets.map(|packet| (packet, 0)), "byte {at}");
+        }
+        let (long, ack) = (packet(false, 100, PAYLOAD + 1), packet(false, 100, 0));
+        for second in [long, ack, packet(true, 100, PAYLOAD), vec![0x45; 19], Vec::new()] {
+            assert_eq!(merged(&[packet(false, 0, PAYLOAD), second]).len(), 2);
+        }
+    }
+
+    #[test]
+    fn a_super_packet_is_no_larger_than_its_header_can_say() {
+        let packets: Vec<_> = (0..60).map(|index| packet(false, index * 1400, 1400)).collect();
+        let merged = merged(&packets);
+        assert_eq!(merged.len(), 2);
+        assert!(merged[0].0.len() <= MOST && merged[0].0.len() > MOST - 1400);
+    }
+}

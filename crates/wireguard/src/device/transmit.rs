@@ -100,12 +100,14 @@ impl Sender {
 
     /// Whether the frame fits under the bound, as far as the host has let go of others.
     fn has_room(&mut self, frame: &Frame) -> bool {
-        let room = u64::from(frame.segments()) * TRUESIZE + 2 * frame.wire_len() as u64;
-        if self.credits.is_empty() || self.credits.charged() + room <= self.bound {
+        let (count, bytes) = sizes(frame);
+        let room = bytes as u64 + count as u64 * TRUESIZE;
+        let fits = |credits: &Credits| credits.is_empty() || credits.charged() + room <= self.bound;
+        if fits(&self.credits) {
             return true;
         }
-        self.settle();
-        self.credits.is_empty() || self.credits.charged() + room <= self.bound
+        self.credits.settle(self.shared.socket.held());
+        fits(&self.credits)
     }
 
     fn settle(&mut self) {
