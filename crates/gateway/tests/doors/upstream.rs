@@ -1,9 +1,11 @@
 //! Another stack as the upstream of a gateway: what guests send goes through it, and errors come
 //! back as what they are.
 
-use crate::world::{FAR, PATIENCE, cable, echo, serve, stacks};
+use crate::world::{FAR, PATIENCE, any, cable, echo, serve, stacks};
 use neap::{IcmpMessage, IcmpOptions, IcmpSocket, InterfaceConfig, Stack, TcpStream, UdpSocket};
-use neap_gateway::{Figures, Gateway, GatewayConfig, GatewayHandle, StackUpstream};
+use neap_gateway::{
+    Figures, Gateway, GatewayConfig, GatewayHandle, Publication, StackUpstream, Transport,
+};
 use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -108,4 +110,32 @@ fn pings_go_through_the_stack() {
     }
     let figures = world.end();
     assert_eq!((figures.echoes_out, figures.echoes_in), (3, 3));
+}
+
+#[test]
+fn a_published_port_is_open_once_the_guest_has_accepted() {
+    let world = World::new();
+    serve(&world.guest, 7, echo);
+    let publish = |port: u16| {
+        let publication = Publication {
+            transport: Transport::Tcp,
+            port: any(),
+            guest: format!("{GUEST}:{port}").parse().expect("an address"),
+            stand_in: "10.9.0.1".parse().expect("an address"),
+        };
+        world.handle.publish(publication).expect("a port");
+    };
+    publish(7);
+    publish(9);
+    let published = world.handle.published().expect("it runs");
+    let [mut open, mut closed] = [0, 1].map(|index: usize| {
+        let port = published[index].publication.port;
+        std::net::TcpStream::connect(port).expect("the host accepts")
+    });
+    let error = closed.read(&mut [0; 10]).expect_err("the guest refuses");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    open.write_all(b"hello").expect("sent");
+    open.read_exact(&mut [0; 5]).expect("the echo");
+    let figures = world.end();
+    assert_eq!((figures.opened, figures.unreached, figures.lost), (1, 1, 0));
 }
