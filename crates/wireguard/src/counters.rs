@@ -84,6 +84,8 @@ counters! {
     sent_fragmentable,
     /// Times that the path was found to take less, or more.
     path_mtu_changes,
+    /// Times that a path seemed to lose large packets without a word.
+    black_holes,
     /// Errors of ICMP that the host told.
     icmp_errors,
 }

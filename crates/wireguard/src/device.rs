@@ -9,6 +9,7 @@
 //! The engine is locked to reserve counters and to take what was opened, once per frame and twice
 //! per batch. Sealing, opening and calls of the system happen without its lock.
 
+mod black_hole;
 mod credits;
 mod merge;
 mod monitor;

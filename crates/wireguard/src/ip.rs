@@ -60,6 +60,17 @@ impl Header {
     }
 }
 
+/// The sequence number of a TCP segment whose headers these are.
+pub(crate) fn tcp_sequence(headers: &[u8]) -> Option<[u8; 4]> {
+    const TCP: u8 = 6;
+    let transport = match headers.first()? >> 4 {
+        4 if *headers.get(9)? == TCP => usize::from(headers[0] & 15) * 4,
+        6 if *headers.get(6)? == TCP => HEADER_V6,
+        _ => return None,
+    };
+    headers.get(transport + 4..)?.first_chunk().copied()
+}
+
 /// What becomes of a packet when it leaves a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arriving {

@@ -193,7 +193,7 @@ fn wireguard() {
             let choice = source.byte();
             match choice % 5 {
                 0 => {
-                    let size = 4 * (1 + source.byte() as u16);
+                    let size = 4 * (1 + u16::from(source.byte()));
                     world.send(usize::from(choice >> 7), source.short() % 5000, size);
                 }
                 1 => world.now += Nanos::from_millis(u64::from(source.byte()) * 400),

@@ -206,3 +206,45 @@ fn a_transfer_goes_on_while_both_ends_change_their_ports() {
     assert!(near.handle.status().peers[0].endpoint.is_some_and(|at| at.port() == ports()[1]));
     assert!(counter(&far, "roamed") >= 1);
 }
+
+/// Hands datagrams of at most `most` bytes on to `to`, until one is empty.
+fn narrow_path(socket: &std::net::UdpSocket, to: SocketAddr, most: usize) {
+    let (mut buffer, mut back) = ([0; 2048], None);
+    while let Ok((len @ 1.., from)) = socket.recv_from(&mut buffer) {
+        let next = if from == to {
+            back
+        } else {
+            back = Some(from);
+            Some(to)
+        };
+        if let Some(next) = next.filter(|_| len <= most) {
+            let _ = socket.send_to(&buffer[..len], next);
+        }
+    }
+}
+
+#[test]
+fn a_path_that_loses_large_packets_without_a_word_is_passed_by_smaller_ones() {
+    let [near, far] = pair(["10.7.3.1", "10.7.3.2"], "127.0.0.1");
+    let middle = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let at = middle.local_addr().expect("an address");
+    let known = near.handle.status().peers.remove(0);
+    near.handle.set_endpoint(&known.public_key, at).expect("a peer");
+    let to: SocketAddr = "10.7.3.2:80".parse().expect("an address");
+    let listener = TcpListener::bind(&far.stack, to).expect("a listener");
+    std::thread::scope(|scope| {
+        let other = known.endpoint.expect("the far end");
+        let narrow = scope.spawn(move || narrow_path(&middle, other, 1400));
+        let reader = scope.spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            read_pattern(&mut stream, 1_000_000);
+        });
+        let mut stream = TcpStream::connect(&near.stack, to).expect("a connection");
+        write_pattern(&mut stream, 1_000_000);
+        reader.join().expect("all has come");
+        let end = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        end.send_to(&[], at).expect("sent");
+        narrow.join().expect("the end");
+    });
+    assert_eq!(counter(&near, "black_holes"), 1);
+}

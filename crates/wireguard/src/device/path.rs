@@ -4,19 +4,29 @@
 //! error queue of the socket wakes the driver, which looks at the paths again. The MTU inside is
 //! the least of all paths, less the outer headers, and a multiple of the padding: the protocol's
 //! crate pads every packet to 16 bytes, so 1420 bytes inside are 1504 outside over IPv6.
+//!
+//! Where a path seems to lose large packets and no ICMP comes ([`black_hole`]), the MTU inside is
+//! 1280 for ten minutes, and then as before.
+//!
+//! [`black_hole`]: crate::device::black_hole
 
 use crate::device::socket::path_mtu;
 use crate::protocol::{OVERHEAD, PADDING};
 use core::net::SocketAddr;
-use std::sync::atomic::{AtomicU16, Ordering};
+use neap_tcp::time::{Instant, Nanos};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 /// Headers of IP and UDP outside, in bytes.
 const OUTER_V4: u32 = 20 + 8;
 const OUTER_V6: u32 = 40 + 8;
 /// The MTU inside is not made smaller: IPv6 needs it (RFC 8200 section 5).
-const LEAST: u16 = 1280;
+pub(crate) const LEAST: u16 = 1280;
 /// Paths that one look asks the host about. With more peers the first ones speak for all.
 const PATHS_MAX: usize = 64;
+
+/// How long a path is taken to lose large packets, as the kernel keeps what ICMP says
+/// (`net.ipv4.route.mtu_expires`).
+const CAUTION: Nanos = Nanos::from_secs(600);
 
 /// The MTU inside, and its bound.
 #[derive(Debug)]
@@ -24,11 +34,13 @@ pub(crate) struct Path {
     /// As configured.
     most: u16,
     mtu: AtomicU16,
+    /// Until when large packets seem to be lost, in nanoseconds; 0 is never.
+    cautious_until: AtomicU64,
 }
 
 impl Path {
     pub(crate) fn new(most: u16) -> Self {
-        Self { most, mtu: AtomicU16::new(most) }
+        Self { most, mtu: AtomicU16::new(most), cautious_until: AtomicU64::new(0) }
     }
 
     /// Looks at the paths to these addresses. Whether the MTU inside has changed.
@@ -39,8 +51,26 @@ impl Path {
     ) -> bool {
         let paths = endpoints.take(PATHS_MAX);
         let inside = paths.filter_map(|to| Some(inside(to, path_mtu(to, fwmark)?)));
-        let mtu = inside.min().unwrap_or(self.most).max(LEAST).min(self.most);
+        let known = if self.is_cautious() { Some(LEAST) } else { inside.min() };
+        let mtu = known.unwrap_or(self.most).max(LEAST).min(self.most);
         self.mtu.swap(mtu, Ordering::Relaxed) != mtu
+    }
+
+    /// Large packets seem to be lost. Whether that is news.
+    pub(crate) fn suspect(&self, now: Instant) -> bool {
+        let until = (now + CAUTION).as_nanos();
+        self.mtu() > LEAST && self.cautious_until.swap(until, Ordering::Relaxed) == 0
+    }
+
+    /// Whether large packets seem to be lost. Those that were cut before may leave without DF.
+    pub(crate) fn is_cautious(&self) -> bool {
+        self.cautious_until.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether they are no longer taken to be lost. Then the paths are to be looked at.
+    pub(crate) fn recovers(&self, now: Instant) -> bool {
+        let until = self.cautious_until.load(Ordering::Relaxed);
+        until > 0 && until <= now.as_nanos() && self.cautious_until.swap(0, Ordering::Relaxed) > 0
     }
 
     /// The MTU inside, in bytes.
@@ -90,5 +120,19 @@ mod tests {
         let path = Path::new(9000);
         assert!(!path.look(core::iter::once(loopback), None));
         assert_eq!(path.mtu(), 9000);
+    }
+
+    #[test]
+    fn caution_ends_after_ten_minutes() {
+        let path = Path::new(1420);
+        let start = Instant::ZERO + Nanos::from_secs(1);
+        assert!(path.suspect(start) && !path.suspect(start));
+        assert!(path.look(core::iter::empty(), None));
+        assert_eq!(path.mtu(), 1280);
+        assert!(!path.suspect(start), "there is nothing less");
+        assert!(!path.recovers(start));
+        assert!(path.recovers(start + CAUTION) && !path.recovers(start + CAUTION));
+        assert!(path.look(core::iter::empty(), None));
+        assert_eq!(path.mtu(), 1420);
     }
 }

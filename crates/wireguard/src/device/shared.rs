@@ -89,7 +89,8 @@ impl Shared {
     fn send(&self, outgoing: &Outgoing) {
         let bytes = outgoing.message.bytes();
         let class = if outgoing.message.is_of_handshake() { HANDSHAKE_CLASS } else { 0 };
-        let batch = Batch { parts: &[bytes], segment: bytes.len(), to: outgoing.to, class };
+        let (segment, to) = (bytes.len(), outgoing.to);
+        let batch = Batch { parts: &[bytes], segment, to, class, may_be_cut: false };
         if self.socket.send(batch).is_err() {
             self.counters.dropped_send_error.one();
         }

@@ -65,6 +65,8 @@ pub(crate) struct Batch<'a> {
     pub(crate) to: SocketAddr,
     /// The whole traffic class.
     pub(crate) class: u8,
+    /// Routers may cut the datagrams: the path seems to lose large ones without a word.
+    pub(crate) may_be_cut: bool,
 }
 
 impl Batch<'_> {
@@ -170,6 +172,9 @@ impl HostSocket {
     /// # Errors
     /// `EAGAIN` and `ENOBUFS`: the host takes it later. Others are for good.
     pub(crate) fn send(&self, batch: Batch<'_>) -> nix::Result<Sent> {
+        if batch.may_be_cut {
+            return self.send_fragmentable(batch);
+        }
         let is_one = batch.is_one();
         if is_one || !self.is_plain.load(Ordering::Relaxed) {
             match self.call(batch) {
@@ -193,7 +198,7 @@ impl HostSocket {
         datagrams.try_for_each(|datagram| self.call(Batch { parts: &[datagram], ..batch }))
     }
 
-    /// Rare: what was sealed before the path became smaller. It is not lost this way.
+    /// Rare: what was cut before the path became smaller. It need not be lost this way.
     #[cold]
     fn send_fragmentable(&self, batch: Batch<'_>) -> nix::Result<Sent> {
         let (fd, failed) = (self.fd(), |_| Errno::EMSGSIZE);
@@ -411,8 +416,13 @@ mod tests {
         let (a, b, to) = pair();
         let bytes: Vec<u8> = (0..2500u32).map(|i| i as u8).collect();
         for class in [2, 3, 1, 0, HANDSHAKE_CLASS] {
-            let batch =
-                Batch { parts: &[&bytes[..1000], &bytes[1000..]], segment: 1000, to, class };
+            let batch = Batch {
+                parts: &[&bytes[..1000], &bytes[1000..]],
+                segment: 1000,
+                to,
+                class,
+                may_be_cut: false,
+            };
             assert_eq!(a.send(batch), Ok(Sent::Whole));
             let taken = take(&b);
             let whole: Vec<u8> = taken.iter().flat_map(|(bytes, _)| bytes.clone()).collect();
@@ -431,7 +441,7 @@ mod tests {
         let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, b.port()));
         let closed = SocketAddr::from((Ipv6Addr::LOCALHOST, 9));
         for (to, class) in [(closed, 0), (v6, 3)] {
-            let batch = Batch { parts: &[b"anybody?"], segment: 8, to, class };
+            let batch = Batch { parts: &[b"anybody?"], segment: 8, to, class, may_be_cut: false };
             assert_eq!(a.send(batch), Ok(Sent::Whole));
         }
         let taken = take(&b);
@@ -445,7 +455,13 @@ mod tests {
         // The loopback's MTU is 65,536: larger datagrams do not exist, smaller ones pass.
         assert!(path_mtu(to, None).expect("a route") >= 1500);
         let bytes = vec![7; 3000];
-        let batch = Batch { parts: &[&bytes[..1000], &bytes[1000..]], segment: 1000, to, class: 0 };
+        let batch = Batch {
+            parts: &[&bytes[..1000], &bytes[1000..]],
+            segment: 1000,
+            to,
+            class: 0,
+            may_be_cut: false,
+        };
         assert_eq!(a.send_fragmentable(batch), Ok(Sent::Fragmentable));
         assert_eq!(take(&b).iter().map(|(bytes, _)| bytes.len()).sum::<usize>(), 3000);
     }

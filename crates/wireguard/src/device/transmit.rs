@@ -1,6 +1,8 @@
 //! Frames to datagrams: routing, sealing, one call per frame, and what the host has let go of.
 
+use crate::device::black_hole::BlackHole;
 use crate::device::credits::{Account, Credits};
+use crate::device::path;
 use crate::device::sealers::{Chunk, LEAST_PACKETS, Sealers};
 use crate::device::shared::Shared;
 use crate::device::socket::{Batch, MOST_BYTES, Sent};
@@ -47,6 +49,7 @@ pub(crate) struct Sender {
     /// Frames that waited for a handshake may go.
     is_resuming: bool,
     retry_at: Instant,
+    hole: BlackHole,
     /// Bytes of memory below the socket up to which the host tells of completions.
     bound: u64,
     is_latest_complete: bool,
@@ -88,6 +91,7 @@ impl Sender {
             waiting: HashMap::new(),
             is_resuming: false,
             retry_at: Instant::FAR_FUTURE,
+            hole: BlackHole::default(),
             bound,
             is_latest_complete: false,
             at_once: 0,
@@ -121,6 +125,10 @@ impl Sender {
         if bytes > MOST_BYTES {
             counters.dropped_bad_frame.one();
             return Outcome::Complete;
+        }
+        if self.hole.suspects(&frame, path::LEAST.into(), now) && self.shared.path.suspect(now) {
+            counters.black_holes.one();
+            self.shared.ring();
         }
         self.seals.clear();
         let seals = &mut self.seals;
@@ -182,7 +190,8 @@ impl Sender {
         let before = if self.credits.is_empty() { 0 } else { socket.held() };
         let Pending { segment, to, class, .. } = pending;
         let parts: SmallVec<[&[u8]; 4]> = self.chunks.iter().map(Chunk::datagrams).collect();
-        let batch = Batch { parts: &parts, segment, to, class };
+        let may_be_cut = segment > sealed_len(path::LEAST.into()) && self.shared.path.is_cautious();
+        let batch = Batch { parts: &parts, segment, to, class, may_be_cut };
         counters.sends.one();
         match socket.send(batch) {
             Ok(sent) => {
@@ -298,6 +307,9 @@ impl TxQueue for Sender {
 
     fn reap(&mut self, now: Instant) -> Completed {
         self.shared.advance(now);
+        if self.shared.path.recovers(now) {
+            self.shared.ring();
+        }
         self.settle();
         self.resume(now);
         self.credits.take_completed()
