@@ -2,7 +2,7 @@
 //! relays.
 
 use super::config::{Door, DoorsConfig, DoorsError, Host, Target};
-use super::dialogue::{Dialogue, Failure, Fault, MOST_HEAD, Request as Wish, Step};
+use super::dialogue::{Dialogue, MOST_HEAD};
 use super::figures::{Counters, DoorsFigures, DoorsInspector};
 use super::handle::{DoorId, DoorsHandle, Request, Requests};
 use super::lookups::{Done, Found, Lookups, Waiter};
@@ -10,6 +10,7 @@ use super::mappings::{Mappings, Ways};
 use super::near::Near;
 use super::ports::{Arrived, CHANGES, Port};
 use super::session::{Joined, PIECE_OF_HEAD, Session, Stage, Turn, Wanted};
+use super::step::{Failure, Fault, Request as Wish, Step};
 use super::users::Users;
 use super::{http, socks};
 use crate::deadlines::Deadlines;
@@ -82,8 +83,8 @@ impl Clock {
 pub struct Doors {
     poller: Arc<Poller>,
     stack: Arc<Stack>,
-    /// The doors, where they listen and their numbers. A place is used again once its door is closed
-    /// and has no connections.
+    /// The doors, where they listen and their numbers. A place is used again once its door is
+    /// closed and has no connections.
     doors: Vec<Door>,
     ports: Vec<Port>,
     ids: Vec<DoorId>,
