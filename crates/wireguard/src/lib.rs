@@ -19,7 +19,6 @@ mod device;
 mod engine;
 mod error;
 pub mod file;
-mod handle;
 mod ip;
 mod keys;
 mod protocol;
@@ -27,8 +26,7 @@ mod routes;
 mod status;
 
 pub use config::{DEFAULT_MTU, Peer, WireguardConfig};
-pub use device::Wireguard;
+pub use device::{Wireguard, WireguardHandle};
 pub use error::Error;
-pub use handle::WireguardHandle;
 pub use keys::{KeyError, PresharedKey, PrivateKey, PublicKey};
 pub use status::{PeerStatus, Status};
