@@ -5,7 +5,7 @@
 //! [`Wireguard::open`] binds the UDP socket, [`Wireguard::into_device`] makes the device that a
 //! stack takes, and a [`WireguardHandle`] shows and changes peers while the stack runs.
 //!
-//! [`mod@file`] reads the files of wg-quick and wireproxy.
+//! [`file`](mod@file) reads the files of wg-quick and wireproxy.
 //!
 //! The engine (`engine`) has no I/O and no clock: cryptokey routing, sessions, deadlines. The
 //! protocol itself comes from a crate behind a trait (`protocol`). The device (`device`) is the UDP
