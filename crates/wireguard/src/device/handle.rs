@@ -1,7 +1,7 @@
 //! What other threads ask of an interface and change in it.
 
 use crate::config::Peer;
-use crate::device::Shared;
+use crate::device::shared::Shared;
 use crate::error::Error;
 use crate::keys::{PrivateKey, PublicKey};
 use crate::status::Status;
@@ -24,6 +24,14 @@ impl WireguardHandle {
     /// tunnel.
     pub fn status(&self) -> Status {
         self.shared.status()
+    }
+
+    /// Has `tell` called whenever an initiation was not answered:
+    /// [`failed_handshakes`](crate::PeerStatus::failed_handshakes) of a peer has risen. The call
+    /// comes from the thread that drives the stack, so that it must not wait. Returns false, and
+    /// changes nothing, if it was set before.
+    pub fn on_failed_handshake(&self, tell: impl Fn() + Send + Sync + 'static) -> bool {
+        self.shared.on_failed_handshake(Box::new(tell))
     }
 
     /// Sets the peers. One that stays with the same keys keeps its session, its counters and the
