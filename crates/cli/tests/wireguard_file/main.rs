@@ -347,6 +347,12 @@ fn flows_go_on_while_files_change() {
         say(&kept, "still");
         say(&connect(9003).expect("a door"), "still");
 
+        // With other resolvers doors are opened anew, and connections stay.
+        folder.write("near.conf", &new.replace("ListenPort", "DNS = 10.9.0.2\nListenPort"));
+        tunnel.reload();
+        say(&kept, "resolvers");
+        say(&connect(9003).expect("a door"), "resolvers");
+
         // Without the peer there is no way.
         let lonely = new.replace(
             &keys.far_public(),
@@ -358,6 +364,27 @@ fn flows_go_on_while_files_change() {
         let log = tunnel.end();
         let mistake = "near.conf:14: [TCPClientTunel]: unknown section: expected one of";
         assert!(log.contains("nothing has changed: ") && log.contains(mistake), "{log}");
+    });
+}
+
+#[test]
+fn connections_go_on_for_a_while_after_a_signal() {
+    in_namespace(|| {
+        let folder = Folder::new("drain");
+        let far_host = Host::new(false);
+        veth(&far_host);
+        let keys = Keys::new();
+        let far = folder.write("far.conf", &keys.far("", SERVER));
+        let (_far, _echo) = far_host.inside(|| (Tunnel::start(&folder, &["-c", &far]), echo()));
+        let near = folder.write("near.conf", &keys.near("", &client(9001)));
+        let mut tunnel = Tunnel::start(&folder, &["-c", &near, "--drain", "60"]);
+        let open = TcpStream::connect("127.0.0.1:9001").expect("a door");
+        say(&open, "before");
+        run(&format!("kill {}", tunnel.pid()));
+        tunnel.hears_of_its_end();
+        say(&open, "after");
+        drop(open);
+        assert!(tunnel.wait().success());
     });
 }
 
