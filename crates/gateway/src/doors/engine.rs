@@ -9,7 +9,7 @@ use super::lookups::{Done, Found, Lookups, Waiter};
 use super::mappings::{Mappings, Ways};
 use super::near::Near;
 use super::ports::{Arrived, CHANGES, Port};
-use super::session::{Joined, PIECE_OF_HEAD, Session, Stage, Turn, Wanted};
+use super::session::{Joined, Next, PIECE_OF_HEAD, Session, Stage, Wanted};
 use super::step::{Failure, Fault, Request as Wish, Step};
 use super::users::Users;
 use super::{http, socks};
@@ -21,6 +21,7 @@ use crate::news::News;
 use crate::relay::{End, Side};
 use crate::stack_upstream;
 use crate::token::{Generation, Slot, Token};
+use crate::turns::{Turn, Turns};
 use crate::upstream::{Direct, Far, Upstream};
 use bytes::{Bytes, BytesMut};
 use neap::{Event, Poller, Stack};
@@ -97,7 +98,7 @@ pub struct Doors {
     /// When stages end, of each [`Clock`].
     due: [Deadlines; Clock::ALL.len()],
     /// What goes on when the others had their turn.
-    waiting: VecDeque<Token>,
+    waiting: Turns,
     /// Bytes that flows have moved in their turns of this round.
     moved: u64,
     most_connections: usize,
@@ -148,7 +149,7 @@ impl Doors {
             lookups: Lookups::new(stack.clone(), resolver, counters.clone()),
             stack,
             due: Default::default(),
-            waiting: VecDeque::new(),
+            waiting: Turns::default(),
             moved: 0,
             most_connections: config.most_connections,
             most_of_a_client: config.most_of_a_client,
@@ -199,6 +200,8 @@ impl Doors {
     fn serve(&mut self) -> io::Result<()> {
         let mut events = Vec::new();
         while !self.requests.is_stopped() && self.stdio.is_none() && !self.is_drained() {
+            // A question that cannot be sent is over without an event.
+            self.take_names();
             let timeout = self.sleeps_for();
             self.poller.wait(&mut events, timeout)?;
             self.on_events(&mut events);
@@ -227,13 +230,8 @@ impl Doors {
     fn take_turns(&mut self) {
         self.moved = 0;
         for _ in 0..self.waiting.len() {
-            let Some(token) = self.waiting.pop_front() else { return };
-            if let Token::Flow(slot) = token
-                && let Some(session) = self.session(slot)
-            {
-                session.is_waiting = false;
-            }
-            self.take_turn(token);
+            let Some(turn) = self.waiting.pop() else { return };
+            self.take_turn(turn);
             if self.moved >= ROUND {
                 return;
             }
@@ -334,7 +332,11 @@ impl Doors {
             match Token::from_bits(event.token) {
                 Token::Flow(slot) => self.on_side(slot, News::of(Side::Client, event.events)),
                 Token::Far(slot) => self.on_side(slot, News::of(Side::Server, event.events)),
-                token => self.take_turn(token),
+                Token::Query(slot) => self.lookups.on_server(slot, &self.poller),
+                // What arrives is served at once, or a socket of the stack would overflow.
+                Token::Published(index) => self.take_turn(Turn::Published(index)),
+                Token::Mapping(slot) => self.take_turn(Turn::Mapping(slot)),
+                _ => {}
             }
         }
         self.take_names();
@@ -344,40 +346,28 @@ impl Doors {
         let Some(session) = self.session(slot) else { return };
         session.note(news);
         if session.is_bulk {
-            self.wait_for_turn(slot);
+            self.waiting.push(Turn::Flow(slot.key));
         } else {
             self.visit(slot.key);
         }
     }
 
-    fn take_turn(&mut self, token: Token) {
-        let has_more = match token {
-            Token::Published(index) => self.on_port(index),
-            Token::Mapping(slot) => {
+    fn take_turn(&mut self, turn: Turn) {
+        let has_more = match turn {
+            Turn::Published(index) => self.on_port(index),
+            Turn::Mapping(slot) => {
                 let Self { poller, lookups, ports, .. } = self;
                 self.mappings.on_event(slot, &mut Ways { poller, lookups, ports })
             }
-            Token::Query(slot) => {
-                self.lookups.on_server(slot, &self.poller);
+            Turn::Flow(key) => {
+                self.visit(key);
                 false
             }
-            Token::Flow(slot) => {
-                if self.session(slot).is_some() {
-                    self.visit(slot.key);
-                }
-                false
-            }
+            // Doors have no others.
             _ => false,
         };
         if has_more {
-            self.waiting.push_back(token);
-        }
-    }
-
-    fn wait_for_turn(&mut self, slot: Slot) {
-        let Some(session) = self.session(slot) else { return };
-        if !std::mem::replace(&mut session.is_waiting, true) {
-            self.waiting.push_back(Token::Flow(slot));
+            self.waiting.push(turn);
         }
     }
 
@@ -461,7 +451,6 @@ impl Doors {
             out: VecDeque::new(),
             due: None,
             has_error: false,
-            is_waiting: false,
             is_bulk: false,
         });
         self.set_clock(key, Clock::Ask);
@@ -498,36 +487,33 @@ impl Doors {
         loop {
             let Some(session) = self.sessions.get_mut(key) else { return };
             let mut moved = [0; 2];
-            let turn = session.go_on(&mut moved);
+            let next = session.go_on(&mut moved);
             self.count(key, moved);
-            let turn = match turn {
-                Turn::Waits => self.look_further(key),
-                turn => turn,
+            let next = match next {
+                Next::Waits => self.look_further(key),
+                next => next,
             };
-            match turn {
-                Turn::Waits => return,
-                Turn::GoesOn => {}
-                Turn::HasMore => {
-                    let slot = Slot { key, generation: self.sessions[key].generation };
-                    return self.wait_for_turn(slot);
-                }
-                Turn::Lingers => {
+            match next {
+                Next::Waits => return,
+                Next::GoesOn => {}
+                Next::HasMore => return self.waiting.push(Turn::Flow(key)),
+                Next::Lingers => {
                     self.counters.count(|counters| &counters.finished);
                     self.sessions[key].stage = Stage::Leaves { has_ended: true };
                     self.set_clock(key, Clock::OpenLast);
                 }
-                Turn::Says(step) => self.on_step(key, step),
-                Turn::Over(how, counter) => return self.end(key, how, counter),
+                Next::Says(step) => self.on_step(key, step),
+                Next::Over(how, counter) => return self.end(key, how, counter),
             }
         }
     }
 
     /// What a session does besides passing on data.
-    fn look_further(&mut self, key: usize) -> Turn {
+    fn look_further(&mut self, key: usize) -> Next {
         let Self { sessions, doors, .. } = self;
         let session = &mut sessions[key];
         if !session.out.is_empty() {
-            return Turn::Waits;
+            return Next::Waits;
         }
         match &mut session.stage {
             Stage::Asks { dialogue, received } => {
@@ -537,19 +523,19 @@ impl Doors {
                 };
                 match dialogue.take(received, users) {
                     Step::Receive if received.len() >= MOST_HEAD => {
-                        Turn::Says(Step::Refuse(dialogue.too_long(), Fault::Malformed))
+                        Next::Says(Step::Refuse(dialogue.too_long(), Fault::Malformed))
                     }
                     Step::Receive => match session.receive() {
-                        Ok(Some(())) => Turn::GoesOn,
-                        Ok(None) => Turn::Over("given up", |counters| &counters.given_up),
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Turn::Waits,
-                        Err(_) => Turn::Over("given up", |counters| &counters.given_up),
+                        Ok(Some(())) => Next::GoesOn,
+                        Ok(None) => Next::Over("given up", |counters| &counters.given_up),
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Next::Waits,
+                        Err(_) => Next::Over("given up", |counters| &counters.given_up),
                     },
-                    step => Turn::Says(step),
+                    step => Next::Says(step),
                 }
             }
             Stage::Opens { .. } => self.look_at_far(key),
-            _ => Turn::Waits,
+            _ => Next::Waits,
         }
     }
 

@@ -43,7 +43,7 @@ impl Port {
             | Door::Http { listen, .. }
             | Door::Client { listen, .. }
             | Door::Sni { listen } => Self::Host(listen_on_host(*listen)?),
-            Door::Udp { listen, .. } => Self::Datagrams(HostDatagrams::bind(*listen)?),
+            Door::Udp { listen, .. } => Self::Datagrams(HostDatagrams::bind_dual(*listen)?),
             Door::Server { listen_port, .. } => {
                 let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), *listen_port);
                 let options = ListenOptions { options: options(), ..ListenOptions::default() };

@@ -35,7 +35,6 @@ pub(super) struct Session {
     /// When the stage ends.
     pub(super) due: Option<Instant>,
     pub(super) has_error: bool,
-    pub(super) is_waiting: bool,
     /// Its last visit moved much. It waits for its turn, and others do not wait for it.
     pub(super) is_bulk: bool,
 }
@@ -89,7 +88,7 @@ pub(super) struct Joined {
 }
 
 /// What becomes of a session.
-pub(super) enum Turn {
+pub(super) enum Next {
     /// It waits for an event.
     Waits,
     /// It has more to do, after the others.
@@ -104,8 +103,8 @@ pub(super) enum Turn {
     Over(&'static str, fn(&Counters) -> &AtomicU64),
 }
 
-const GIVEN_UP: Turn = Turn::Over("given up", |counters| &counters.given_up);
-const FINISHED: Turn = Turn::Over("finished", |counters| &counters.finished);
+const GIVEN_UP: Next = Next::Over("given up", |counters| &counters.given_up);
+const FINISHED: Next = Next::Over("finished", |counters| &counters.finished);
 
 impl Session {
     /// Notes what has happened at one side.
@@ -139,34 +138,34 @@ impl Session {
     }
 
     /// Goes on with the stage. The name and the connections of a client are the caller's.
-    pub(super) fn go_on(&mut self, moved: &mut [u64; 2]) -> Turn {
+    pub(super) fn go_on(&mut self, moved: &mut [u64; 2]) -> Next {
         match self.flush() {
             Ok(true) => {}
-            Ok(false) => return if self.has_error { GIVEN_UP } else { Turn::Waits },
+            Ok(false) => return if self.has_error { GIVEN_UP } else { Next::Waits },
             Err(_) => return GIVEN_UP,
         }
         let Self { stage, near, has_error, .. } = self;
         match stage {
             Stage::Asks { .. } | Stage::LooksUp(_) | Stage::Opens { .. } if *has_error => GIVEN_UP,
-            Stage::Asks { .. } | Stage::LooksUp(_) | Stage::Opens { .. } => Turn::Waits,
+            Stage::Asks { .. } | Stage::LooksUp(_) | Stage::Opens { .. } => Next::Waits,
             Stage::Joins { .. } => {
                 self.join();
-                Turn::GoesOn
+                Next::GoesOn
             }
             Stage::Joined(joined) => match joined.pump(near, *has_error, moved) {
                 // What the near side has taken is not sent yet.
-                Turn::Over(..) if joined.is_finished && matches!(near.flush(), Ok(false)) => {
-                    Turn::Lingers
+                Next::Over(..) if joined.is_finished && matches!(near.flush(), Ok(false)) => {
+                    Next::Lingers
                 }
-                turn => turn,
+                next => next,
             },
             Stage::Associated(_) => discard(near, FINISHED),
-            Stage::Over => Turn::Over("reset", |counters| &counters.lost),
+            Stage::Over => Next::Over("reset", |counters| &counters.lost),
             Stage::Leaves { has_ended } => {
                 if !std::mem::replace(has_ended, true) && near.finish().is_err() {
-                    return Turn::Over("refused", |counters| &counters.given_up);
+                    return Next::Over("refused", |counters| &counters.given_up);
                 }
-                discard(near, Turn::Over("refused", |counters| &counters.finished))
+                discard(near, Next::Over("refused", |counters| &counters.finished))
             }
         }
     }
@@ -210,15 +209,15 @@ impl Session {
 }
 
 /// Passes over what a client says that is to say no more, until it ends the connection.
-fn discard(near: &mut Near, over: Turn) -> Turn {
+fn discard(near: &mut Near, over: Next) -> Next {
     for _ in 0..MOST_DISCARDED {
         match near.stream.receive() {
             Ok(Some(_)) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Turn::Waits,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Next::Waits,
             Ok(None) | Err(_) => return over,
         }
     }
-    Turn::HasMore
+    Next::HasMore
 }
 
 impl Joined {
@@ -239,7 +238,7 @@ impl Joined {
         Self { far, relay, view, is_due: [true; 2], is_finished: false }
     }
 
-    fn pump(&mut self, near: &mut Near, has_error: bool, moved: &mut [u64; 2]) -> Turn {
+    fn pump(&mut self, near: &mut Near, has_error: bool, moved: &mut [u64; 2]) -> Next {
         let far = &mut *self.far;
         let sides = [Side::Server, Side::Client];
         let before = sides.map(|side| self.relay.bytes_to(side));
@@ -269,13 +268,13 @@ impl Joined {
         let after = sides.map(|side| self.relay.bytes_to(side));
         *moved = [after[0] - before[0], after[1] - before[1]];
         match progress {
-            Progress::Waits => Turn::Waits,
-            Progress::HasMore => Turn::HasMore,
+            Progress::Waits => Next::Waits,
+            Progress::HasMore => Next::HasMore,
             Progress::Finished => {
                 self.is_finished = true;
                 FINISHED
             }
-            Progress::Lost { .. } => Turn::Over("lost", |counters| &counters.lost),
+            Progress::Lost { .. } => Next::Over("lost", |counters| &counters.lost),
         }
     }
 }

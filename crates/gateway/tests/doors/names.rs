@@ -109,3 +109,17 @@ fn a_server_that_does_not_answer_is_followed_by_the_next() {
     let figures = world.end();
     assert_eq!(figures.questions, 3);
 }
+
+#[test]
+fn a_server_that_cannot_be_asked_is_told_at_once() {
+    let (input, _writer) = std::io::pipe().expect("a pipe");
+    let (_reader, output) = std::io::pipe().expect("a pipe");
+    let target = "both.test:7".parse().expect("a target");
+    let door = Door::Stdio { target, input: input.into(), output: output.into() };
+    // There is no route to it. Nothing happens that could wake the doors.
+    let server = "192.0.2.1:53".parse().expect("an address");
+    let world = World::with(vec![door], false, |config| config.resolver.servers = vec![server]);
+    let error = world.wait().expect_err("the name has no address");
+    let expected = "both.test:7: no DNS server answers the question for the name of the target";
+    assert_eq!(error.to_string(), expected);
+}

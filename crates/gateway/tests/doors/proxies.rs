@@ -307,7 +307,7 @@ fn curl_speaks_tls_to_the_proxy() {
 
 #[test]
 fn clients_that_say_nothing_are_reset_in_time_and_others_go_on() {
-    let patience = std::time::Duration::from_millis(500);
+    let patience = std::time::Duration::from_secs(1);
     let http = Door::Http { listen: any(), users: Users::default(), tls: None };
     let world = World::with(vec![socks5(), http], false, |config| config.patience = patience);
     world.serve(7, echo);

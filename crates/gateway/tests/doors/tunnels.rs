@@ -194,3 +194,39 @@ fn doors_are_opened_and_closed_while_they_run() {
     let error = handle.open(door()).expect_err("the run has ended");
     assert_eq!(error.kind(), ErrorKind::BrokenPipe);
 }
+
+#[test]
+fn a_door_on_all_addresses_is_one_of_both_families() {
+    let all = "[::]:0".parse().expect("an address");
+    let Ok(probe) = TcpListener::bind("[::1]:0") else {
+        println!("skipped: no IPv6");
+        return;
+    };
+    drop(probe);
+    let world = World::new(vec![
+        Door::Client { listen: all, target: target("10.1.0.2:7") },
+        Door::Udp { listen: all, target: target("10.1.0.2:9"), timeout: None },
+    ]);
+    world.serve(7, echo);
+    let far = neap::UdpSocket::bind(&world.far, format!("{FAR}:9")).expect("a socket");
+    let [tcp, udp] = [0, 1].map(|door| world.at(door).port());
+    let mut bytes = [0; 100];
+    for host in ["127.0.0.1", "[::1]"] {
+        let mut stream = std::net::TcpStream::connect(format!("{host}:{tcp}")).expect("open");
+        stream.write_all(b"hello").expect("sent");
+        stream.read_exact(&mut [0; 5]).expect("the echo");
+        let client = UdpSocket::bind(format!("{host}:0")).expect("a socket");
+        client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        client.connect(format!("{host}:{udp}")).expect("connected");
+        client.send(b"question").expect("sent");
+        let (_, from) = far.recv_from(&mut bytes).expect("a datagram");
+        // Answers of one length leave by one call.
+        for _ in 0..3 {
+            far.send_to(b"answer", from).expect("sent");
+        }
+        for _ in 0..3 {
+            assert_eq!(client.recv(&mut bytes).expect("an answer"), 6);
+        }
+    }
+    world.end();
+}

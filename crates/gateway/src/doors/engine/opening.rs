@@ -3,7 +3,7 @@
 
 use super::{
     CHANGES, Clock, Direct, Done, Door, Doors, Failure, Far, FlowView, Found, GuestStream, Host,
-    Joined, Slot, SocketAddr, Stage, Target, Token, Turn, Upstream, VecDeque, Waiter, Wanted, Wish,
+    Joined, Next, Slot, SocketAddr, Stage, Target, Token, Upstream, VecDeque, Waiter, Wanted, Wish,
     io, stack_upstream,
 };
 use bytes::BytesMut;
@@ -111,16 +111,16 @@ impl Doors {
     }
 
     /// Looks whether the far half is open.
-    pub(super) fn look_at_far(&mut self, key: usize) -> Turn {
-        let Stage::Opens { far, .. } = &mut self.sessions[key].stage else { return Turn::Waits };
+    pub(super) fn look_at_far(&mut self, key: usize) -> Next {
+        let Stage::Opens { far, .. } = &mut self.sessions[key].stage else { return Next::Waits };
         let is_open = far.is_open();
         if matches!(is_open, Ok(false)) {
-            return Turn::Waits;
+            return Next::Waits;
         }
         let session = &mut self.sessions[key];
         let next = Stage::Leaves { has_ended: false };
         let opens = std::mem::replace(&mut session.stage, next);
-        let Stage::Opens { mut wanted, far, others, view } = opens else { return Turn::Waits };
+        let Stage::Opens { mut wanted, far, others, view } = opens else { return Next::Waits };
         match is_open {
             Ok(_) => {
                 self.counters.count(|counters| &counters.opened);
@@ -135,7 +135,7 @@ impl Doors {
             Err(error) if others.is_empty() => self.fail(key, &wanted, Failure::of(&error)),
             Err(_) => self.open_first(key, wanted, others),
         }
-        Turn::GoesOn
+        Next::GoesOn
     }
 
     /// The time of a stage is over.
