@@ -3,8 +3,9 @@
 //! `neap lab` runs experiments, scenarios, scripts and random worlds in virtual time; it is the
 //! command where none is given. `neap perf` measures over a real device, with a stock iperf3 at the
 //! other end. `neap link` is a link of the lab in real time. `neap gateway` connects sandboxes to
-//! the sockets of the machine. `neap wireguard` is a tunnel with proxies, and `neap wg` shows it. `neap ss` and `neap nstat` look inside running stacks. No protocol
-//! logic is here: options in, calls of the other crates, tables out.
+//! the sockets of the machine. `neap wireguard` is a tunnel with proxies, and `neap wg` shows it.
+//! `neap ss` and `neap nstat` look inside running stacks. No protocol logic is here: options in,
+//! calls of the other crates, tables out.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -43,6 +43,8 @@ pub(crate) struct Engine<P> {
     outbox: VecDeque<Outgoing>,
     /// Frames that wait may be able to go.
     is_revived: bool,
+    /// An initiation was not answered.
+    has_failed: bool,
     counters: Arc<Counters>,
     start: Instant,
     unix: Duration,
@@ -115,6 +117,7 @@ impl<P: Protocol> Engine<P> {
             deadlines: BTreeSet::new(),
             outbox: VecDeque::new(),
             is_revived: false,
+            has_failed: false,
             counters,
             start: now,
             unix,
@@ -474,6 +477,7 @@ impl<P: Protocol> Engine<P> {
             entry.sent += message.bytes().len() as u64;
             if matches!(message, Message::Initiation(_)) {
                 entry.failed_handshakes += u32::from(entry.awaits_answer);
+                self.has_failed |= entry.awaits_answer;
                 entry.awaits_answer = true;
             }
         }
@@ -491,6 +495,11 @@ impl<P: Protocol> Engine<P> {
     /// Whether frames that wait may be able to go, since this was last asked.
     pub(crate) fn take_revival(&mut self) -> bool {
         core::mem::take(&mut self.is_revived)
+    }
+
+    /// Whether an initiation was not answered, since this was last asked.
+    pub(crate) fn take_failure(&mut self) -> bool {
+        core::mem::take(&mut self.has_failed)
     }
 
     /// Whether frames for a peer have reason to wait: a handshake is on its way.
@@ -532,6 +541,7 @@ impl<P: Protocol> Engine<P> {
                 Due::Expired => {
                     let Some(entry) = self.peers[id].as_mut() else { return };
                     entry.failed_handshakes += u32::from(entry.awaits_answer);
+                    self.has_failed |= entry.awaits_answer;
                     (entry.awaits_answer, entry.awaits_data) = (false, false);
                     // Those that wait in vain are given up.
                     self.is_revived = true;

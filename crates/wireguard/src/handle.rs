@@ -26,6 +26,14 @@ impl WireguardHandle {
         self.shared.status()
     }
 
+    /// Has `tell` called whenever an initiation was not answered:
+    /// [`failed_handshakes`](crate::PeerStatus::failed_handshakes) of a peer has risen. The call
+    /// comes from the thread that drives the stack, so that it must not wait. Returns false, and
+    /// changes nothing, if it was set before.
+    pub fn on_failed_handshake(&self, tell: impl Fn() + Send + Sync + 'static) -> bool {
+        self.shared.on_failed_handshake(Box::new(tell))
+    }
+
     /// Sets the peers. One that stays with the same keys keeps its session, its counters and the
     /// address that it was heard from; a changed endpoint, keepalive or list of addresses is
     /// taken. One that is not named is forgotten.

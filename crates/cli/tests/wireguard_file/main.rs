@@ -24,6 +24,13 @@ use std::process::{Command, Stdio};
 use std::thread;
 use world::{FAR, Folder, Keys, Tunnel, get, veth};
 
+/// A `[Interface]` that says on `/readyz` whether the far end answers.
+const ALIVE: &str = "CheckAlive = 10.9.0.2\nCheckAliveInterval = 1\n";
+/// What leads from the tunnel to the echo server.
+const SERVER: &str = "[TCPServerTunnel]\nListenPort = 80\nTarget = localhost:8080\n";
+/// Where the pages of the tunnel are.
+const INFO: &str = "127.0.0.1:9080";
+
 /// Tells this binary that it has a `/run` of its own, with what an interface answers there.
 const ANSWER: &str = "NEAP_TEST_UAPI";
 
@@ -63,25 +70,13 @@ fn two_tunnels_reach_each_other_and_wg_shows_the_same() {
         let far_host = Host::new(false);
         veth(&far_host);
         let keys = Keys::new();
-        let alive = "FwMark = off\nCheckAlive = 10.9.0.2\nCheckAliveInterval = 1\n";
-        let near = folder.write("near.conf", &keys.near(alive, ""));
+        let near = folder.write("near.conf", &keys.near(ALIVE, ""));
         let far = folder.write("far.conf", &keys.far("", ""));
         let _far = far_host.inside(|| Tunnel::start(&folder, &["-c", &far]));
-        let info = "127.0.0.1:9080";
-        let tunnel = Tunnel::start(&folder, &["-c", &near, "-i", info]);
+        let tunnel = Tunnel::start(&folder, &["-c", &near, "-i", INFO]);
         confined::check(tunnel.pid(), 0);
-        // The first ping waits for the handshake.
-        loop {
-            let (status, body) = get(info, "/readyz");
-            let answers: Value = serde_json::from_str(&body).expect("JSON");
-            let second = answers["10.9.0.2"].as_u64().expect("a second");
-            assert_eq!(second > 0, status == 200, "{status} {body}");
-            if status == 200 {
-                break;
-            }
-            assert_eq!(status, 503, "{body}");
-        }
-        let (status, uapi) = get(info, "/metrics");
+        wait_until_ready();
+        let (status, uapi) = get(INFO, "/metrics");
         assert_eq!(status, 200);
         assert!(!uapi.contains(&keys.near_private) && uapi.contains("private_key=REDACTED\n"));
         let shown = folder.print(&["wg", "show", "near"]);
@@ -98,17 +93,69 @@ fn two_tunnels_reach_each_other_and_wg_shows_the_same() {
             assert!(shown.contains(line), "{line}\n{shown}");
         }
         assert_eq!(folder.print(&["wg", "show", "interfaces"]), "far near\n");
-        same_as_wg(&folder, &keys, info);
+        same_as_wg(&folder, &keys);
+    });
+}
+
+/// Asks until the far end has answered: the first ping waits for the handshake.
+fn wait_until_ready() {
+    loop {
+        let (status, body) = get(INFO, "/readyz");
+        let answers: Value = serde_json::from_str(&body).expect("JSON");
+        let second = answers["10.9.0.2"].as_u64().expect("a second");
+        assert_eq!(second > 0, status == 200, "{status} {body}");
+        if status == 200 {
+            return;
+        }
+        assert_eq!(status, 503, "{body}");
+    }
+}
+
+/// Joins the far end by a name that `/etc/hosts` has rightly only once the tunnel is there. Returns
+/// the log.
+fn join_by_name(first: &str) -> String {
+    let folder = Folder::new("names");
+    let far_host = Host::new(false);
+    veth(&far_host);
+    let keys = Keys::new();
+    let far = folder.write("far.conf", &keys.far("", SERVER));
+    let (_far, _echo) = far_host.inside(|| (Tunnel::start(&folder, &["-c", &far]), echo()));
+    let near = keys.near("", &client(9001)).replace(FAR, "far.test");
+    let near = folder.write("near.conf", &near);
+    let hosts = folder.path("hosts");
+    fs::write(&hosts, first).expect("written");
+    let arguments = ["-c", &near, "--log", "info"];
+    let tunnel = Tunnel::start_with_hosts(&folder, &arguments, &hosts);
+    fs::write(&hosts, format!("{FAR} far.test\n")).expect("written");
+    say(&TcpStream::connect("127.0.0.1:9001").expect("a door"), "by name");
+    let endpoint = folder.print(&["wg", "show", "near", "endpoints"]);
+    assert!(endpoint.ends_with(&format!("\t{FAR}:51820\n")), "{endpoint}");
+    tunnel.end()
+}
+
+#[test]
+fn an_endpoint_gets_its_address_when_its_name_has_one() {
+    in_namespace(|| {
+        let log = join_by_name("");
+        assert!(log.contains("the endpoint has no address yet"), "{log}");
+    });
+}
+
+#[test]
+fn a_name_is_resolved_again_when_handshakes_fail() {
+    in_namespace(|| {
+        let log = join_by_name("192.0.2.99 far.test\n");
+        assert!(log.contains("the endpoint has this address"), "{log}");
     });
 }
 
 /// Lets wg(8) print an interface of the same figures, which answers by its protocol.
-fn same_as_wg(folder: &Folder, keys: &Keys, info: &str) {
+fn same_as_wg(folder: &Folder, keys: &Keys) {
     if Command::new("wg").arg("--version").output().is_err() {
         return skip("there is no wg(8)");
     }
     let own = env::current_exe().expect("the test knows its binary");
-    let mut uapi = get(info, "/metrics").1;
+    let mut uapi = get(INFO, "/metrics").1;
     uapi = uapi.replace("private_key=REDACTED", &format!("private_key={}", keys.near_hex()));
     uapi = uapi.replace("preshared_key=REDACTED", &format!("preshared_key={}", "1".repeat(64)));
     let script = "mount -t tmpfs none /run && mkdir /run/wireguard && \
@@ -186,6 +233,11 @@ fn echo() -> TcpListener {
     listener
 }
 
+/// What leads from a port to the far end.
+fn client(port: u16) -> String {
+    format!("[TCPClientTunnel]\nBindAddress = 127.0.0.1:{port}\nTarget = 10.9.0.2:80\n")
+}
+
 /// Sends text and waits for the same.
 fn say(mut stream: &TcpStream, text: &str) {
     stream.write_all(text.as_bytes()).expect("sent");
@@ -201,12 +253,8 @@ fn flows_go_on_while_files_change() {
         let far_host = Host::new(false);
         veth(&far_host);
         let keys = Keys::new();
-        let client = |port: u16| {
-            format!("[TCPClientTunnel]\nBindAddress = 127.0.0.1:{port}\nTarget = 10.9.0.2:80\n")
-        };
         let near = folder.write("near.conf", &keys.near("", &(client(9001) + &client(9002))));
-        let server = "[TCPServerTunnel]\nListenPort = 80\nTarget = 127.0.0.1:8080\n";
-        let far = folder.write("far.conf", &keys.far("", server));
+        let far = folder.write("far.conf", &keys.far("", SERVER));
         let (_far, _echo) = far_host.inside(|| (Tunnel::start(&folder, &["-c", &far]), echo()));
         let tunnel = Tunnel::start(&folder, &["-c", &near]);
         let connect = |port: u16| TcpStream::connect(("127.0.0.1", port));
@@ -258,8 +306,7 @@ fn a_sandbox_and_standard_streams_go_through_a_tunnel() {
         let far_host = Host::new(false);
         veth(&far_host);
         let keys = Keys::new();
-        let server = "[TCPServerTunnel]\nListenPort = 80\nTarget = localhost:8080\n";
-        let far = folder.write("far.conf", &keys.far("", server));
+        let far = folder.write("far.conf", &keys.far("", SERVER));
         let (_far, _echo) = far_host.inside(|| (Tunnel::start(&folder, &["-c", &far]), echo()));
 
         // A sandbox, and what is seen of its tunnel meanwhile.

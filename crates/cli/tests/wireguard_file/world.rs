@@ -158,11 +158,24 @@ impl Drop for Tunnel {
 
 impl Tunnel {
     pub(crate) fn start(folder: &Folder, arguments: &[&str]) -> Self {
+        Self::spawn(folder, folder.neap(&["wireguard"]), arguments)
+    }
+
+    /// The same with an `/etc/hosts` of its own.
+    pub(crate) fn start_with_hosts(folder: &Folder, arguments: &[&str], hosts: &Path) -> Self {
+        let mut command = Command::new("unshare");
+        let script = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
+        command.args(["-m", "sh", "-c", script]).arg(hosts);
+        command.args([env!("CARGO_BIN_EXE_neap"), "wireguard"]);
+        command.env("XDG_RUNTIME_DIR", &folder.0).stdin(Stdio::null());
+        Self::spawn(folder, command, arguments)
+    }
+
+    fn spawn(folder: &Folder, mut command: Command, arguments: &[&str]) -> Self {
         let name = Path::new(arguments[1]).with_extension("notify");
         let place = folder.path(name.file_name().and_then(|name| name.to_str()).expect("text"));
         let told = UnixDatagram::bind(&place).expect("a socket");
-        let mut command = folder.neap(&[&["wireguard"], arguments].concat());
-        command.env("NOTIFY_SOCKET", place).stderr(Stdio::piped());
+        command.args(arguments).env("NOTIFY_SOCKET", place).stderr(Stdio::piped());
         let mut child = command.spawn().expect("neap runs");
         let stderr = child.stderr.take().expect("a pipe");
         let log = Some(thread::spawn(move || read_all(stderr)));

@@ -16,7 +16,7 @@ use neap_tcp::time::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 use zeroize::Zeroizing;
 
@@ -25,6 +25,9 @@ const MTU_MAX: u16 = 65_000;
 const SEALERS_MAX: usize = 64;
 /// The longest persistent keepalive, as `wg(8)` has it.
 const KEEPALIVE_MAX: Duration = Duration::from_secs(65_535);
+
+/// What is called when an initiation was not answered.
+type OnFailure = Box<dyn Fn() + Send + Sync>;
 
 /// Socket, engine, and what is read without the engine's lock.
 pub(crate) struct Shared {
@@ -37,6 +40,8 @@ pub(crate) struct Shared {
     /// Frames that wait for a handshake may be able to go.
     is_revived: AtomicBool,
     fwmark: Mutex<Option<u32>>,
+    /// Whom to tell when an initiation was not answered.
+    on_failure: OnceLock<OnFailure>,
     /// Readable when the driver is to look at the link, and at the engine's deadline.
     bell: Arc<OwnedFd>,
 }
@@ -59,6 +64,7 @@ impl Shared {
             deadline: AtomicU64::new(engine.deadline().as_nanos()),
             is_revived: AtomicBool::new(false),
             fwmark: Mutex::new(config.fwmark),
+            on_failure: OnceLock::new(),
             engine: Mutex::new(engine),
             bell: Arc::new(bell),
             socket,
@@ -67,20 +73,30 @@ impl Shared {
         })
     }
 
-    /// Works with the engine, and sends what it has to say afterwards, without its lock.
+    /// Works with the engine. What it has to say is sent, and a handshake that has failed is told,
+    /// afterwards, without its lock.
     pub(crate) fn engine<R>(&self, work: impl FnOnce(&mut Engine<Sanstun>) -> R) -> R {
+        let (result, has_failed) = self.work(work);
+        if has_failed && let Some(tell) = self.on_failure.get() {
+            tell();
+        }
+        result
+    }
+
+    fn work<R>(&self, work: impl FnOnce(&mut Engine<Sanstun>) -> R) -> (R, bool) {
         let mut engine = lock(&self.engine);
         let result = work(&mut engine);
         self.deadline.store(engine.deadline().as_nanos(), Ordering::Release);
         if engine.take_revival() {
             self.is_revived.store(true, Ordering::Release);
         }
-        let Some(mut outgoing) = engine.take_outgoing() else { return result };
+        let has_failed = engine.take_failure();
+        let Some(mut outgoing) = engine.take_outgoing() else { return (result, has_failed) };
         loop {
             drop(engine);
             self.send(&outgoing);
             engine = lock(&self.engine);
-            let Some(next) = engine.take_outgoing() else { return result };
+            let Some(next) = engine.take_outgoing() else { return (result, has_failed) };
             outgoing = next;
         }
     }
@@ -156,6 +172,11 @@ impl Shared {
         check_peers(&peers)?;
         let now = clock::now();
         self.change(|engine| engine.set_peers(peers, now))
+    }
+
+    /// Whether nobody was to be told before.
+    pub(crate) fn on_failed_handshake(&self, tell: OnFailure) -> bool {
+        self.on_failure.set(tell).is_ok()
     }
 
     pub(crate) fn set_endpoint(&self, key: &PublicKey, endpoint: SocketAddr) -> Result<(), Error> {

@@ -247,6 +247,8 @@ fn lost_initiations_are_repeated_and_given_up_after_ninety_seconds() {
     two.run(second(60));
     let failed = two.peer(HERE).failed_handshakes;
     assert!((9..=12).contains(&failed), "{failed} in a minute");
+    assert!(two.engines[HERE].take_failure() && !two.engines[HERE].take_failure());
+    assert!(!two.engines[THERE].take_failure());
     two.run(second(40));
     assert!(!two.engines[HERE].awaits_answer(0), "given up");
     let sent = two.count(HERE, "initiations_sent");

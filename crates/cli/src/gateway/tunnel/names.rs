@@ -12,8 +12,6 @@ use std::time::Duration;
 
 /// Initiations without an answer, one in 5 s, after which a name is resolved again.
 const FAILURES: u32 = 3;
-/// Time between two looks at peers whose endpoint has a name.
-const LOOK: Duration = Duration::from_secs(15);
 /// Time between two questions for a name without an address, at first and at most.
 const RETRY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
@@ -40,8 +38,8 @@ pub(super) type Known = HashMap<HostPort, SocketAddr>;
 struct Named {
     peers: Vec<(PublicKey, HostPort)>,
     known: Known,
-    /// Whether the peers have changed since the thread has looked.
-    is_new: bool,
+    /// Whether there is something to look at: other peers, or a handshake that has failed.
+    is_called: bool,
 }
 
 /// The thread, as others see it.
@@ -71,7 +69,7 @@ impl Names {
         let (mutex, changed) = &*self.shared;
         let mut inside = mutex.lock().unwrap_or_else(PoisonError::into_inner);
         inside.peers = named(peers).collect();
-        inside.is_new = true;
+        inside.is_called = true;
         let Named { peers, known, .. } = &mut *inside;
         known.retain(|name, _| peers.iter().any(|(_, one)| one == name));
         changed.notify_all();
@@ -81,6 +79,12 @@ impl Names {
     pub(super) fn known(&self, name: &HostPort) -> Option<SocketAddr> {
         let inside = self.shared.0.lock().unwrap_or_else(PoisonError::into_inner);
         inside.known.get(name).copied()
+    }
+
+    fn call(&self) {
+        let (mutex, changed) = &*self.shared;
+        mutex.lock().unwrap_or_else(PoisonError::into_inner).is_called = true;
+        changed.notify_all();
     }
 
     fn learn(&self, name: &HostPort, address: SocketAddr) {
@@ -93,13 +97,14 @@ impl Names {
     /// # Errors
     /// There is no thread.
     pub(super) fn watch(&self, handle: WireguardHandle) -> io::Result<()> {
-        let names = self.clone();
+        let (names, called) = (self.clone(), self.clone());
+        handle.on_failed_handshake(move || called.call());
         let thread = thread::Builder::new().name("names".to_owned());
         thread.spawn(move || names.run(&handle)).map(drop)
     }
 
     fn run(&self, handle: &WireguardHandle) {
-        let mut retry = RETRY[0];
+        let (mut pause, mut retry) = (RETRY[0], None);
         loop {
             let peers = self.wait(retry);
             let status = handle.status();
@@ -108,7 +113,9 @@ impl Names {
                 let Some(peer) = status.peers.iter().find(|peer| peer.public_key == key) else {
                     continue;
                 };
-                if peer.endpoint.is_some() && peer.failed_handshakes < FAILURES {
+                let failed = peer.failed_handshakes;
+                let is_due = failed > 0 && failed.is_multiple_of(FAILURES);
+                if peer.endpoint.is_some() && !is_due {
                     continue;
                 }
                 match resolve(&name) {
@@ -119,7 +126,8 @@ impl Names {
                     }
                 }
             }
-            retry = if is_unknown { (retry * 2).min(RETRY[1]) } else { RETRY[0] };
+            retry = is_unknown.then_some(pause);
+            pause = if is_unknown { (pause * 2).min(RETRY[1]) } else { RETRY[0] };
         }
     }
 
@@ -144,21 +152,19 @@ impl Names {
         }
     }
 
-    /// Waits until somebody has to be looked at. Without names it waits for new peers.
-    fn wait(&self, retry: Duration) -> Vec<(PublicKey, HostPort)> {
+    /// Waits until somebody has to be looked at: for a call, and for no longer than `retry`.
+    fn wait(&self, retry: Option<Duration>) -> Vec<(PublicKey, HostPort)> {
         let (mutex, changed) = &*self.shared;
         let mut inside = mutex.lock().unwrap_or_else(PoisonError::into_inner);
-        if !std::mem::take(&mut inside.is_new) {
-            let Named { peers, known, .. } = &*inside;
-            let is_known = peers.iter().all(|(_, name)| known.contains_key(name));
-            let time = if is_known { LOOK } else { retry };
-            inside = if peers.is_empty() {
-                changed.wait(inside).unwrap_or_else(PoisonError::into_inner)
-            } else {
-                changed.wait_timeout(inside, time).unwrap_or_else(PoisonError::into_inner).0
-            };
-            inside.is_new = false;
-        }
+        let is_quiet = |inside: &mut Named| !inside.is_called;
+        inside = match retry {
+            None => changed.wait_while(inside, is_quiet).unwrap_or_else(PoisonError::into_inner),
+            Some(time) => {
+                let waited = changed.wait_timeout_while(inside, time, is_quiet);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        inside.is_called = false;
         inside.peers.clone()
     }
 }
