@@ -22,6 +22,8 @@ HERE = Path(__file__).resolve().parent
 # Addresses inside of the tunnel, and the ports of the devices outside.
 NEAR_ADDRESS, FAR_ADDRESS = "10.90.0.2", "10.90.0.1"
 NEAR_PORT, FAR_PORT = 51821, 51820
+# A port of the near host beside the tunnel.
+DEAF_PORT = 51822
 # Ports of the servers of the far host; proxies listen on the same ports of the near host's loopback.
 SINK, SOURCE, ECHO, HOLD = SERVERS = 9001, 9002, 9003, 9004
 SOCKS = 1080
