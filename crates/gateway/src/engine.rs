@@ -15,7 +15,7 @@ use crate::destination::Destination;
 use crate::dhcp_service::DhcpService;
 use crate::dhcp6_service::Dhcp6Service;
 use crate::dns::{Dns, Target};
-use crate::echo::Echoes;
+use crate::echo::{EchoWays, Echoes};
 use crate::exhausted::Exhausted;
 use crate::guest::GuestStream;
 use crate::guest_rate;
@@ -179,8 +179,7 @@ impl Gateway {
             datagrams.limit(sending.rate());
         }
         poller.add(datagrams.forwarder(), Token::Guests.to_bits(), Events::IN | Events::ET)?;
-        let mut echoes =
-            Echoes::new(icmp, upstream.leaves_by_host(), counters.clone(), guests.clone());
+        let mut echoes = Echoes::new(icmp, &*upstream, counters.clone(), guests.clone());
         if let Some(sending) = &sending {
             echoes.limit(sending.rate());
         }
@@ -481,7 +480,11 @@ impl Gateway {
             Turn::Mapping(slot) => {
                 self.datagrams.on_host(slot, &self.config, self.sending.as_mut())
             }
-            Turn::Pings => self.echoes.on_guests(&self.poller, &self.config, self.sending.as_mut()),
+            Turn::Pings => {
+                let (poller, config, upstream) = (&*self.poller, &self.config, &*self.upstream);
+                let ways = EchoWays { poller, config, upstream };
+                self.echoes.on_guests(ways, self.sending.as_mut())
+            }
             Turn::Echo(slot) => self.echoes.on_host(slot),
             Turn::Crossing(slot) => self.cross_datagrams(slot),
         };

@@ -69,4 +69,4 @@ pub use published::{Publication, PublishedId, PublishedPort, Transport};
 pub use relay::{End, MOST_PIECE, Progress, Relay, Segments, Side, take_front};
 pub use resolver::Resolver;
 pub use stack_upstream::StackUpstream;
-pub use upstream::{Client, Direct, DirectFrom, Far, FarDatagrams, Upstream};
+pub use upstream::{Client, Direct, DirectFrom, Far, FarDatagrams, FarEcho, Upstream};

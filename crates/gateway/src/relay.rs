@@ -75,8 +75,8 @@ pub trait End {
         Ok(())
     }
 
-    /// Sends what was taken by [`send`](Self::send) and is still held here, as far as there is room.
-    /// Whether nothing is left. An end that holds nothing has nothing to do.
+    /// Sends what was taken by [`send`](Self::send) and is still held here, as far as there is
+    /// room. Whether nothing is left. An end that holds nothing has nothing to do.
     ///
     /// # Errors
     /// Why the connection is lost.

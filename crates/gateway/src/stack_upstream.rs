@@ -7,17 +7,19 @@ use crate::destination::Destination;
 use crate::guest::GuestStream;
 use crate::host_datagrams::{Arrived, MOST_SEGMENTS, Sent};
 use crate::host_errors::{Manner, Undelivered};
-use crate::upstream::{Client, Far, FarDatagrams, Upstream};
+use crate::upstream::{Client, Far, FarDatagrams, FarEcho, Upstream};
 use bytes::Bytes;
 use neap::threadless::{ErrorOrigin, ErrorRecord};
 use neap::{
-    Datagram, Events, IcmpErrorKind, Poller, Refusal, SocketOptions, Stack, UdpOptions, UdpSocket,
+    Datagram, Events, IcmpErrorKind, IcmpMessage, IcmpOptions, IcmpSocket, Poller, Refusal,
+    SocketOptions, Stack, UdpOptions, UdpSocket,
 };
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Bytes of datagrams that wait for the gateway, and of those that wait for the device.
@@ -26,6 +28,8 @@ const QUEUE: u32 = 4 << 20;
 /// many.
 const NOT_SENT_MICROS: u32 = 5000;
 const NOT_SENT: u32 = 512 << 10;
+/// Where the identifier of an echo message is: behind type, code and checksum.
+const IDENTIFIER_AT: usize = 4;
 /// How long the thread may be away before a worker of the stack takes over.
 const AWAY: Duration = Duration::from_millis(10);
 
@@ -46,11 +50,15 @@ pub(crate) fn leave(stack: &Stack) {
 /// A stack as the way of all flows: they are its connections and datagrams, from its addresses. It
 /// takes addresses only. A guest's hops are passed on with datagrams.
 #[derive(Clone)]
-pub struct StackUpstream(Arc<Stack>);
+pub struct StackUpstream {
+    stack: Arc<Stack>,
+    /// The identifier that an echo socket got last.
+    last_identifier: Arc<AtomicU16>,
+}
 
 impl fmt::Debug for StackUpstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("StackUpstream").finish()
+        f.debug_struct("StackUpstream").finish_non_exhaustive()
     }
 }
 
@@ -58,17 +66,67 @@ impl StackUpstream {
     /// Flows leave by this stack.
     pub fn new(stack: Arc<Stack>) -> Self {
         leave(&stack);
-        Self(stack)
+        Self { stack, last_identifier: Arc::default() }
     }
 }
 
 impl Upstream for StackUpstream {
     fn connect(&self, to: &Destination, _: Client) -> io::Result<Box<dyn Far>> {
-        Ok(Box::new(GuestStream::connect_from_stack(&self.0, address(to)?, options())?))
+        Ok(Box::new(GuestStream::connect_from_stack(&self.stack, address(to)?, options())?))
     }
 
     fn datagrams(&self, to: &Destination) -> io::Result<Box<dyn FarDatagrams>> {
-        Ok(Box::new(StackDatagrams::open(&self.0, address(to)?.is_ipv6())?))
+        Ok(Box::new(StackDatagrams::open(&self.stack, address(to)?.is_ipv6())?))
+    }
+
+    fn echo(&self, is_v6: bool) -> io::Result<Box<dyn FarEcho>> {
+        let identifier = self.last_identifier.fetch_add(1, Relaxed).wrapping_add(1);
+        let options =
+            IcmpOptions { foreign: false, own: true, interface: None, transparent: false };
+        let socket = IcmpSocket::open(&self.stack, options)?;
+        socket.set_nonblocking(true)?;
+        Ok(Box::new(StackEcho { socket, identifier, is_v6 }))
+    }
+}
+
+/// Echo requests of one identifier.
+///
+/// Cost: each such socket sees all ICMP messages that come to the stack, so a reply costs a look of
+/// each.
+struct StackEcho {
+    socket: IcmpSocket,
+    identifier: u16,
+    is_v6: bool,
+}
+
+impl FarEcho for StackEcho {
+    fn send(&mut self, request: &[u8], to: IpAddr, manner: Manner) -> io::Result<()> {
+        let Some((head, rest)) = request.split_first_chunk::<IDENTIFIER_AT>() else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let data = [&head[..], &self.identifier.to_be_bytes(), rest.get(2..).unwrap_or_default()];
+        let any: IpAddr =
+            if self.is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        let mut message = IcmpMessage::new(any, to, data.concat());
+        message.hop_limit = manner.hop_limit;
+        self.socket.send(&message)
+    }
+
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, IpAddr)> {
+        loop {
+            let message = self.socket.recv()?;
+            let is_own = message.source.is_ipv6() == self.is_v6
+                && !message.is_echo_request()
+                && message.echo().is_some_and(|(identifier, _)| identifier == self.identifier);
+            if let Some(room) = buffer.get_mut(..message.data.len()).filter(|_| is_own) {
+                room.copy_from_slice(&message.data);
+                return Ok((message.data.len(), message.source));
+            }
+        }
+    }
+
+    fn enter(&self, poller: &Poller, token: u64) -> io::Result<()> {
+        poller.add(&self.socket, token, Events::IN | Events::ET)
     }
 }
 

@@ -1,16 +1,16 @@
 //! The UDP socket of an interface as a device of the stack.
 //!
-//! One queue pair, whose descriptor tells of the socket. A frame, up to 64 KB with GSO, becomes up to 64
-//! sealed datagrams in one buffer, which leave by one `sendmsg` with `UDP_SEGMENT`. One `recvmsg`
-//! with `UDP_GRO` brings as many. A frame is complete when the host's driver has freed its
-//! datagrams ([`credits`]), so small queues and byte queue limits see the host's queue and no
-//! other.
+//! One queue pair, whose descriptor tells of the socket. A frame, up to 64 KB with GSO, becomes up
+//! to 64 sealed datagrams in one buffer, which leave by one `sendmsg` with `UDP_SEGMENT`. One
+//! `recvmsg` with `UDP_GRO` brings as many. A frame is complete when the host's driver has freed its
+//! datagrams (`credits`), so small queues and byte queue limits see the host's queue and no other.
 //!
 //! The engine is locked to reserve counters and to take what was opened, once per frame and twice
 //! per batch. Sealing, opening and calls of the system happen without its lock.
 
 mod black_hole;
 mod credits;
+mod handle;
 mod merge;
 mod monitor;
 mod path;
@@ -20,15 +20,15 @@ mod shared;
 mod socket;
 mod transmit;
 
-pub(crate) use shared::Shared;
+pub use handle::WireguardHandle;
 
 use crate::config::WireguardConfig;
 use crate::error::Error;
-use crate::handle::WireguardHandle;
 use crate::protocol::sealed_len;
 use monitor::Monitor;
 use neap_stack::device::{Capabilities, Completion, Device, Medium, QueuePair};
 use receive::Receiver;
+use shared::Shared;
 use socket::{MOST_BYTES, MOST_SEGMENTS};
 use std::sync::Arc;
 use transmit::Sender;

@@ -612,4 +612,6 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 }
 
 #[cfg(test)]
+mod lab;
+#[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@
 //! [`Wireguard::open`] binds the UDP socket, [`Wireguard::into_device`] makes the device that a
 //! stack takes, and a [`WireguardHandle`] shows and changes peers while the stack runs.
 //!
-//! [`file`] reads the files of wg-quick and wireproxy.
+//! [`file`](mod@file) reads the files of wg-quick and wireproxy.
 //!
 //! The engine (`engine`) has no I/O and no clock: cryptokey routing, sessions, deadlines. The
 //! protocol itself comes from a crate behind a trait (`protocol`). The device (`device`) is the UDP
@@ -19,7 +19,6 @@ mod device;
 mod engine;
 mod error;
 pub mod file;
-mod handle;
 mod ip;
 mod keys;
 mod protocol;
@@ -27,8 +26,7 @@ mod routes;
 mod status;
 
 pub use config::{DEFAULT_MTU, Peer, WireguardConfig};
-pub use device::Wireguard;
+pub use device::{Wireguard, WireguardHandle};
 pub use error::Error;
-pub use handle::WireguardHandle;
 pub use keys::{KeyError, PresharedKey, PrivateKey, PublicKey};
 pub use status::{PeerStatus, Status};

@@ -10,7 +10,7 @@ use names::Names;
 use neap::control::Labelled;
 use neap::{Builder, InterfaceConfig, Stack};
 use neap_gateway::Outbound;
-use neap_wireguard::file::{DoorKind, File};
+use neap_wireguard::file::{Certificate, DoorKind, File};
 use neap_wireguard::{Wireguard, WireguardHandle};
 use network::Network;
 use rustix::thread::CapabilitySet;
@@ -111,7 +111,14 @@ impl Prepared {
             _ => PathBuf::from("."),
         };
         let own = std::iter::once(self.file.path.as_path());
-        own.chain(self.file.tunnel_path.as_deref()).map(folder).collect()
+        let certificates = self.file.doors.iter().filter_map(|door| match &door.kind {
+            DoorKind::Http { certificate: Some(Certificate { chain, key, .. }), .. } => {
+                Some([chain.as_path(), key.as_path()])
+            }
+            _ => None,
+        });
+        let files = own.chain(self.file.tunnel_path.as_deref()).chain(certificates.flatten());
+        files.map(folder).collect()
     }
 
     /// Starts the stack, once rights are given up.

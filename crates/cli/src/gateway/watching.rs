@@ -57,8 +57,8 @@ impl Watching {
 
     /// Makes the sockets, before the gateway gives up its rights.
     ///
-    /// A gateway without a control socket is one all the same, and the log says so. `neap ss --name`
-    /// finds the stack by its name.
+    /// A gateway without a control socket is one all the same, and the log says so. `name` is what
+    /// `neap ss --name` finds the stack by.
     pub(crate) fn listen(&self, name: &str) -> Result<Listening, Failure> {
         let control = control::listen(name);
         let control = control.inspect_err(|error| {

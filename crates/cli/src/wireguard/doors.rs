@@ -11,13 +11,16 @@ use neap_gateway::doors::{
 use neap_wireguard::file::{self, Certificate, DoorKind, File, Host, HostPort, Login};
 use socket2::{Domain, Socket, Type};
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind, Read};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use zeroize::Zeroizing;
 
+/// Longest file of a certificate or a key, bytes.
+const MOST_PEM: usize = 1 << 20;
 /// Port of DNS servers.
 const DNS_PORT: u16 = 53;
 
@@ -233,8 +236,14 @@ fn users(login: Option<&Login>) -> Result<Users, String> {
 /// What clients of a proxy see of it.
 fn identity(certificate: &Certificate) -> Result<TlsIdentity, String> {
     let Certificate { chain, key, .. } = certificate;
-    let read =
-        |file: &Path| fs::read(file).map_err(|error| format!("[http] {}: {error}", file.display()));
+    let read = |path: &Path| {
+        let failed = |error: io::Error| format!("[http] {}: {error}", path.display());
+        // A buffer that never grows leaves no copies of keys behind.
+        let mut bytes = Zeroizing::new(Vec::with_capacity(MOST_PEM));
+        let file = fs::File::open(path).map_err(failed)?;
+        file.take(MOST_PEM as u64).read_to_end(&mut bytes).map_err(failed)?;
+        Ok::<_, String>(bytes)
+    };
     TlsIdentity::from_pem(&read(chain)?, &read(key)?)
         .map_err(|error| format!("[http] {} and {}: {error}", chain.display(), key.display()))
 }

@@ -246,6 +246,68 @@ fn say(mut stream: &TcpStream, text: &str) {
     assert_eq!(echoed, text.as_bytes());
 }
 
+/// A web server with one page behind the far end.
+fn page() {
+    let listener = TcpListener::bind("127.0.0.1:8080").expect("a port");
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            let mut lines = BufReader::new(stream.try_clone().expect("a socket")).lines();
+            while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+            let page = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello";
+            stream.write_all(page.as_bytes()).expect("sent");
+        }
+    });
+}
+
+#[test]
+fn a_proxy_speaks_tls_with_the_certificate_of_the_file() {
+    let has = |program: &str| Command::new(program).arg("version").output().is_ok();
+    if !has("openssl") || !has("curl") {
+        return skip("there is no openssl or no curl");
+    }
+    in_namespace(|| {
+        let folder = Folder::new("tls");
+        let far_host = Host::new(false);
+        veth(&far_host);
+        let keys = Keys::new();
+        let far = folder.write("far.conf", &keys.far("", SERVER));
+        let _far = far_host.inside(|| {
+            page();
+            Tunnel::start(&folder, &["-c", &far])
+        });
+        let [chain, key] = ["cert.pem", "key.pem"].map(|name| folder.path(name));
+        let made = Command::new("openssl")
+            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"])
+            .args(["-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"])
+            .args(["-days", "2", "-keyout"])
+            .arg(&key)
+            .arg("-out")
+            .arg(&chain)
+            .output()
+            .expect("openssl runs");
+        assert!(made.status.success(), "{made:?}");
+        let door = "[http]\nBindAddress = localhost:8443\nUsername = me\nPassword = secret\n\
+                    CertFile = cert.pem\nKeyFile = key.pem\n";
+        let near = folder.write("near.conf", &keys.near("", door));
+        let _near = Tunnel::start(&folder, &["-c", &near]);
+        let fetch = |login: &str, way: &str| {
+            let output = Command::new("curl")
+                .args(["-sS", "--max-time", "60", way, "--proxy", "https://localhost:8443"])
+                .args(["--proxy-user", login, "http://10.9.0.2/", "--proxy-cacert"])
+                .arg(&chain)
+                .output()
+                .expect("curl runs");
+            [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned())
+        };
+        for way in ["--proxytunnel", "--no-keepalive"] {
+            assert_eq!(fetch("me:secret", way), ["hello", ""]);
+        }
+        let [_, refused] = fetch("me:wrong", "--proxytunnel");
+        assert!(refused.contains("407"), "{refused}");
+    });
+}
+
 #[test]
 fn flows_go_on_while_files_change() {
     in_namespace(|| {
@@ -285,6 +347,12 @@ fn flows_go_on_while_files_change() {
         say(&kept, "still");
         say(&connect(9003).expect("a door"), "still");
 
+        // With other resolvers doors are opened anew, and connections stay.
+        folder.write("near.conf", &new.replace("ListenPort", "DNS = 10.9.0.2\nListenPort"));
+        tunnel.reload();
+        say(&kept, "resolvers");
+        say(&connect(9003).expect("a door"), "resolvers");
+
         // Without the peer there is no way.
         let lonely = new.replace(
             &keys.far_public(),
@@ -296,6 +364,27 @@ fn flows_go_on_while_files_change() {
         let log = tunnel.end();
         let mistake = "near.conf:14: [TCPClientTunel]: unknown section: expected one of";
         assert!(log.contains("nothing has changed: ") && log.contains(mistake), "{log}");
+    });
+}
+
+#[test]
+fn connections_go_on_for_a_while_after_a_signal() {
+    in_namespace(|| {
+        let folder = Folder::new("drain");
+        let far_host = Host::new(false);
+        veth(&far_host);
+        let keys = Keys::new();
+        let far = folder.write("far.conf", &keys.far("", SERVER));
+        let (_far, _echo) = far_host.inside(|| (Tunnel::start(&folder, &["-c", &far]), echo()));
+        let near = folder.write("near.conf", &keys.near("", &client(9001)));
+        let mut tunnel = Tunnel::start(&folder, &["-c", &near, "--drain", "60"]);
+        let open = TcpStream::connect("127.0.0.1:9001").expect("a door");
+        say(&open, "before");
+        run(&format!("kill {}", tunnel.pid()));
+        tunnel.hears_of_its_end();
+        say(&open, "after");
+        drop(open);
+        assert!(tunnel.wait().success());
     });
 }
 

@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 
 /// Address of this host.
@@ -205,6 +205,15 @@ impl Tunnel {
         let begin = self.heard().expect("it tells");
         assert!(begin.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{begin}");
         assert_eq!(self.heard().as_deref(), Some("READY=1\n"));
+    }
+
+    /// Waits until it has told that it ends.
+    pub(crate) fn hears_of_its_end(&self) {
+        assert_eq!(self.heard().as_deref(), Some("STOPPING=1\n"));
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.child.wait().expect("it ends")
     }
 
     fn log(&mut self) -> String {

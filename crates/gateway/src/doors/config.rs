@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// Longest name in text (RFC 1035 section 2.3.4), without the final dot.
 const MOST_NAME: usize = 253;
+/// A client has so long to say what it wants.
+const PATIENCE: Duration = Duration::from_secs(15);
 /// Longest part of a name between two dots.
 const MOST_LABEL: usize = 63;
 
@@ -216,14 +218,24 @@ pub struct DoorsConfig {
     /// Clients of [`Door::Udp`] and associations of [`Door::Socks5`] at the same time; datagrams
     /// of more are dropped.
     pub most_mappings: usize,
+    /// A client of a proxy has so long to say what it wants.
+    pub patience: Duration,
 }
 
 impl DoorsConfig {
-    /// Doors of a stack, with default bounds: 10,000 connections, 4096 of one address, and 4096
-    /// mappings.
+    /// Doors of a stack, with default bounds: 10,000 connections, 4096 of one address, 4096
+    /// mappings, and 15 seconds for clients to say what they want.
     pub fn new(stack: Arc<Stack>, resolver: TunnelResolver, doors: Vec<Door>) -> Self {
         let (most_connections, most_of_a_client, most_mappings) = (10_000, 4096, 4096);
-        Self { stack, resolver, doors, most_connections, most_of_a_client, most_mappings }
+        Self {
+            stack,
+            resolver,
+            doors,
+            most_connections,
+            most_of_a_client,
+            most_mappings,
+            patience: PATIENCE,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! relays.
 
 use super::config::{Door, DoorsConfig, DoorsError, Host, Target};
-use super::dialogue::{Dialogue, Failure, Fault, MOST_HEAD, Request as Wish, Step};
+use super::dialogue::{Dialogue, MOST_HEAD};
 use super::figures::{Counters, DoorsFigures, DoorsInspector};
 use super::handle::{DoorId, DoorsHandle, Request, Requests};
 use super::lookups::{Done, Found, Lookups, Waiter};
@@ -10,6 +10,7 @@ use super::mappings::{Mappings, Ways};
 use super::near::Near;
 use super::ports::{Arrived, CHANGES, Port};
 use super::session::{Joined, PIECE_OF_HEAD, Session, Stage, Turn, Wanted};
+use super::step::{Failure, Fault, Request as Wish, Step};
 use super::users::Users;
 use super::{http, socks};
 use crate::deadlines::Deadlines;
@@ -44,8 +45,6 @@ const BULK: u64 = 64 << 10;
 /// then, which leaves in one call.
 const LOOKS: usize = 4;
 
-/// A client has so long to say what it wants, with passwords.
-const TIME_TO_ASK: Duration = Duration::from_secs(15);
 /// A name has so long to be looked up: each of some servers is asked twice.
 const TIME_TO_LOOK_UP: Duration = Duration::from_secs(30);
 /// An address has so long to accept a connection if there is another one to be tried, and if it is
@@ -68,9 +67,10 @@ enum Clock {
 impl Clock {
     const ALL: [Self; 5] = [Self::Ask, Self::LookUp, Self::Open, Self::OpenLast, Self::Leave];
 
-    fn time(self) -> Duration {
+    /// How long the stage may last. Each of them is the same for all connections.
+    fn time(self, patience: Duration) -> Duration {
         match self {
-            Self::Ask => TIME_TO_ASK,
+            Self::Ask => patience,
             Self::LookUp => TIME_TO_LOOK_UP,
             Self::Open => TIME_TO_OPEN,
             Self::OpenLast => TIME_OF_THE_LAST,
@@ -83,8 +83,8 @@ impl Clock {
 pub struct Doors {
     poller: Arc<Poller>,
     stack: Arc<Stack>,
-    /// The doors, where they listen and their numbers. A place is used again once its door is closed
-    /// and has no connections.
+    /// The doors, where they listen and their numbers. A place is used again once its door is
+    /// closed and has no connections.
     doors: Vec<Door>,
     ports: Vec<Port>,
     ids: Vec<DoorId>,
@@ -102,6 +102,7 @@ pub struct Doors {
     moved: u64,
     most_connections: usize,
     most_of_a_client: usize,
+    patience: Duration,
     generation: Generation,
     counters: Arc<Counters>,
     requests: Requests,
@@ -151,6 +152,7 @@ impl Doors {
             moved: 0,
             most_connections: config.most_connections,
             most_of_a_client: config.most_of_a_client,
+            patience: config.patience,
             generation: Generation::default(),
             counters,
             ends: None,
@@ -485,7 +487,7 @@ impl Doors {
     /// The stage of a session ends after a time.
     fn set_clock(&mut self, key: usize, clock: Clock) {
         let session = &mut self.sessions[key];
-        let due = Instant::now() + clock.time();
+        let due = Instant::now() + clock.time(self.patience);
         session.due = Some(due);
         let slot = Slot { key, generation: session.generation };
         self.due[clock as usize].set(due, slot);

@@ -3,7 +3,7 @@
 
 use super::body::{Body, Chunks};
 use super::config::{Host, Target};
-use super::dialogue::{Failure, Fault, Request, Step};
+use super::step::{Failure, Fault, Request, Step};
 use super::users::Users;
 use bytes::{Buf, Bytes, BytesMut};
 use httparse::{EMPTY_HEADER, Header, Status};

@@ -8,8 +8,8 @@
 
 use super::cache::Cache;
 use super::config::{ResolveStrategy, TunnelResolver};
-use super::dialogue::Failure;
 use super::figures::Counters;
+use super::step::Failure;
 use crate::deadlines::Deadlines;
 use crate::dns::addresses::{self, Addresses, Said};
 use crate::dns::{Outcome, exchange, framed, is_answer, random_id};

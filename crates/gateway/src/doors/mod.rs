@@ -24,6 +24,7 @@ mod session;
 mod sni;
 mod socks;
 mod stdio;
+mod step;
 mod tls;
 mod users;
 

@@ -1,8 +1,9 @@
 //! One connection that came to a door, from its first byte to its end.
 
-use super::dialogue::{Dialogue, Request, Step};
+use super::dialogue::Dialogue;
 use super::figures::Counters;
 use super::near::Near;
+use super::step::{Request, Step};
 use crate::holdings::FlowView;
 use crate::news::News;
 use crate::relay::{End, MOST_PIECE, Progress, Relay, Side, VISIT};

@@ -2,7 +2,7 @@
 //! without I/O.
 
 use super::config::{Host, Target};
-use super::dialogue::{Fault, Request, Step};
+use super::step::{Fault, Request, Step};
 use bytes::{Bytes, BytesMut};
 
 /// Port that connections go to.

@@ -1,7 +1,7 @@
 //! The server's part of SOCKS5 (RFC 1928, RFC 1929), without I/O.
 
 use super::config::{Host, Target};
-use super::dialogue::{Failure, Fault, Request, Step};
+use super::step::{Failure, Fault, Request, Step};
 use super::users::Users;
 use crate::socks_wire::{
     CONNECT, MOST_HEADER, NO_AUTHENTICATION, NO_METHOD, PASSWORD, PASSWORD_VERSION, Place,

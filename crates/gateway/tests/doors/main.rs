@@ -4,4 +4,5 @@
 mod names;
 mod proxies;
 mod tunnels;
+mod upstream;
 mod world;

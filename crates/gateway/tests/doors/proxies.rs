@@ -304,3 +304,25 @@ fn curl_speaks_tls_to_the_proxy() {
     world.end();
     std::fs::remove_dir_all(folder).expect("removed");
 }
+
+#[test]
+fn clients_that_say_nothing_are_reset_in_time_and_others_go_on() {
+    let patience = std::time::Duration::from_millis(500);
+    let http = Door::Http { listen: any(), users: Users::default(), tls: None };
+    let world = World::with(vec![socks5(), http], false, |config| config.patience = patience);
+    world.serve(7, echo);
+    let (code, mut open) = socks(&world, 0, &address(FAR, 7));
+    assert_eq!(code, 0);
+    let slow = [(0, &b""[..]), (0, &[5, 1]), (1, b"CONNECT a")].map(|(door, part)| {
+        let mut slow = world.client(door);
+        slow.write_all(part).expect("sent");
+        slow
+    });
+    for mut slow in slow {
+        let error = slow.read(&mut [0; 10]).expect_err("its time is over");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    }
+    open.write_all(b"still here").expect("sent");
+    open.read_exact(&mut [0; 10]).expect("the echo");
+    assert_eq!(world.end().slow, 3);
+}

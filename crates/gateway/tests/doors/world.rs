@@ -8,6 +8,7 @@ mod device;
 use domain::base::iana::Rcode;
 use domain::base::{Message, MessageBuilder, Rtype, Ttl};
 use domain::rdata::{A, Aaaa};
+use neap::device::Device;
 use neap::{InterfaceConfig, Stack, TcpListener, UdpSocket};
 use neap_gateway::doors::{
     Door, Doors, DoorsConfig, DoorsFigures, DoorsHandle, DoorsInspector, ResolveStrategy,
@@ -46,11 +47,16 @@ pub(crate) fn any() -> SocketAddr {
     SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)
 }
 
+/// The devices at the two ends of a cable.
+pub(crate) fn cable() -> (Device, Device) {
+    let (one, other) = UnixDatagram::pair().expect("a pair");
+    (device::device("one", one).expect("a device"), device::device("other", other).expect("one"))
+}
+
 /// Two stacks, each with IPv4, and with IPv6 if that is asked for.
 pub(crate) fn stacks(has_v6: bool) -> (Arc<Stack>, Arc<Stack>) {
-    let (one, other) = UnixDatagram::pair().expect("a pair");
-    let stack = |name: &str, end, v4: &str, v6: &str| {
-        let device = device::device(name, end).expect("a device");
+    let (one, other) = cable();
+    let stack = |device, v4: &str, v6: &str| {
         let mut interface = InterfaceConfig::new(device);
         interface = interface.address(format!("{v4}/24").parse().expect("an address"));
         if has_v6 {
@@ -58,7 +64,7 @@ pub(crate) fn stacks(has_v6: bool) -> (Arc<Stack>, Arc<Stack>) {
         }
         Arc::new(Stack::builder().interface(interface).build().expect("a stack"))
     };
-    (stack("near", one, NEAR, "fd01::1"), stack("far", other, FAR, FAR_V6))
+    (stack(one, NEAR, "fd01::1"), stack(other, FAR, FAR_V6))
 }
 
 impl World {

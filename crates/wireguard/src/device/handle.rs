@@ -1,7 +1,7 @@
 //! What other threads ask of an interface and change in it.
 
 use crate::config::Peer;
-use crate::device::Shared;
+use crate::device::shared::Shared;
 use crate::error::Error;
 use crate::keys::{PrivateKey, PublicKey};
 use crate::status::Status;
