@@ -181,17 +181,6 @@ def tun2proxy(net, program, mtu):
 STARTERS = {"neap": neap, "pasta": pasta, "slirp4netns": slirp4netns, "tun2proxy": tun2proxy}
 
 
-def tun2proxy_program():
-    """Version 0.8 from crates.io, in a folder of its own. Answers None if it cannot be built."""
-    root = build.PEERS / "tun2proxy"
-    program = root / "bin/tun2proxy-bin"
-    if not program.exists():
-        build.PEERS.mkdir(parents=True, exist_ok=True)
-        build.build(["cargo", "install", "tun2proxy", "--version", "0.8.7", "--locked", "--root", root], build.ROOT,
-                    CARGO_TARGET_DIR=str(build.PEERS / "build"))
-    return program
-
-
 def programs(wanted):
     """The program of each gateway that is there, and a line for each that is missing."""
     found, missing = {}, []
@@ -200,7 +189,7 @@ def programs(wanted):
             if name == "neap":
                 found[name] = build.neap()
             elif name == "tun2proxy":
-                found[name] = tun2proxy_program()
+                found[name] = build.crate("tun2proxy", "0.8.7", "tun2proxy-bin")
             elif shutil.which(name):
                 found[name] = shutil.which(name)
             else:

@@ -22,6 +22,7 @@ HOW_TO_INSTALL = {
     "go": "install Go, 1.26 or newer",
     "iperf3": "install iperf3",
     "ping": "install iputils",
+    "wg": "install wireguard-tools",
     "valgrind": "install valgrind",
 }
 
@@ -68,6 +69,17 @@ def smoltcp():
     build(["cargo", "build", "--release", "--locked"], BENCHES / "peers/smoltcp",
           CARGO_TARGET_DIR=str(target))
     return target / "release/neap-bench-smoltcp"
+
+
+def crate(name, version, program):
+    """A program of a crate of crates.io, in a folder of its own."""
+    require("cargo")
+    root = PEERS / f"{name}-{version}"
+    if not (root / "bin" / program).exists():
+        PEERS.mkdir(parents=True, exist_ok=True)
+        build(["cargo", "install", name, "--version", version, "--locked", "--root", root], ROOT,
+              CARGO_TARGET_DIR=str(PEERS / "build"))
+    return root / "bin" / program
 
 
 def example(package, name, *features):

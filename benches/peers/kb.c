@@ -1,12 +1,13 @@
 // kb: TCP on the kernel's own sockets. It is the far side of every benchmark, and the peer `kernel`.
 //
 //   kb MODE [--target A] [--port P] [--flows N] [--seconds S] [--size BYTES] [--write BYTES]
-//           [--congestion C] [--fq-rate BITS]
+//           [--congestion C] [--fq-rate BITS] [--socks PORT] [--gap MS]
 //
 // `send` writes up to --write bytes to a flow before it goes on to the next. With --fq-rate it paces each flow to so many
 // bit/s, and `sink` tells how far flows were from it. `ping-pong` sends --size bytes and waits until as many have come
-// back. `icmp` prints the time until it had the answer, and until the kernel had it (arrival): the difference is how long
-// it waited for a processor. No mode wakes up while nothing arrives.
+// back; with --gap one connection waits so long before it sends again. With --socks connections go through the SOCKS5 server
+// on this port of 127.0.0.1, without a password. `icmp` prints the time until it had the answer, and until the kernel had
+// it (arrival): the difference is how long it waited for a processor. No mode wakes up while nothing arrives.
 //
 // Far side:  sink source echo connect-echo hold icmp
 // Peer:      send receive ping-pong connect idle
@@ -45,8 +46,8 @@ enum {
 
 static struct {
     const char *mode, *target, *congestion;
-    int port, flows, size, write_size;
-    double seconds;
+    int port, flows, size, write_size, socks;
+    double seconds, gap_ms;
     uint64_t fq_rate;
 } args = {.target = "10.99.0.1", .port = 7001, .flows = 1, .size = 1, .write_size = WRITE_SIZE, .seconds = 5};
 
@@ -112,14 +113,16 @@ static void print_latencies(void) {
 
 // --- sockets ---------------------------------------------------------------------------------
 
-static struct sockaddr_in target(void) {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(args.port)};
-    if (inet_pton(AF_INET, args.target, &a.sin_addr) != 1) {
-        fprintf(stderr, "kb: %s is not an IPv4 address\n", args.target);
+static struct sockaddr_in address_of(const char *text, int port) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port)};
+    if (inet_pton(AF_INET, text, &a.sin_addr) != 1) {
+        fprintf(stderr, "kb: %s is not an IPv4 address\n", text);
         exit(2);
     }
     return a;
 }
+
+static struct sockaddr_in target(void) { return address_of(args.target, args.port); }
 
 static int tcp_socket(void) {
     int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -150,12 +153,24 @@ static int listen_socket(void) {
     return fd;
 }
 
+// Has a SOCKS5 server connect to the target (RFC 1928). Returns whether it did.
+static int ask_socks(int fd) {
+    struct sockaddr_in a = target();
+    unsigned char hello[] = {5, 1, 0}, request[10] = {5, 1, 0, 1}, answer[10];
+    memcpy(request + 4, &a.sin_addr, 4);
+    memcpy(request + 8, &a.sin_port, 2);
+    if (send(fd, hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) return 0;
+    if (recv(fd, answer, 2, MSG_WAITALL) != 2 || answer[1]) return 0;
+    return send(fd, request, sizeof request, MSG_NOSIGNAL) == sizeof request &&
+           recv(fd, answer, sizeof answer, MSG_WAITALL) == sizeof answer && !answer[1];
+}
+
 // Tries for two seconds: the far side may still be starting.
 static int connect_socket(void) {
-    struct sockaddr_in a = target();
+    struct sockaddr_in a = args.socks ? address_of("127.0.0.1", args.socks) : target();
     for (int attempt = 0;; attempt++) {
         int fd = tcp_socket();
-        if (!connect(fd, (void *)&a, sizeof a)) return fd;
+        if (!connect(fd, (void *)&a, sizeof a) && (!args.socks || ask_socks(fd))) return fd;
         if (attempt == 100) die("connect");
         close(fd);
         usleep(20000);
@@ -532,6 +547,7 @@ static int ping_pong(void) {
         if (send(fd, buffer, args.size, 0) != args.size) break;
         if (recv(fd, buffer, args.size, MSG_WAITALL) != args.size) break;
         record(now_ns() - t);
+        if (args.gap_ms) usleep(args.gap_ms * 1e3);
     }
     print_rate(start, cpu, 0);
     return 0;
@@ -629,12 +645,15 @@ int main(int argc, char **argv) {
     static const struct option options[] = {
         {"target", 1, 0, 't'},  {"port", 1, 0, 'p'},       {"flows", 1, 0, 'n'},
         {"seconds", 1, 0, 's'}, {"congestion", 1, 0, 'c'}, {"fq-rate", 1, 0, 'r'},
-        {"size", 1, 0, 'z'},    {"write", 1, 0, 'w'},      {0},
+        {"size", 1, 0, 'z'},    {"write", 1, 0, 'w'},      {"socks", 1, 0, 'k'},
+        {"gap", 1, 0, 'g'},     {0},
     };
     for (int o; (o = getopt_long(argc, argv, "", options, 0)) != -1;) {
         if (o == 't') args.target = optarg;
         else if (o == 'p') args.port = atoi(optarg);
         else if (o == 'z') args.size = atoi(optarg);
+        else if (o == 'k') args.socks = atoi(optarg);
+        else if (o == 'g') args.gap_ms = atof(optarg);
         else if (o == 'w') args.write_size = atoi(optarg);
         else if (o == 'n') args.flows = atoi(optarg);
         else if (o == 's') args.seconds = atof(optarg);
@@ -644,7 +663,7 @@ int main(int argc, char **argv) {
     }
     if (optind >= argc || args.flows < 0 || args.size < 1 || args.size > READ_SIZE || args.write_size < 1) {
         fprintf(stderr, "kb MODE [--target A] [--port P] [--flows N] [--seconds S] [--size BYTES]"
-                        " [--write BYTES] [--congestion C] [--fq-rate BITS]\n");
+                        " [--write BYTES] [--congestion C] [--fq-rate BITS] [--socks PORT] [--gap MS]\n");
         return 2;
     }
     args.mode = argv[optind];

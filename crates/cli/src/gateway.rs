@@ -17,7 +17,8 @@ mod run;
 mod sandbox;
 pub(crate) mod shown;
 mod tun;
-mod watching;
+pub(crate) mod tunnel;
+pub(crate) mod watching;
 mod way_out;
 
 pub(crate) use namespace::Namespaces;

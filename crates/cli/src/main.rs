@@ -3,8 +3,9 @@
 //! `neap lab` runs experiments, scenarios, scripts and random worlds in virtual time; it is the
 //! command where none is given. `neap perf` measures over a real device, with a stock iperf3 at the
 //! other end. `neap link` is a link of the lab in real time. `neap gateway` connects sandboxes to
-//! the sockets of the machine. `neap ss` and `neap nstat` look inside running stacks. No protocol
-//! logic is here: options in, calls of the other crates, tables out.
+//! the sockets of the machine. `neap wireguard` is a tunnel with proxies, and `neap wg` shows it.
+//! `neap ss` and `neap nstat` look inside running stacks. No protocol logic is here: options in,
+//! calls of the other crates, tables out.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -21,6 +22,8 @@ mod perf;
 mod slirp4netns;
 mod ss;
 mod stacks;
+mod wg;
+mod wireguard;
 
 #[derive(Parser)]
 #[command(name = "neap", version, about = "TCP without the queue: a user-space TCP/IP stack")]
@@ -46,6 +49,10 @@ enum Command {
     Perf(Box<perf::Args>),
     Slirp4netns(slirp4netns::Args),
     Ss(Box<ss::Args>),
+    /// Show the WireGuard interfaces of running stacks
+    #[command(subcommand)]
+    Wg(wg::Command),
+    Wireguard(Box<wireguard::Args>),
     #[command(hide = true)]
     Completions(man::CompletionsArgs),
     #[command(hide = true)]
@@ -69,6 +76,8 @@ fn main() -> ExitCode {
         Some(Command::Nstat(args)) => nstat::main(&args),
         Some(Command::Slirp4netns(args)) => slirp4netns::main(&args),
         Some(Command::Ss(args)) => ss::main(&args),
+        Some(Command::Wg(command)) => wg::main(&command),
+        Some(Command::Wireguard(args)) => wireguard::main(&args),
         Some(Command::Completions(args)) => man::completions::<Cli>(&args),
         Some(Command::Man(args)) => man::man::<Cli>(&args),
         None => lab::main(&lab::Args::default()),

@@ -4,7 +4,7 @@
 use bytes::{Bytes, BytesMut};
 
 /// Room that a read is given, in bytes: a full IP packet with its Ethernet and virtio-net headers.
-pub(crate) const PACKET_ROOM: usize = 65_536 + 64;
+pub const PACKET_ROOM: usize = 65_536 + 64;
 /// Bytes of one block: a few maximal packets, so that little is lost at its end.
 const BLOCK: usize = 256 * 1024;
 /// Blocks kept for reuse; beyond them the oldest is left to those who hold its slices.
@@ -14,18 +14,18 @@ const KEPT: usize = 64;
 ///
 /// Cost per packet: one atomic load, and one reference counted up; no allocation. A block whose
 /// slices were all dropped starts over at its first byte, so a reader that keeps nothing works in
-/// the same 64 KB, hot in the cache. At a block's end, at most [`KEPT`] loads find the next.
+/// the same 64 KB, hot in the cache. At a block's end, at most 64 loads find the next.
 /// Nothing is ever zeroed: a read fills spare capacity.
 #[derive(Debug, Default)]
-pub(crate) struct Arena {
+pub struct Arena {
     current: BytesMut,
     /// Used-up blocks, the latest last: it is the one most likely in the cache.
     retired: Vec<BytesMut>,
 }
 
 impl Arena {
-    /// An empty buffer with at least [`PACKET_ROOM`] bytes of spare capacity.
-    pub(crate) fn room(&mut self) -> &mut BytesMut {
+    /// Returns an empty buffer with at least [`PACKET_ROOM`] bytes of spare capacity.
+    pub fn room(&mut self) -> &mut BytesMut {
         self.current.clear();
         if !self.current.try_reclaim(BLOCK) && self.current.capacity() < PACKET_ROOM {
             self.change_block();
@@ -33,8 +33,8 @@ impl Arena {
         &mut self.current
     }
 
-    /// Slices off what was written into [`room`](Self::room).
-    pub(crate) fn take(&mut self) -> Bytes {
+    /// Slices off and returns what was written into [`room`](Self::room).
+    pub fn take(&mut self) -> Bytes {
         self.current.split().freeze()
     }
 

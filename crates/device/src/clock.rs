@@ -19,7 +19,7 @@ const LONGEST_POLL: Nanos = Nanos::from_secs(10);
 ///
 /// A program that drives a stack by itself may have a clock with another epoch. A difference of
 /// more than ten seconds shows it, and `now` is returned.
-pub(crate) fn arrival(now: Instant) -> Instant {
+pub fn arrival(now: Instant) -> Instant {
     let time = self::now();
     if time.since(now) < LONGEST_POLL { time.max(now) } else { now }
 }

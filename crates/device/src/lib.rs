@@ -21,7 +21,7 @@
 #![cfg(target_os = "linux")]
 #![deny(unsafe_op_in_unsafe_fn)]
 
-mod arena;
+pub mod arena;
 pub mod clock;
 mod error;
 mod link;
@@ -33,6 +33,7 @@ mod ring;
 mod scheduling;
 mod sys;
 pub mod tun;
+pub mod udp;
 mod virtio;
 mod write;
 

@@ -325,8 +325,8 @@ pub(crate) fn packet_drops(socket: &OwnedFd) -> Result<u32> {
     Ok(unsafe { stats.assume_init() }.tp_drops)
 }
 
-/// `SIOCOUTQ` of an AF_PACKET socket: bytes of its frames that the kernel is not done with, what
-/// the kernel allocated for them included.
+/// `SIOCOUTQ` of an AF_PACKET or UDP socket: bytes of its frames that the kernel is not done with,
+/// what the kernel allocated for them included.
 pub(crate) fn bytes_in_kernel(socket: &OwnedFd) -> Result<c_int> {
     let mut bytes: c_int = 0;
     // SAFETY: the request writes one int, which outlives the call.

@@ -13,10 +13,11 @@ use crate::outbound::Outbound;
 use crate::sending::{Sender, Sending, Service};
 use crate::token::{Generation, Slot, Token};
 use crate::translated::Translated;
+use crate::upstream::{FarEcho, Upstream};
 use crate::waiting_datagrams::{Held, Most, Queue, WaitingDatagrams};
 use bytes::{BufMut, Bytes, BytesMut};
 use neap::time::Rate;
-use neap::{Events, IcmpErrorKind, IcmpMessage, IcmpSocket, Poller};
+use neap::{IcmpErrorKind, IcmpMessage, IcmpSocket, Poller};
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -66,6 +67,14 @@ pub(crate) struct Echoes {
     waiting: Option<WaitingDatagrams<Request>>,
 }
 
+/// What requests are passed on with.
+#[derive(Clone, Copy)]
+pub(crate) struct EchoWays<'a> {
+    pub(crate) poller: &'a Poller,
+    pub(crate) config: &'a GatewayConfig,
+    pub(crate) upstream: &'a dyn Upstream,
+}
+
 /// Address and identifier of a guest, and whether the destination is of IPv6: a translated one may
 /// be of the other family.
 type Key = (IpAddr, u16, bool);
@@ -73,7 +82,7 @@ type Key = (IpAddr, u16, bool);
 struct Pinger {
     generation: Generation,
     key: Key,
-    host: HostEcho,
+    far: Box<dyn FarEcho>,
     last_used: Instant,
     translated: Translated<IpAddr>,
     /// Its place in the schedule and what waits there, once it has sent under a rate.
@@ -106,18 +115,17 @@ fn length(message: &IcmpMessage) -> u64 {
 }
 
 impl Echoes {
-    /// Requests that `may_leave`, if the host allows it, too.
+    /// Requests that leave by the upstream, if that carries them.
     pub(crate) fn new(
         socket: IcmpSocket,
-        may_leave: bool,
+        upstream: &dyn Upstream,
         counters: Arc<Counters>,
         guests: Guests,
     ) -> Self {
         let outbound = Outbound::default();
         Self {
             socket,
-            is_allowed: [false, true]
-                .map(|is_v6| may_leave && HostEcho::open(is_v6, &outbound).is_ok()),
+            is_allowed: [false, true].map(|is_v6| open(is_v6, upstream, &outbound).is_ok()),
             pingers: Slab::new(),
             most: MOST,
             of_guest: HashMap::new(),
@@ -143,31 +151,24 @@ impl Echoes {
     /// Passes on what guests have sent. Whether there may be more.
     pub(crate) fn on_guests(
         &mut self,
-        poller: &Poller,
-        config: &GatewayConfig,
+        ways: EchoWays<'_>,
         mut sending: Option<&mut Sending>,
     ) -> bool {
         for _ in 0..BATCH {
             match self.socket.recv() {
-                Ok(message) => self.pass_on(message, poller, config, sending.as_deref_mut()),
+                Ok(message) => self.pass_on(message, ways, sending.as_deref_mut()),
                 Err(_) => return false,
             }
         }
         true
     }
 
-    fn pass_on(
-        &mut self,
-        message: IcmpMessage,
-        poller: &Poller,
-        config: &GatewayConfig,
-        sending: Option<&mut Sending>,
-    ) {
+    fn pass_on(&mut self, message: IcmpMessage, ways: EchoWays<'_>, sending: Option<&mut Sending>) {
         let Some((identifier, _)) = message.echo().filter(|_| message.is_echo_request()) else {
             return self.counters.count(|counters| &counters.dropped_icmp);
         };
         let wanted = message.destination;
-        let Way::To(to) = config.way(SocketAddr::new(wanted, 0)) else {
+        let Way::To(to) = ways.config.way(SocketAddr::new(wanted, 0)) else {
             self.counters.count(|counters| &counters.denied_echoes);
             let code = if wanted.is_ipv4() { PROHIBITED } else { PROHIBITED_V6 };
             return self.refuse(&message, code);
@@ -176,7 +177,7 @@ impl Echoes {
             return self.counters.count(|counters| &counters.unanswered_echoes);
         }
         let key = (message.source, identifier, to.is_ipv6());
-        let Ok(at) = self.pinger_of(key, poller, config) else {
+        let Ok(at) = self.pinger_of(key, ways) else {
             return self.counters.count(|counters| &counters.full_echoes);
         };
         let pinger = &mut self.pingers[at];
@@ -230,8 +231,8 @@ impl Echoes {
         let (pinger, message, to) = (&mut self.pingers[at], &request.message, request.to);
         let manner = Manner::of(message.hop_limit, false);
         let sent = match in_words_of(message, to.is_ipv6()) {
-            Some(data) => pinger.host.send(&data, to, manner),
-            None => pinger.host.send(&message.data, to, manner),
+            Some(data) => pinger.far.send(&data, to, manner),
+            None => pinger.far.send(&message.data, to, manner),
         };
         match sent {
             Ok(()) => {
@@ -256,25 +257,20 @@ impl Echoes {
     }
 
     /// The socket of a guest's address and identifier, which is opened if there is none.
-    fn pinger_of(
-        &mut self,
-        key: Key,
-        poller: &Poller,
-        config: &GatewayConfig,
-    ) -> io::Result<usize> {
+    fn pinger_of(&mut self, key: Key, ways: EchoWays<'_>) -> io::Result<usize> {
         if let Some(&at) = self.of_guest.get(&key) {
             return Ok(at);
         }
         if self.pingers.len() >= self.most {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        let host = HostEcho::open(key.2, &config.outbound)?;
+        let far = open(key.2, ways.upstream, &ways.config.outbound)?;
         let slot = Slot { key: self.pingers.vacant_key(), generation: self.generation.advance() };
-        poller.add(&host, Token::Echo(slot).to_bits(), Events::IN | Events::ET)?;
+        far.enter(ways.poller, Token::Echo(slot).to_bits())?;
         let (last_used, translated) = (Instant::now(), Translated::default());
         let generation = slot.generation;
         let (turn, account) = (None, self.guests.mapping(key.0));
-        let pinger = Pinger { generation, key, host, last_used, translated, turn, account };
+        let pinger = Pinger { generation, key, far, last_used, translated, turn, account };
         let at = self.pingers.insert(pinger);
         self.of_guest.insert(key, at);
         self.ages.push_back((last_used + TIMEOUT, slot));
@@ -291,7 +287,7 @@ impl Echoes {
         }
         let mut has_more = true;
         for _ in 0..BATCH {
-            match pinger.host.receive(&mut self.buffer) {
+            match pinger.far.receive(&mut self.buffer) {
                 Ok((count, from)) => {
                     let Some(reply) = reply(pinger, &self.buffer[..count], from) else { continue };
                     let is_sent = self.socket.send(&reply).is_ok();
@@ -308,7 +304,7 @@ impl Echoes {
                 Err(_) => {}
             }
         }
-        while let Some(undelivered) = pinger.host.undelivered(&mut self.buffer) {
+        while let Some(undelivered) = pinger.far.undelivered(&mut self.buffer) {
             let Some(request) = quoted(pinger, &undelivered) else { continue };
             let (packet, seen) = (request.to_packet(), request.destination);
             if host_errors::pass_on(&self.socket, &packet, seen, &undelivered) {
@@ -353,6 +349,14 @@ impl Echoes {
     pub(crate) fn socket(&self) -> &IcmpSocket {
         &self.socket
     }
+}
+
+/// A socket for an identifier: of the host, or of an upstream that is none of the host.
+fn open(is_v6: bool, upstream: &dyn Upstream, outbound: &Outbound) -> io::Result<Box<dyn FarEcho>> {
+    if upstream.leaves_by_host() {
+        return Ok(Box::new(HostEcho::open(is_v6, outbound)?));
+    }
+    upstream.echo(is_v6)
 }
 
 fn is_unreachable(error: &io::Error) -> bool {

@@ -15,7 +15,7 @@ use crate::destination::Destination;
 use crate::dhcp_service::DhcpService;
 use crate::dhcp6_service::Dhcp6Service;
 use crate::dns::{Dns, Target};
-use crate::echo::Echoes;
+use crate::echo::{EchoWays, Echoes};
 use crate::exhausted::Exhausted;
 use crate::guest::GuestStream;
 use crate::guest_rate;
@@ -24,6 +24,7 @@ use crate::handle::{GatewayHandle, Request, Requests};
 use crate::holdings::{FlowView, Holdings};
 use crate::inspect::Inspector;
 use crate::journal::{self, Journal};
+use crate::news::News;
 use crate::published::PublishedPorts;
 use crate::refused::{Refused, pass_on};
 use crate::relay::{End, Progress, Relay, Side, VISIT};
@@ -178,8 +179,7 @@ impl Gateway {
             datagrams.limit(sending.rate());
         }
         poller.add(datagrams.forwarder(), Token::Guests.to_bits(), Events::IN | Events::ET)?;
-        let mut echoes =
-            Echoes::new(icmp, upstream.leaves_by_host(), counters.clone(), guests.clone());
+        let mut echoes = Echoes::new(icmp, &*upstream, counters.clone(), guests.clone());
         if let Some(sending) = &sending {
             echoes.limit(sending.rate());
         }
@@ -480,7 +480,11 @@ impl Gateway {
             Turn::Mapping(slot) => {
                 self.datagrams.on_host(slot, &self.config, self.sending.as_mut())
             }
-            Turn::Pings => self.echoes.on_guests(&self.poller, &self.config, self.sending.as_mut()),
+            Turn::Pings => {
+                let (poller, config, upstream) = (&*self.poller, &self.config, &*self.upstream);
+                let ways = EchoWays { poller, config, upstream };
+                self.echoes.on_guests(ways, self.sending.as_mut())
+            }
             Turn::Echo(slot) => self.echoes.on_host(slot),
             Turn::Crossing(slot) => self.cross_datagrams(slot),
         };
@@ -735,33 +739,6 @@ impl Gateway {
             sending.remove(scheduled.id);
         }
         self.counters.count(reason);
-    }
-}
-
-/// What has changed at one side of a flow.
-#[derive(Clone, Copy, Debug)]
-struct News {
-    side: Side,
-    is_readable: bool,
-    is_writable: bool,
-    has_error: bool,
-}
-
-impl News {
-    fn of(side: Side, events: Events) -> Self {
-        let is_over = events.intersects(Events::ERR.union(Events::HUP));
-        Self {
-            side,
-            is_readable: is_over || events.intersects(Events::IN.union(Events::RDHUP)),
-            is_writable: is_over || events.contains(Events::OUT),
-            has_error: events.contains(Events::ERR),
-        }
-    }
-
-    /// Whether bytes to one side may move: the other one has some, or this one has room for those
-    /// that wait. Who has no news is not asked, which would cost a system call.
-    fn moves(self, to: Side, relay: &Relay) -> bool {
-        if self.side == to { self.is_writable && relay.waits_for(to) } else { self.is_readable }
     }
 }
 

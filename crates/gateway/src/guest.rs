@@ -3,6 +3,7 @@
 use crate::relay::{End, MOST_PIECE, take_front};
 use crate::upstream::Far;
 use bytes::{Buf, Bytes};
+use neap::info::State;
 use neap::{ConnectOptions, Events, Poller, SocketOptions, Stack, TcpStream};
 use std::collections::VecDeque;
 use std::io;
@@ -40,6 +41,19 @@ impl GuestStream {
         options: SocketOptions,
     ) -> io::Result<Self> {
         let options = ConnectOptions { local: Some(from), options, transparent: true };
+        Self::new(TcpStream::connect_nonblocking(stack, to, options)?)
+    }
+
+    /// Begins a connection of the stack itself, from an address and port of its choice.
+    ///
+    /// # Errors
+    /// As [`TcpStream::connect_nonblocking`].
+    pub fn connect_from_stack(
+        stack: &Stack,
+        to: SocketAddr,
+        options: SocketOptions,
+    ) -> io::Result<Self> {
+        let options = ConnectOptions { local: None, options, transparent: false };
         Self::new(TcpStream::connect_nonblocking(stack, to, options)?)
     }
 
@@ -92,7 +106,11 @@ impl End for GuestStream {
 impl Far for GuestStream {
     fn is_open(&mut self) -> io::Result<bool> {
         self.take_error()?;
-        Ok(self.0.peer_addr().is_ok())
+        match self.0.info().state {
+            State::SynSent | State::SynReceived => Ok(false),
+            State::Closed => Err(io::ErrorKind::ConnectionAborted.into()),
+            _ => Ok(true),
+        }
     }
 
     fn enter(&self, poller: &Poller, token: u64, events: Events) -> io::Result<()> {

@@ -83,20 +83,26 @@ impl HostDatagrams {
     /// A socket with an address and port of the host, which the kernel chooses where they are
     /// unspecified.
     pub(crate) fn bind(local: SocketAddr) -> io::Result<Self> {
-        Self::bind_with(local, &Outbound::default())
+        Self::bind_with(local, &Outbound::default(), true)
+    }
+
+    /// The same of both families, if the address is `[::]`: addresses of IPv4 are in the form that
+    /// IPv6 has for them.
+    pub(crate) fn bind_dual(local: SocketAddr) -> io::Result<Self> {
+        Self::bind_with(local, &Outbound::default(), !local.ip().is_unspecified())
     }
 
     /// A socket for destinations of the family of `like`, from which flows leave in this way.
     pub(crate) fn open(like: SocketAddr, outbound: &Outbound) -> io::Result<Self> {
-        Self::bind_with(outbound.from(like), outbound)
+        Self::bind_with(outbound.from(like), outbound, true)
     }
 
-    fn bind_with(local: SocketAddr, outbound: &Outbound) -> io::Result<Self> {
+    fn bind_with(local: SocketAddr, outbound: &Outbound, only_v6: bool) -> io::Result<Self> {
         let is_v6 = local.is_ipv6();
         let domain = Domain::for_address(local);
         let socket = outbound.socket(domain, Type::DGRAM, Protocol::UDP)?;
         if is_v6 {
-            socket.set_only_v6(true)?;
+            socket.set_only_v6(only_v6)?;
         }
         socket.bind(&local.into())?;
         Self::adopt(socket.into())

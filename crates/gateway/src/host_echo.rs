@@ -3,6 +3,8 @@
 
 use crate::host_errors::{self, Manner, Undelivered};
 use crate::outbound::Outbound;
+use crate::upstream::FarEcho;
+use neap::{Events, Poller};
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
@@ -27,12 +29,12 @@ impl HostEcho {
         host_errors::ask(&socket, is_v6)?;
         Ok(Self { socket, is_v6, manner: None })
     }
+}
 
-    /// Sends an echo request, whose identifier and checksum the kernel fills in.
-    ///
-    /// # Errors
-    /// As `sendto(2)`; what is pending of an earlier request is not told here.
-    pub(crate) fn send(&mut self, request: &[u8], to: IpAddr, manner: Manner) -> io::Result<()> {
+impl FarEcho for HostEcho {
+    /// The kernel fills in identifier and checksum. What is pending of an earlier request is not
+    /// told here.
+    fn send(&mut self, request: &[u8], to: IpAddr, manner: Manner) -> io::Result<()> {
         manner.apply(&mut self.manner, &self.socket, self.is_v6)?;
         let to = SocketAddr::new(to, 0);
         let call = || rustix::net::sendto(&self.socket, request, SendFlags::NOSIGNAL, &to);
@@ -44,20 +46,18 @@ impl HostEcho {
         Ok(())
     }
 
-    /// Takes a reply: how many bytes of `buffer` it has, and who sent it.
-    ///
-    /// # Errors
-    /// `WouldBlock` if there is none; others are of requests, see
-    /// [`undelivered`](Self::undelivered).
-    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, IpAddr)> {
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, IpAddr)> {
         let (count, _, from) = rustix::net::recvfrom(&self.socket, buffer, RecvFlags::empty())?;
         let from = from.and_then(|from| SocketAddr::try_from(from).ok());
         Ok((count, from.ok_or(io::ErrorKind::InvalidData)?.ip()))
     }
 
-    /// The next of the requests that could not be delivered, by way of `buffer`.
-    pub(crate) fn undelivered(&self, buffer: &mut [u8]) -> Option<Undelivered> {
+    fn undelivered(&self, buffer: &mut [u8]) -> Option<Undelivered> {
         host_errors::take(&self.socket, buffer)
+    }
+
+    fn enter(&self, poller: &Poller, token: u64) -> io::Result<()> {
+        poller.add(self, token, Events::IN | Events::ET)
     }
 }
 

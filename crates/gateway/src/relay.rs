@@ -75,6 +75,15 @@ pub trait End {
         Ok(())
     }
 
+    /// Sends what was taken by [`send`](Self::send) and is still held here, as far as there is
+    /// room. Whether nothing is left. An end that holds nothing has nothing to do.
+    ///
+    /// # Errors
+    /// Why the connection is lost.
+    fn flush(&mut self) -> io::Result<bool> {
+        Ok(true)
+    }
+
     /// Ends the connection with a reset, and forgets what was not sent.
     fn reset(&mut self);
 
@@ -262,6 +271,14 @@ pub struct Relay {
 }
 
 impl Relay {
+    /// A relay that has received data of the client already.
+    pub(crate) fn with_first(data: impl IntoIterator<Item = Bytes>) -> Self {
+        let held: VecDeque<_> = data.into_iter().filter(|data| !data.is_empty()).collect();
+        let held_bytes = held.iter().map(Bytes::len).sum();
+        let to_server = Direction { held, held_bytes, ..Direction::default() };
+        Self { to_server, ..Self::default() }
+    }
+
     /// Moves what can be moved. Call it when an end has become readable or writable, or was lost.
     ///
     /// After [`Progress::Finished`] and [`Progress::Lost`] the relay is over, and both ends are to

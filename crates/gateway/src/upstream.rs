@@ -9,7 +9,7 @@ use crate::relay::End;
 use bytes::Bytes;
 use neap::{Events, Poller};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 /// Who opens a connection, and how its SYN came.
@@ -47,6 +47,15 @@ pub trait Upstream: Send {
     /// `Unsupported` if it carries no datagrams, which the guest is told by an ICMP error; others
     /// if there are no descriptors left.
     fn datagrams(&self, to: &Destination) -> io::Result<Box<dyn FarDatagrams>>;
+
+    /// Opens a socket for the echo requests (ping) of a guest's identifier. It is not asked of an
+    /// upstream that [leaves by the host](Self::leaves_by_host).
+    ///
+    /// # Errors
+    /// `Unsupported` if it carries none; others if there are no descriptors left.
+    fn echo(&self, _is_v6: bool) -> io::Result<Box<dyn FarEcho>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Whether flows leave by sockets of the host's kernel. Echo requests (ping) then leave by its
     /// ping sockets, and datagrams from published ports by those. Where all is to go another way,
@@ -119,6 +128,35 @@ pub trait FarDatagrams: Send {
     fn is_over(&self) -> bool {
         false
     }
+}
+
+/// A socket for echo requests of an [`Upstream`], which never waits. It has an identifier of its
+/// own.
+pub trait FarEcho: Send {
+    /// Sends an echo request: a message of ICMP or ICMPv6 without a checksum, whose identifier is
+    /// replaced.
+    ///
+    /// # Errors
+    /// As `sendto(2)`.
+    fn send(&mut self, request: &[u8], to: IpAddr, manner: Manner) -> io::Result<()>;
+
+    /// Takes a reply: how many bytes of `buffer` it has, and who sent it.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none; others are of requests, see
+    /// [`undelivered`](Self::undelivered).
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, IpAddr)>;
+
+    /// The next of the requests that could not be delivered, by way of `buffer`.
+    fn undelivered(&self, _buffer: &mut [u8]) -> Option<Undelivered> {
+        None
+    }
+
+    /// Adds what the socket waits for to a poller.
+    ///
+    /// # Errors
+    /// As [`Poller::add`].
+    fn enter(&self, poller: &Poller, token: u64) -> io::Result<()>;
 }
 
 impl FarDatagrams for HostDatagrams {

@@ -14,6 +14,7 @@ pub use actor::{Actor, Outbox};
 pub use cpu::{Cpu, CpuStats, Lateness};
 use events::{Agent, Events};
 use host::{Host, Port};
+use neap_stack::device::Device;
 use neap_stack::interface::{Address, InterfaceId};
 use neap_stack::route::Prefix;
 use neap_stack::stack::{Stack, StackConfig, StackError};
@@ -196,6 +197,21 @@ impl World {
         config: &LinkConfig,
         ends: [End<'_>; ENDS],
     ) -> Result<LinkId, StackError> {
+        self.connect_through(config, ends, |_, device| device)
+    }
+
+    /// Connects hosts and routers as [`connect`](Self::connect), by devices over those of the link:
+    /// a tunnel, for instance. `wrap` gets the number of the end with its device, and returns the
+    /// one that the host has.
+    ///
+    /// # Errors
+    /// Those of [`Stack::add_interface`].
+    pub fn connect_through(
+        &mut self,
+        config: &LinkConfig,
+        ends: [End<'_>; ENDS],
+        mut wrap: impl FnMut(usize, Device) -> Device,
+    ) -> Result<LinkId, StackError> {
         let id = self.links.len();
         let rng = Rng::new(self.config.seed).fork(3).fork(id as u64 + 1);
         let is_router = ends.map(|end| !matches!(end, End::Host(..)));
@@ -213,6 +229,7 @@ impl World {
         for (end, device) in devices.into_iter().enumerate() {
             let End::Host(HostId(host), addresses) = ends[end] else { continue };
             let host = &mut self.hosts[host];
+            let device = wrap(end, device);
             let interface = host.stack.add_interface(self.now, device, addresses)?;
             host.ports.push(Port { link: id, end, interface });
             host.call(self.now);

@@ -19,9 +19,10 @@
 //! {"neap":1,"get":"sockets"}
 //! ```
 //!
-//! `neap` is the version of the protocol, and `get` is `stack`, `sockets` or `counters`. The answer
-//! is lines of JSON: a [`StackReport`], then a [`SocketReport`] or [`CounterReport`] for each
-//! socket or counter, and in the end `{"end":N}` with their number. A request that is not
+//! `neap` is the version of the protocol, and `get` is `stack`, `sockets`, `counters`, or a subject
+//! of the [application](Application::lines). The answer is lines of JSON: a [`StackReport`], then a
+//! [`SocketReport`] or [`CounterReport`] for each socket or counter, or the lines of the
+//! application, and in the end `{"end":N}` with their number. A request that is not
 //! understood is answered by `{"error":"..."}`. Times are nanoseconds, rates are bytes per second,
 //! sizes are bytes. New fields may appear in any version of neap; a change of what is there raises
 //! the version of the protocol. The peer has 30 seconds to take the answer.
@@ -82,6 +83,12 @@ pub trait Application: Send + Sync {
     /// Counters and values of one kind for each of several things, such as guests.
     fn labelled(&self) -> Vec<Labelled> {
         Vec::new()
+    }
+
+    /// Lines of JSON about a subject that only the application knows, such as `wireguard`, each an
+    /// object without the fields `end` and `error`; `None` for a subject that it does not know.
+    fn lines(&self, _subject: &str) -> Option<Vec<String>> {
+        None
     }
 
     /// For each connection of the stack that the application joins to another one, by its local

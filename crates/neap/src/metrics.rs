@@ -147,6 +147,16 @@ impl MetricsListener {
         let service = MetricsService { engine: Arc::downgrade(stack.engine()), application };
         Ok(Metrics { _server: Server::start("neap-metrics", listener, service)?, place })
     }
+
+    /// Serves pages of the application instead, until the returned value is dropped.
+    ///
+    /// # Errors
+    /// The system refuses a descriptor or a thread.
+    pub fn serve_pages(self, pages: Arc<dyn Pages>) -> io::Result<Metrics> {
+        let Self { listener, place } = self;
+        let server = Server::start("neap-pages", listener, PagesService(pages))?;
+        Ok(Metrics { _server: server, place })
+    }
 }
 
 /// Makes the socket for metrics, for a program that gives up the right to do so before it has the
@@ -195,22 +205,65 @@ impl Service for MetricsService {
     }
 
     fn answer(&self, received: &[u8]) -> Option<Answer> {
-        let whole = match http::asked(received)? {
-            Asked::Metrics { with_body } => match self.engine.upgrade() {
-                Some(engine) => http::ok(&self.text(&engine), with_body),
-                None => http::refuse("503 Service Unavailable", "the stack is gone"),
-            },
-            Asked::Elsewhere => http::refuse("404 Not Found", "there is only /metrics"),
-            Asked::OtherMethod => http::refuse("405 Method Not Allowed", "there is only GET"),
-            Asked::Nonsense => http::refuse("400 Bad Request", "this is no request of HTTP"),
-        };
-        Some(Box::new(iter::once(whole)))
+        answer(received, |path, with_body| match self.engine.upgrade() {
+            _ if path != "/metrics" => None,
+            Some(engine) => Some(http::ok(&self.text(&engine), with_body)),
+            None => Some(http::refuse("503 Service Unavailable", "the stack is gone")),
+        })
     }
 
     fn too_long(&self) -> Answer {
-        let whole =
-            http::refuse("431 Request Header Fields Too Large", "a request has at most 4096 bytes");
-        Box::new(iter::once(whole))
+        too_long()
+    }
+}
+
+/// The answer to a request, if it is whole. A page is found by its path.
+fn answer(received: &[u8], page: impl FnOnce(&str, bool) -> Option<Vec<u8>>) -> Option<Answer> {
+    let whole = match http::asked(received)? {
+        Asked::Page { path, with_body } => page(&path, with_body)
+            .unwrap_or_else(|| http::refuse("404 Not Found", "there is no such page")),
+        Asked::OtherMethod => http::refuse("405 Method Not Allowed", "there is only GET"),
+        Asked::Nonsense => http::refuse("400 Bad Request", "this is no request of HTTP"),
+    };
+    Some(Box::new(iter::once(whole)))
+}
+
+fn too_long() -> Answer {
+    let why = "a request has at most 4096 bytes";
+    Box::new(iter::once(http::refuse("431 Request Header Fields Too Large", why)))
+}
+
+/// Pages of an application, which are served as metrics are.
+pub trait Pages: Send + Sync {
+    /// The page at a path such as `/readyz`; `None` if there is none.
+    fn page(&self, path: &str) -> Option<Page>;
+}
+
+/// A page of text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// Status of HTTP, such as 200.
+    pub status: u16,
+    /// The text.
+    pub text: String,
+}
+
+struct PagesService(Arc<dyn Pages>);
+
+impl Service for PagesService {
+    fn admits(&self, _: &Stream) -> bool {
+        true
+    }
+
+    fn answer(&self, received: &[u8]) -> Option<Answer> {
+        answer(received, |path, with_body| {
+            let Page { status, text } = self.0.page(path)?;
+            Some(http::page(status, &text, with_body))
+        })
+    }
+
+    fn too_long(&self) -> Answer {
+        too_long()
     }
 }
 

@@ -7,7 +7,7 @@ mod island;
 
 use island::island;
 use neap::control::{self, Application, ControlError, ControlOptions};
-use neap::metrics::{self, MetricsAddress};
+use neap::metrics::{self, MetricsAddress, Page, Pages};
 use neap::{TcpListener, TcpStream, UdpSocket};
 use std::any::type_name;
 use std::collections::HashMap;
@@ -127,6 +127,12 @@ fn a_listing_has_every_kind_of_socket() {
 
 struct Proxy;
 
+impl Pages for Proxy {
+    fn page(&self, path: &str) -> Option<Page> {
+        (path == "/alive").then(|| Page { status: 503, text: "no\n".to_owned() })
+    }
+}
+
 impl Application for Proxy {
     fn counters(&self) -> Vec<(&'static str, u64)> {
         vec![("ProxyRequests", 7)]
@@ -136,6 +142,11 @@ impl Application for Proxy {
     }
     fn far_addresses(&self) -> HashMap<(SocketAddr, SocketAddr), SocketAddr> {
         HashMap::new()
+    }
+
+    fn lines(&self, subject: &str) -> Option<Vec<String>> {
+        (subject == "caches")
+            .then(|| vec!["{\"name\":\"a \\\"b\\\"\"}".to_owned(), "[1]".to_owned()])
     }
 }
 
@@ -201,6 +212,11 @@ fn hostile_peers_get_an_error_or_lose_their_connection() {
         let path = control.path();
         assert!(raw(path, b"GET / HTTP/1.1\r\n\r\n").contains("expected a line"));
         assert!(raw(path, b"{\"neap\":1,\"get\":\"passwords\"}\n").contains("expected a line"));
+        let endpoint = control::endpoints().expect("a folder").pop().expect("an endpoint");
+        let lines = endpoint.lines("caches").expect("the application knows it");
+        assert_eq!(lines, ["{\"name\":\"a \\\"b\\\"\"}", "[1]"]);
+        let error = endpoint.lines("\"").expect_err("nobody knows it");
+        assert!(error.to_string().contains("what the application has"), "{error}");
         assert!(raw(path, b"{\"neap\":9,\"get\":\"stack\"}\n").contains("version 1"));
         assert!(raw(path, &[b'x'; 100_000]).contains("at most 4096 bytes"));
         let deep = [&[b'['; 4000][..], b"\n"].concat();
@@ -219,7 +235,6 @@ fn hostile_peers_get_an_error_or_lose_their_connection() {
         // Those who say nothing lose their place, so that others have one.
         let silent: Vec<_> =
             (0..4).map(|_| UnixStream::connect(path).expect("it listens")).collect();
-        let endpoint = control::endpoints().expect("a folder").pop().expect("an endpoint");
         assert_eq!(endpoint.stack().expect("an answer").name, "proxy");
         for mut stream in silent {
             assert_eq!(stream.read(&mut [0; 1]).expect("it is closed"), 0);
@@ -350,6 +365,15 @@ fn metrics_are_read_by_prometheus() {
         drop(stack);
         assert_eq!(status("GET /metrics HTTP/1.1\r\n\r\n"), "503");
         drop(unix);
+        assert!(!path.exists());
+        // Pages of the application in their place.
+        let listener = metrics::listen(&wanted).expect("a socket");
+        let pages = listener.serve_pages(Arc::new(Proxy)).expect("served");
+        let answer = raw(&path, b"GET /alive?now HTTP/1.1\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{answer}");
+        assert!(answer.ends_with("\r\n\r\nno\n"), "{answer}");
+        assert_eq!(status("GET /metrics HTTP/1.1\r\n\r\n"), "404");
+        drop(pages);
         assert!(!path.exists());
     });
     for wrong in ["unix:", "9100", "host", "127.0.0.1"] {

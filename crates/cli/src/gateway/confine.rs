@@ -32,6 +32,8 @@ pub(crate) struct Needs {
     pub(crate) capabilities: CapabilitySet,
     /// Whether it reads the resolvers of the host.
     pub(crate) resolvers: bool,
+    /// Files that it reads again, and folders with such files.
+    pub(crate) readable: Vec<PathBuf>,
     /// Folders from which it removes its sockets.
     pub(crate) sockets_in: Vec<PathBuf>,
     /// The process that it passes signals on to.
@@ -40,8 +42,8 @@ pub(crate) struct Needs {
 
 impl Default for Needs {
     fn default() -> Self {
-        let capabilities = CapabilitySet::empty();
-        Self { capabilities, resolvers: false, sockets_in: Vec::new(), signals: None }
+        let (capabilities, readable) = (CapabilitySet::empty(), Vec::new());
+        Self { capabilities, resolvers: false, readable, sockets_in: Vec::new(), signals: None }
     }
 }
 
@@ -99,8 +101,11 @@ fn restrict(needs: &Needs) -> Result<bool, RulesetError> {
         scope |= Scope::Signal;
     }
     let ruleset = Ruleset::default().handle_access(AccessFs::from_all(LANDLOCK))?.scope(scope)?;
-    let readable = if needs.resolvers { resolver_folders() } else { Vec::new() };
-    let readable = readable.iter().map(|folder| (folder, BitFlags::from(AccessFs::ReadFile)));
+    let resolvers = if needs.resolvers { resolver_folders() } else { Vec::new() };
+    let readable = resolvers
+        .iter()
+        .chain(&needs.readable)
+        .map(|folder| (folder, BitFlags::from(AccessFs::ReadFile)));
     let removable = AccessFs::RemoveFile | AccessFs::ReadDir;
     let removable = needs.sockets_in.iter().map(|folder| (folder, removable));
     // A folder that is not there is not needed.

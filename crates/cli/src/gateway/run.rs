@@ -4,13 +4,13 @@ use super::command::{Forwarding, exit_code};
 use super::options::{MTU, Options};
 use super::passing::{self, Message};
 use super::ports::Ports;
-use super::watching::{Watched, Watching};
-use super::way_out::WayOut;
+use super::watching::{self, Watched, Watching};
+use super::way_out::{self, Way, WayOut};
 use super::{Failure, confine, give_up, sandbox};
 use clap::Args as ClapArgs;
 use neap::device::Tun;
 use neap::{InterfaceConfig, Stack};
-use neap_gateway::{Gateway, GatewayConfig, Resolver, Translation, Upstream};
+use neap_gateway::{Gateway, GatewayConfig, Resolver, Translation};
 use rustix::process::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
@@ -48,10 +48,10 @@ pub(crate) struct Args {
 }
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
-    args.watching.start_log();
+    args.watching.start_log(false);
     let mut config = args.options.config()?;
     config.translations.push(Translation::resolver(sandbox::DNS));
-    let upstream = args.way_out.open(&mut config)?;
+    let way = args.way_out.open(&mut config)?;
     let (socket, theirs) = passing::pair().map_err(system("a socket"))?;
     let signals = Signals::new(FORWARDED).map_err(system("signals"))?;
     let mut child = start(args, theirs)?;
@@ -68,7 +68,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         }
         _ => return Err(Failure::System("the sandbox did not hand over its device".to_owned())),
     };
-    let served = serve(device, args, upstream, config, &child);
+    let served = serve(device, args, way, config, &child);
     let (mut gateway, watched) = match served {
         Ok(served) => served,
         Err(failure) => {
@@ -115,32 +115,36 @@ fn start(args: &Args, socket: OwnedFd) -> Result<Child, Failure> {
 fn serve(
     device: OwnedFd,
     args: &Args,
-    upstream: Box<dyn Upstream>,
+    way: Way,
     config: GatewayConfig,
     child: &Child,
 ) -> Result<(Gateway, Watched), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
     let bound = args.publish.iter().map(Ports::bind).collect::<Result<Vec<_>, _>>()?;
-    let listening = args.watching.listen()?;
+    let listening = args.watching.listen(watching::NAME)?;
     let tap = Tun::from_fd(device, Some(args.mtu)).map_err(|error| failed(&error))?;
     let mut interface = InterfaceConfig::new(tap.into_device()).any_destination(true);
     for address in sandbox::gateway_addresses() {
         interface = interface.address(address);
     }
     let stack = Stack::builder().interface(interface);
-    give_up(&confine::Needs {
+    let mut needs = confine::Needs {
         capabilities: confine::capabilities_of(&config.outbound),
         resolvers: config.resolver == Resolver::Host,
         sockets_in: listening.folders(),
         signals: pid_of(child),
-    })?;
+        ..confine::Needs::default()
+    };
+    way.add_needs(&mut needs);
+    give_up(&needs)?;
+    let (upstream, tunnel) = way.start()?;
     let stack = Arc::new(stack.build().map_err(|error| failed(&error))?);
     let mut gateway =
         Gateway::new(stack.clone(), upstream, config).map_err(|error| failed(&error))?;
     for (socket, publication) in bound.into_iter().flatten() {
         gateway.publish_socket(socket, publication).map_err(system("a published port"))?;
     }
-    let watched = listening.serve(&stack, &gateway)?;
+    let watched = listening.serve(&stack, &way_out::application(&gateway, tunnel))?;
     Ok((gateway, watched))
 }
 

@@ -3,8 +3,8 @@
 
 use super::confine::{self, Needs};
 use super::options::Options;
-use super::watching::Watching;
-use super::way_out::WayOut;
+use super::watching::{self, Watching};
+use super::way_out::{self, WayOut};
 use super::{Failure, give_up};
 use clap::Args as ClapArgs;
 use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
@@ -53,9 +53,9 @@ pub(crate) struct Args {
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| failed(&error))?;
-    args.watching.start_log();
+    args.watching.start_log(false);
     let mut config = args.options.config()?;
-    let upstream = args.way_out.open(&mut config)?;
+    let way = args.way_out.open(&mut config)?;
     let tun = TunConfig { name: Some(args.tun.clone()), ..TunConfig::default() };
     let tun = Tun::open(&tun).map_err(|error| failed(&error))?;
     let addresses = args.host_address.iter();
@@ -69,21 +69,24 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     // Behind it may be routers, and guests of any address.
     let all: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
     interface = all.map(Prefix::of_all).into_iter().fold(interface, InterfaceConfig::on_link);
-    let listening = args.watching.listen()?;
+    let listening = args.watching.listen(watching::NAME)?;
     let stack = Stack::builder().interface(interface);
-    give_up(&Needs {
+    let mut needs = Needs {
         capabilities: confine::capabilities_of(&config.outbound),
         resolvers: config.resolver == Resolver::Host,
         sockets_in: listening.folders(),
         ..Needs::default()
-    })?;
+    };
+    way.add_needs(&mut needs);
+    give_up(&needs)?;
+    let (upstream, tunnel) = way.start()?;
     let stack = Arc::new(stack.build().map_err(|error| failed(&error))?);
     let mut gateway =
         Gateway::new(stack.clone(), upstream, config).map_err(|error| failed(&error))?;
     if args.way_out.is_direct() {
         super::tell_of_echo(&gateway);
     }
-    let _watched = listening.serve(&stack, &gateway)?;
+    let _watched = listening.serve(&stack, &way_out::application(&gateway, tunnel))?;
     let (handle, drain) = (gateway.handle(), Duration::from_secs(args.drain.into()));
     thread::spawn(move || {
         let mut signals = signals.forever();

@@ -3,18 +3,17 @@
 use super::Failure;
 use clap::Args;
 use neap::Stack;
-use neap::control::{self, Control, ControlListener};
+use neap::control::{self, Application, Control, ControlListener};
 use neap::metrics::{self, Metrics, MetricsAddress, MetricsListener};
-use neap_gateway::Gateway;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tracing::level_filters::LevelFilter;
 
 /// Name of the stacks of gateways, for `neap ss --name`.
-const NAME: &str = "gateway";
+pub(super) const NAME: &str = "gateway";
 
 #[derive(Args, Clone, Debug)]
-pub(super) struct Watching {
+pub(crate) struct Watching {
     /// Serve metrics for Prometheus: GET /metrics at unix:PATH, or at an address and port of this
     /// host such as 127.0.0.1:9100
     #[arg(long, value_name = "ADDRESS")]
@@ -31,22 +30,22 @@ pub(super) struct Watching {
 
 /// The sockets for who looks, which are not served yet.
 #[derive(Debug)]
-pub(super) struct Listening {
+pub(crate) struct Listening {
     control: Option<ControlListener>,
     metrics: Option<MetricsListener>,
 }
 
 /// The control socket and the metrics of a gateway. They end with this.
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(crate) struct Watched {
     _control: Option<Control>,
     _metrics: Option<Metrics>,
 }
 
 impl Watching {
     /// Sends the log to the standard error from now on.
-    pub(super) fn start_log(&self) {
-        let level = if self.quiet { "off" } else { &self.log };
+    pub(crate) fn start_log(&self, is_silent: bool) {
+        let level = if self.quiet || is_silent { "off" } else { &self.log };
         let level: LevelFilter = level.parse().unwrap_or(LevelFilter::WARN);
         let log = tracing_subscriber::fmt()
             .with_writer(std::io::stderr)
@@ -58,11 +57,12 @@ impl Watching {
 
     /// Makes the sockets, before the gateway gives up its rights.
     ///
-    /// A gateway without a control socket is one all the same, and the log says so.
-    pub(super) fn listen(&self) -> Result<Listening, Failure> {
-        let control = control::listen(NAME);
+    /// A gateway without a control socket is one all the same, and the log says so. `name` is what
+    /// `neap ss --name` finds the stack by.
+    pub(crate) fn listen(&self, name: &str) -> Result<Listening, Failure> {
+        let control = control::listen(name);
         let control = control.inspect_err(|error| {
-            tracing::warn!(%error, "neap ss will not find this gateway");
+            tracing::warn!(%error, "neap ss will not find {name}");
         });
         let metrics = self.metrics.as_ref().map(|address| {
             metrics::listen(address)
@@ -74,7 +74,7 @@ impl Watching {
 
 impl Listening {
     /// The folders of its sockets, which are removed in the end.
-    pub(super) fn folders(&self) -> Vec<PathBuf> {
+    pub(crate) fn folders(&self) -> Vec<PathBuf> {
         let control = self.control.as_ref().map(ControlListener::path);
         let metrics = self.metrics.as_ref().and_then(|metrics| match metrics.address() {
             MetricsAddress::Unix(path) => Some(path.as_path()),
@@ -86,13 +86,18 @@ impl Listening {
         parents.map(named).collect()
     }
 
-    /// Serves the figures of a gateway and its stack.
-    pub(super) fn serve(self, stack: &Stack, gateway: &Gateway) -> Result<Watched, Failure> {
+    /// Serves the figures of a stack, and those that its application adds.
+    pub(crate) fn serve(
+        self,
+        stack: &Stack,
+        application: &Arc<dyn Application>,
+    ) -> Result<Watched, Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
-        let inspector = Arc::new(gateway.inspector());
-        let control = self.control.map(|control| control.serve(stack, Some(inspector.clone())));
+        let control = self.control;
+        let control = control.map(|control| control.serve(stack, Some(application.clone())));
         let control = control.transpose().map_err(|error| failed(&error))?;
-        let metrics = self.metrics.map(|metrics| metrics.serve(stack, Some(inspector)));
+        let metrics = self.metrics;
+        let metrics = metrics.map(|metrics| metrics.serve(stack, Some(application.clone())));
         let metrics = metrics.transpose().map_err(|error| failed(&error))?;
         if let Some(metrics) = &metrics {
             tracing::info!(address = %metrics.address(), "metrics are served");

@@ -1,11 +1,17 @@
 //! Options for how flows leave: by the machine itself or by a proxy, and who resolves names.
 
 use super::Failure;
+use super::confine::Needs;
+use super::tunnel::{self, Prepared, Settings, Shown};
 use clap::Args;
+use neap::control::{Application, Labelled};
 use neap_gateway::proxy::{Credentials, Protocol, Proxy};
-use neap_gateway::{DirectFrom, GatewayConfig, Outbound, Resolver, Upstream};
-use rustix::process::geteuid;
+use neap_gateway::{
+    DirectFrom, Gateway, GatewayConfig, Inspector, Outbound, Resolver, StackUpstream, Upstream,
+};
+use rustix::process::{DumpableBehavior, geteuid, set_dumpable_behavior};
 use socket2::{Domain, Socket, Type};
+use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,6 +19,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A proxy has so long to answer at the start.
@@ -24,8 +31,8 @@ const RESOLVER_PORT: u16 = 53;
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct WayOut {
-    /// Where connections go: direct, socks5://HOST:PORT or http://HOST:PORT (CONNECT). A proxy gets
-    /// names, and resolves them
+    /// Where connections go: direct, socks5://HOST:PORT, http://HOST:PORT (CONNECT), or
+    /// wireguard:FILE, the tunnel of a file of wg-quick. A proxy gets names, and resolves them
     #[arg(long, value_name = "URL", default_value = "direct")]
     upstream: String,
     /// File with USER:PASSWORD for the upstream, which only its owner may read
@@ -33,8 +40,8 @@ pub(super) struct WayOut {
     auth_file: Option<PathBuf>,
     /// Who resolves names: proxy (it gets them with the connections), direct (the nameservers of
     /// this machine), or the address of a resolver, which is asked by way of the upstream. What is
-    /// sent to port 53 of any address is answered so [default: proxy with a proxy, else direct for
-    /// what is sent to the gateway's own resolver]
+    /// sent to port 53 of any address is answered so [default: proxy with a proxy, the first DNS of
+    /// its file with a tunnel, else direct for what is sent to the gateway's own resolver]
     #[arg(long, value_name = "WAY", value_parser = dns)]
     dns: Option<Dns>,
     /// Interface by which everything leaves, whatever the routes say
@@ -77,15 +84,93 @@ fn mark(text: &str) -> Result<u32, String> {
 enum Url {
     Direct,
     Proxy { protocol: Protocol, host: String, port: u16 },
+    Wireguard { file: PathBuf },
+}
+
+/// The way of flows, before the process gives up its rights.
+pub(super) enum Way {
+    /// Sockets of the host.
+    Ready(Box<dyn Upstream>),
+    /// A tunnel that has no stack yet.
+    Tunnel(Box<Prepared>),
+}
+
+impl Way {
+    /// Adds what the way keeps to what the gateway keeps.
+    pub(super) fn add_needs(&self, needs: &mut Needs) {
+        if let Self::Tunnel(prepared) = self {
+            let of_tunnel = prepared.needs();
+            needs.capabilities |= of_tunnel.capabilities;
+            needs.resolvers |= of_tunnel.resolvers;
+        }
+    }
+
+    /// The upstream, once rights are given up, and what others see of a tunnel.
+    pub(super) fn start(self) -> Result<(Box<dyn Upstream>, Option<Shown>), Failure> {
+        match self {
+            Self::Ready(upstream) => Ok((upstream, None)),
+            Self::Tunnel(prepared) => {
+                let tunnel = prepared.start()?;
+                let shown = tunnel.shown();
+                Ok((Box::new(StackUpstream::new(tunnel.stack)), Some(shown)))
+            }
+        }
+    }
+}
+
+/// What others see of a gateway with a tunnel.
+#[derive(Debug)]
+struct Both {
+    gateway: Inspector,
+    tunnel: Shown,
+}
+
+impl Application for Both {
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut all = self.gateway.counters();
+        all.extend(self.tunnel.counters());
+        all
+    }
+
+    fn gauges(&self) -> Vec<(&'static str, u64)> {
+        self.gateway.gauges()
+    }
+
+    fn labelled(&self) -> Vec<Labelled> {
+        let mut all = self.gateway.labelled();
+        all.extend(self.tunnel.labelled());
+        all
+    }
+
+    fn lines(&self, subject: &str) -> Option<Vec<String>> {
+        self.tunnel.lines(subject)
+    }
+
+    fn far_addresses(&self) -> HashMap<(SocketAddr, SocketAddr), SocketAddr> {
+        self.gateway.far_addresses()
+    }
+}
+
+/// What others see of a gateway, with or without a tunnel.
+pub(super) fn application(gateway: &Gateway, tunnel: Option<Shown>) -> Arc<dyn Application> {
+    let gateway = gateway.inspector();
+    match tunnel {
+        Some(tunnel) => Arc::new(Both { gateway, tunnel }),
+        None => Arc::new(gateway),
+    }
 }
 
 impl FromStr for Url {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const EXPECTED: &str = "expected direct, socks5://HOST:PORT or http://HOST:PORT";
+        const EXPECTED: &str =
+            "expected direct, socks5://HOST:PORT, http://HOST:PORT or wireguard:FILE";
         if text == "direct" {
             return Ok(Self::Direct);
+        }
+        if let Some(file) = text.strip_prefix("wireguard:").filter(|file| !file.is_empty()) {
+            return Ok(Self::Wireguard { file: file.into() });
         }
         // It may have a password, so that it is not repeated.
         if text.contains('@') {
@@ -115,6 +200,7 @@ impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Direct => f.write_str("direct"),
+            Self::Wireguard { file } => write!(f, "wireguard:{}", file.display()),
             Self::Proxy { protocol, host, port } => {
                 let scheme = if *protocol == Protocol::Socks5 { "socks5" } else { "http" };
                 let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
@@ -126,11 +212,14 @@ impl fmt::Display for Url {
 
 impl WayOut {
     /// The upstream, and what the engine has to know of it. A proxy is asked whether it is there.
-    pub(super) fn open(&self, config: &mut GatewayConfig) -> Result<Box<dyn Upstream>, Failure> {
+    pub(super) fn open(&self, config: &mut GatewayConfig) -> Result<Way, Failure> {
         let url: Url = self
             .upstream
             .parse()
             .map_err(|expected| Failure::Arguments(format!("--upstream: {expected}")))?;
+        if let Url::Wireguard { file } = &url {
+            return self.open_tunnel(file, config);
+        }
         let is_proxy = url != Url::Direct;
         if self.auth_file.is_some() && !is_proxy {
             let why = "--auth-file is for a proxy: name one with --upstream";
@@ -151,7 +240,7 @@ impl WayOut {
         config.takes_all_dns = is_proxy || self.dns.is_some();
         config.outbound = outbound.clone();
         let Url::Proxy { protocol, host, port } = &url else {
-            return Ok(Box::new(DirectFrom(outbound)));
+            return Ok(Way::Ready(Box::new(DirectFrom(outbound))));
         };
         let credentials = self.auth_file.as_deref().map(credentials).transpose()?;
         let addresses = (host.as_str(), *port).to_socket_addrs().map_err(|error| {
@@ -162,11 +251,41 @@ impl WayOut {
             let proxy = Proxy::new(*protocol, address, credentials.clone());
             let proxy = proxy.outbound(outbound.clone());
             match proxy.probe(PATIENCE) {
-                Ok(()) => return Ok(Box::new(proxy)),
+                Ok(()) => return Ok(Way::Ready(Box::new(proxy))),
                 Err(why) => error = why,
             }
         }
         Err(unusable(&url, &error))
+    }
+
+    /// A tunnel, whose first resolver answers unless `--dns` says otherwise.
+    fn open_tunnel(&self, path: &Path, config: &mut GatewayConfig) -> Result<Way, Failure> {
+        let wrong = |why: &str| Err(Failure::Arguments(why.to_owned()));
+        if self.auth_file.is_some() {
+            return wrong("--auth-file is for a proxy: the keys of a tunnel are in its file");
+        }
+        if self.bind.is_some() || self.mark.is_some() {
+            return wrong("--bind and --mark are for sockets of this machine: a tunnel has FwMark");
+        }
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)
+            .map_err(|error| Failure::System(error.to_string()))?;
+        let file = tunnel::read(path)?;
+        let first = file.interface.dns.first().map(|&ip| SocketAddr::new(ip, RESOLVER_PORT));
+        config.resolver = match (self.dns, first) {
+            (Some(Dns::Proxy), _) => return wrong("--dns proxy needs a proxy"),
+            (Some(Dns::Direct), _) => Resolver::Host,
+            (Some(Dns::Server(server)), _) | (None, Some(server)) => Resolver::Through(server),
+            (None, None) => {
+                let path = path.display();
+                let why = format!(
+                    "{path}: [Interface] has no DNS: name a resolver there, or with --dns ADDRESS"
+                );
+                return Err(Failure::Arguments(why));
+            }
+        };
+        config.takes_all_dns = true;
+        let prepared = Prepared::open(file, &Settings::default())?;
+        Ok(Way::Tunnel(Box::new(prepared)))
     }
 
     /// Whether flows leave by this machine itself.
@@ -238,7 +357,12 @@ mod tests {
 
     #[test]
     fn upstreams_are_read_and_printed() {
-        for text in ["direct", "socks5://10.0.0.1:1080", "http://[2001:db8::1]:8080"] {
+        for text in [
+            "direct",
+            "socks5://10.0.0.1:1080",
+            "http://[2001:db8::1]:8080",
+            "wireguard:dir/wg0.conf",
+        ] {
             assert_eq!(text.parse::<Url>().expect(text).to_string(), text);
         }
         let proxy = |text: &str| text.parse::<Url>().expect(text).to_string();
@@ -246,6 +370,7 @@ mod tests {
         for text in [
             "",
             "socks5",
+            "wireguard:",
             "socks5://",
             "socks5://host",
             "socks5://host:0",

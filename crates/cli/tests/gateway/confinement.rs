@@ -1,9 +1,9 @@
 //! What gateways give up once they are set up: they serve, and reach nothing else.
 
 use super::confined;
+use super::folder::Folder;
 use super::names::{Sandbox, ask_at, replace, resolver};
 use super::namespace::{in_namespace, skip};
-use super::world::Folder;
 use super::{SERVER, in_network, run};
 use std::fs;
 use std::io::{BufRead, BufReader};

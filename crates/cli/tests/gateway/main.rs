@@ -3,11 +3,15 @@
 //! The programs in the sandbox are functions of this test binary, which runs itself there.
 
 mod bounds;
+#[path = "../common/capture.rs"]
+mod capture;
 #[allow(dead_code, reason = "shared with tests of other faces")]
 #[path = "../common/confined.rs"]
 mod confined;
 mod confinement;
 mod ends;
+#[path = "../common/folder.rs"]
+mod folder;
 #[path = "../common/host.rs"]
 mod host;
 mod names;

@@ -1,7 +1,7 @@
 //! Names in the sandbox: resolvers of the host, asked by the gateway.
 
+use super::folder::Folder;
 use super::namespace::in_namespace;
-use super::world::Folder;
 use super::{SERVER, env, finish, in_network};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

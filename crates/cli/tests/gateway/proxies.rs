@@ -1,7 +1,9 @@
 //! Everything through a proxy: `--upstream` with SOCKS5 and HTTP servers of Debian.
 
+use super::capture::Capture;
+use super::folder::Folder;
 use super::namespace::in_namespace;
-use super::world::{Capture, ECHO, Folder, NAME, PAGE, PROXY, SERVER, TELL, WEB, World};
+use super::world::{ECHO, NAME, PAGE, PROXY, SERVER, TELL, WEB, World};
 use super::{datagrams, echo, finish, gateway, in_sandbox, pattern, refused, run, to, up};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
@@ -95,7 +97,7 @@ fn connections_go_through_a_socks_server_with_a_password_and_nothing_beside_it()
         let _world = World::new(&folder, &server, SOCKS);
         let auth = folder.write("auth", "me:secret\n");
         let upstream = format!("socks5://{PROXY}:{SOCKS}");
-        let capture = Capture::start(&folder);
+        let capture = Capture::start(&folder, "outside");
         curl(&upstream, &auth);
         let options = ["--upstream", &upstream, "--auth-file", &auth];
         in_sandbox("exchange by name", &format!("{NAME}:{ECHO}"), &options);
@@ -139,7 +141,7 @@ fn datagrams_go_through_a_socks_server() {
         let server = format!("danted -f {settings} -p {}/pid", folder.path().display());
         let _world = World::new(&folder, &server, SOCKS);
         let upstream = format!("socks5://{PROXY}:{SOCKS}");
-        let capture = Capture::start(&folder);
+        let capture = Capture::start(&folder, "outside");
         curl(&upstream, "");
         let options = ["--upstream", &upstream];
         let target = format!("{SERVER}:{TELL} {SERVER}:{TELL}");
@@ -166,7 +168,7 @@ fn connections_go_through_an_http_proxy_and_datagrams_are_refused() {
         let _world = World::new(&folder, &format!("tinyproxy -d -c {settings}"), HTTP);
         let auth = folder.write("auth", "me:secret");
         let upstream = format!("http://{PROXY}:{HTTP}");
-        let capture = Capture::start(&folder);
+        let capture = Capture::start(&folder, "outside");
         curl(&upstream, &auth);
         let options = ["--upstream", &upstream, "--auth-file", &auth];
         in_sandbox("exchange by name", &format!("{NAME}:{ECHO}"), &options);
@@ -265,7 +267,7 @@ fn what_is_routed_into_a_tun_goes_through_the_proxy_by_one_interface() {
         run("ip route del 192.0.2.0/24 dev outside");
         run("ip rule add fwmark 7 table 7");
         run("ip route add 192.0.2.0/24 dev outside table 7");
-        let capture = Capture::start(&folder);
+        let capture = Capture::start(&folder, "outside");
         let upstream = format!("socks5://{PROXY}:{SOCKS}");
         let options = ["--bind", "outside", "--mark", "0x7", "--host-address", "10.0.2.100/24"];
         let mut child = Command::new(env!("CARGO_BIN_EXE_neap"))

@@ -1,8 +1,8 @@
 //! `--rate` and `--rate-in`: what leaves fits a slower link behind the gateway, and everything
 //! still arrives.
 
+use super::folder::Folder;
 use super::namespace::{in_namespace, run};
-use super::world::Folder;
 use super::{SERVER, finish, gateway, in_network, in_sandbox, serve, tell};
 use std::fs;
 use std::io::{Read, Write};

@@ -1,12 +1,12 @@
 //! A network namespace beyond the one that gateways run in, with proxies and servers.
 
+use super::folder::Folder;
 use super::namespace::run;
 use super::{env, thread};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 /// Address of the world at the gateway's link, where its proxies are.
@@ -24,37 +24,6 @@ pub(super) const TELL: u16 = 9;
 
 /// What the web server says.
 pub(super) const PAGE: &str = "a page of the world\n";
-
-/// A folder that is removed in the end.
-pub(super) struct Folder(PathBuf);
-
-impl Folder {
-    pub(super) fn new(name: &str) -> Self {
-        let path = env::temp_dir().join(format!("neap-{name}-{}", std::process::id()));
-        fs::create_dir(&path).expect("a folder");
-        // Proxies read their configuration as other users.
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("the folder is ours");
-        Self(path)
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.0
-    }
-
-    /// Writes a file that only its owner may read, and returns its name.
-    pub(super) fn write(&self, name: &str, text: &str) -> String {
-        let path = self.0.join(name);
-        fs::write(&path, text).expect("a file");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("the file is ours");
-        path.to_str().expect("a name").to_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A namespace with servers and a proxy. It ends with its value, and with the process.
 pub(super) struct World {
@@ -146,56 +115,5 @@ pub(super) fn serve() {
             }
             let _ = write!(stream, "HTTP/1.0 200 OK\r\n\r\n{PAGE}");
         });
-    }
-}
-
-/// The packets of the gateway's machine towards the world.
-pub(super) struct Capture {
-    child: Child,
-    file: PathBuf,
-}
-
-impl Capture {
-    pub(super) fn start(folder: &Folder) -> Self {
-        let file = folder.path().join("packets");
-        let mut child = Command::new("tcpdump")
-            .args(["-i", "outside", "-n", "-U", "-Z", "root", "-w"])
-            .arg(&file)
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("tcpdump is there");
-        let mut said = BufReader::new(child.stderr.take().expect("a pipe")).lines();
-        let listens = |line: std::io::Result<String>| line.expect("text").contains("listening on");
-        assert!(said.any(listens), "tcpdump has ended");
-        thread::spawn(move || said.for_each(drop));
-        Self { child, file }
-    }
-
-    /// Ends the capture. Returns how many packets there were, and those that `beside` is true for.
-    pub(super) fn finish(mut self, beside: &str) -> (usize, String) {
-        run(&format!("kill -INT {}", self.child.id()));
-        self.child.wait().expect("it ends");
-        let read = |filter: &str| {
-            let output = Command::new("tcpdump")
-                .args(["-n", "-r"])
-                .arg(&self.file)
-                .arg(filter)
-                .stderr(Stdio::null())
-                .output()
-                .expect("tcpdump is there");
-            assert!(output.status.success(), "{filter}");
-            String::from_utf8_lossy(&output.stdout).into_owned()
-        };
-        // Neighbours of the link find each other without any gateway.
-        let is_traffic = "(ip or ip6) and not icmp6 and not ip6 multicast";
-        let all = read(is_traffic).lines().count();
-        (all, read(&format!("{is_traffic} and not ({beside})")))
-    }
-}
-
-impl Drop for Capture {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

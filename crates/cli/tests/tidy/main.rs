@@ -48,12 +48,24 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("neap-packetdrill", &["neap-posix", "neap-script", "neap-stack", "neap-tcp"]),
     ("neap-preload", &["neap"]),
     ("neap-gateway", &["neap"]),
+    ("neap-wireguard", &["neap", "neap-device", "neap-lab", "neap-stack", "neap-tcp"]),
     // The last two are for packets of the attackers in its tests.
-    ("neap-cli", &["neap", "neap-gateway", "neap-lab", "neap-script", "neap-stack", "neap-tcp"]),
+    (
+        "neap-cli",
+        &[
+            "neap",
+            "neap-gateway",
+            "neap-lab",
+            "neap-script",
+            "neap-stack",
+            "neap-tcp",
+            "neap-wireguard",
+        ],
+    ),
 ];
 
 /// Crates that may not contain a word of unsafe code.
-const SAFE: &[&str] = &["tcp", "stack", "posix", "neap", "gateway", "lab", "cli"];
+const SAFE: &[&str] = &["tcp", "stack", "posix", "neap", "gateway", "lab", "wireguard", "cli"];
 /// Programs beside the safe crates that may contain unsafe code: an allocator that counts.
 const UNSAFE_PROGRAMS: &[&str] = &["crates/stack/examples/cost.rs", "crates/stack/tests/memory.rs"];
 /// Crates with unsafe code in one module.

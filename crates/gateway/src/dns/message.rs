@@ -36,7 +36,7 @@ pub(super) fn id(message: &[u8]) -> u16 {
 
 /// Whether `answer` is one to `question`: its ID, and the name, type and class that it is about.
 /// Servers that understand nothing of a question do not repeat it.
-pub(super) fn is_answer(question: &[u8], answer: &[u8]) -> bool {
+pub(crate) fn is_answer(question: &[u8], answer: &[u8]) -> bool {
     let (Ok(question), Ok(answer)) = (Message::from_slice(question), Message::from_slice(answer))
     else {
         return false;

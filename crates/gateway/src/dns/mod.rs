@@ -1,6 +1,7 @@
 //! Names for guests: their questions go to resolvers of the host, to a resolver by way of the
 //! upstream, or are answered with addresses that stand for names.
 
+pub(crate) mod addresses;
 mod message;
 mod names;
 mod queries;
@@ -8,7 +9,9 @@ mod servers;
 mod stream;
 
 pub use message::answer_by_name;
+pub(crate) use message::is_answer;
 pub use names::Names;
+pub(crate) use queries::{Outcome, exchange, framed, random_id};
 
 use crate::config::{GatewayConfig, Way};
 use crate::counters::Counters;

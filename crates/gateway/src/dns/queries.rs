@@ -82,7 +82,7 @@ enum Way {
 }
 
 /// What became of a question.
-enum Outcome {
+pub(crate) enum Outcome {
     Waits,
     /// The resolver does not answer, or cannot.
     Failed,
@@ -193,11 +193,7 @@ impl Queries {
         query.attempts = ROUNDS;
         let slot = Slot { key, generation: query.generation };
         let Way::Stream { far, outgoing, .. } = &mut query.way else { return };
-        let length = u16::try_from(query.question.len()).expect("questions are short");
-        let mut framed = BytesMut::with_capacity(2 + query.question.len());
-        framed.put_u16(length);
-        framed.put_slice(&query.question);
-        *outgoing = framed.freeze();
+        *outgoing = framed(&query.question);
         if far.enter(poller, Token::Query(slot).to_bits(), CHANGES).is_err() {
             return self.fail(key, guests);
         }
@@ -350,7 +346,8 @@ fn open(outbound: &Outbound, server: Option<SocketAddr>) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn random_id() -> u16 {
+/// An ID that is hard to guess.
+pub(crate) fn random_id() -> u16 {
     let mut bytes = [0; 2];
     // It fails before the kernel has gathered randomness, and would wait then. The port is random.
     let _ = getrandom(&mut bytes, GetRandomFlags::NONBLOCK);
@@ -380,8 +377,17 @@ fn receive(socket: &Socket, buffer: &mut [u8], question: &[u8], is_last: bool) -
     (Outcome::Failed, strangers)
 }
 
+/// A question behind its length, as it goes over TCP (RFC 1035 section 4.2.2).
+pub(crate) fn framed(question: &[u8]) -> Bytes {
+    let length = u16::try_from(question.len()).expect("questions are short");
+    let mut framed = BytesMut::with_capacity(2 + question.len());
+    framed.put_u16(length);
+    framed.put_slice(question);
+    framed.freeze()
+}
+
 /// Sends a question over a connection, and looks for the answer.
-fn exchange(
+pub(crate) fn exchange(
     far: &mut dyn Far,
     is_open: &mut bool,
     outgoing: &mut Bytes,

@@ -3,27 +3,13 @@
 use super::Credentials;
 use super::error::ProxyError;
 use crate::destination::Destination;
+use crate::socks_wire::{
+    CONNECT, MOST_HEADER, NO_AUTHENTICATION, NO_METHOD, PASSWORD, PASSWORD_VERSION, Place,
+    UDP_ASSOCIATE, Unread, VERSION, put_destination, put_text, take_place,
+};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-
-const VERSION: u8 = 5;
-/// Version of the password's dialogue (RFC 1929).
-const PASSWORD_VERSION: u8 = 1;
-
-const NO_AUTHENTICATION: u8 = 0;
-const PASSWORD: u8 = 2;
-const NO_METHOD: u8 = 0xff;
-
-const CONNECT: u8 = 1;
-const UDP_ASSOCIATE: u8 = 3;
-
-const V4: u8 = 1;
-const NAME: u8 = 3;
-const V6: u8 = 4;
-
-/// Longest header of a datagram: one with a name.
-pub(super) const MOST_HEADER: usize = 3 + 1 + 1 + 255 + 2;
 
 /// A dialogue with a SOCKS5 server.
 #[derive(Debug)]
@@ -137,35 +123,11 @@ impl Client {
     }
 }
 
-fn put_text(into: &mut BytesMut, text: &str) {
-    let length = u8::try_from(text.len()).expect("credentials and names are short");
-    into.put_u8(length);
-    into.put_slice(text.as_bytes());
-}
-
 fn request(command: u8, to: &Destination) -> Bytes {
     let mut request = BytesMut::with_capacity(MOST_HEADER);
     request.put_slice(&[VERSION, command, 0]);
     put_destination(&mut request, to);
     request.freeze()
-}
-
-fn put_destination(into: &mut BytesMut, to: &Destination) {
-    match (&to.name, to.address.ip()) {
-        (Some(name), _) => {
-            into.put_u8(NAME);
-            put_text(into, name);
-        }
-        (None, IpAddr::V4(v4)) => {
-            into.put_u8(V4);
-            into.put_slice(&v4.octets());
-        }
-        (None, IpAddr::V6(v6)) => {
-            into.put_u8(V6);
-            into.put_slice(&v6.octets());
-        }
-    }
-    into.put_u16(to.address.port());
 }
 
 fn take_reply(received: &mut BytesMut) -> Result<Step, ProxyError> {
@@ -190,36 +152,12 @@ fn take_reply(received: &mut BytesMut) -> Result<Step, ProxyError> {
     }
 }
 
-/// Why there is no address.
-#[derive(Debug, PartialEq, Eq)]
-enum Unread {
-    Short,
-    Unknown,
-}
-
 /// Takes an address and port from the front; `None` is one with a name.
 fn take_address(from: &mut &[u8]) -> Result<Option<SocketAddr>, Unread> {
-    let mut rest = *from;
-    let kind = take::<1>(&mut rest)?[0];
-    let ip: Option<IpAddr> = match kind {
-        V4 => Some(take::<4>(&mut rest)?.into()),
-        V6 => Some(take::<16>(&mut rest)?.into()),
-        NAME => {
-            let length = usize::from(take::<1>(&mut rest)?[0]);
-            rest = rest.get(length..).ok_or(Unread::Short)?;
-            None
-        }
-        _ => return Err(Unread::Unknown),
-    };
-    let port = u16::from_be_bytes(take::<2>(&mut rest)?);
-    *from = rest;
-    Ok(ip.map(|ip| SocketAddr::new(ip, port)))
-}
-
-fn take<const N: usize>(from: &mut &[u8]) -> Result<[u8; N], Unread> {
-    let (first, rest) = from.split_first_chunk::<N>().ok_or(Unread::Short)?;
-    *from = rest;
-    Ok(*first)
+    Ok(match take_place(from)? {
+        Place::Address(address) => Some(address),
+        Place::Name(..) => None,
+    })
 }
 
 /// What comes before a datagram (RFC 1928 section 7).

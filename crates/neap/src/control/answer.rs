@@ -26,18 +26,14 @@ pub(super) struct ControlService {
     application: Option<Arc<dyn Application>>,
 }
 
+/// What a request is expected to be.
+const EXPECTED: &str = "expected a line such as {\"neap\":1,\"get\":\"sockets\"}; there are stack, \
+                        sockets, counters, and what the application has";
+
 #[derive(Deserialize)]
 struct Request {
     neap: u32,
-    get: Subject,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Subject {
-    Stack,
-    Sockets,
-    Counters,
+    get: String,
 }
 
 #[derive(Serialize)]
@@ -69,10 +65,7 @@ impl Service for ControlService {
     fn answer(&self, received: &[u8]) -> Option<Answer> {
         let end = received.iter().position(|&byte| byte == b'\n')?;
         let Ok(Request { neap, get }) = serde_json::from_slice(&received[..end]) else {
-            return Some(failed(
-                "expected a line such as {\"neap\":1,\"get\":\"sockets\"}; there are stack, \
-                 sockets and counters",
-            ));
+            return Some(failed(EXPECTED));
         };
         if neap != VERSION {
             return Some(failed(&format!("this side speaks version {VERSION} of the protocol")));
@@ -81,14 +74,23 @@ impl Service for ControlService {
             return Some(failed("the stack is gone"));
         };
         let head = iter::once(line(&self.stack(Host::new(&engine))));
-        Some(match get {
-            Subject::Stack => Box::new(head.chain(iter::once(line(&End { end: 0 })))),
-            Subject::Sockets => Box::new(head.chain(self.sockets(Host::new(&engine)))),
-            Subject::Counters => {
+        Some(match get.as_str() {
+            "stack" => Box::new(head.chain(iter::once(line(&End { end: 0 })))),
+            "sockets" => Box::new(head.chain(self.sockets(Host::new(&engine)))),
+            "counters" => {
                 let mut counters = counters(Host::new(&engine), self.application.as_deref());
                 counters.extend(self.labelled());
                 let end = line(&End { end: counters.len() });
                 let lines = counters.into_iter().map(|counter| line(&counter));
+                Box::new(head.chain(lines).chain(iter::once(end)))
+            }
+            subject => {
+                let application = self.application.as_ref();
+                let Some(lines) = application.and_then(|one| one.lines(subject)) else {
+                    return Some(failed(EXPECTED));
+                };
+                let end = line(&End { end: lines.len() });
+                let lines = lines.into_iter().map(|line| (line + "\n").into_bytes());
                 Box::new(head.chain(lines).chain(iter::once(end)))
             }
         })

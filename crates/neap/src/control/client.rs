@@ -56,6 +56,17 @@ impl Endpoint {
         Ok(self.ask("counters")?.1)
     }
 
+    /// Asks for what the application has of a subject ([`Application::lines`]). Each line is JSON.
+    ///
+    /// # Errors
+    /// As [`stack`](Self::stack); the application does not know the subject.
+    ///
+    /// [`Application::lines`]: super::Application::lines
+    pub fn lines(&self, subject: &str) -> Result<Vec<String>, ControlError> {
+        let lines: Vec<serde_json::Value> = self.ask(subject)?.1;
+        Ok(lines.iter().map(ToString::to_string).collect())
+    }
+
     fn wrong(&self, problem: impl Into<String>) -> ControlError {
         ControlError::Protocol { path: self.path.clone(), problem: problem.into() }
     }
@@ -63,7 +74,8 @@ impl Endpoint {
     fn ask<T: DeserializeOwned>(&self, what: &str) -> Result<(StackReport, Vec<T>), ControlError> {
         let system = ControlError::system(&self.path);
         let mut stream = folder::connect(&self.path, Some(PATIENCE)).map_err(&system)?;
-        let request = format!("{{\"neap\":{VERSION},\"get\":\"{what}\"}}\n");
+        let what = serde_json::Value::from(what);
+        let request = format!("{{\"neap\":{VERSION},\"get\":{what}}}\n");
         stream.write_all(request.as_bytes()).map_err(&system)?;
         let mut lines = BufReader::new(stream).lines();
         let mut next = || match lines.next() {

@@ -6,13 +6,14 @@ const MOST_HEADERS: usize = 64;
 /// The text format, with its version.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
+/// Text for people.
+const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
+
 /// What a peer wants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// The metrics, with GET or with HEAD.
-    Metrics { with_body: bool },
-    /// Something that is not there.
-    Elsewhere,
+    /// A page, with GET or with HEAD.
+    Page { path: String, with_body: bool },
     /// Another method.
     OtherMethod,
     /// What no client of HTTP says.
@@ -31,8 +32,9 @@ pub(super) fn asked(received: &[u8]) -> Option<Asked> {
     let path = request.path.unwrap_or_default();
     let path = path.split_once('?').map_or(path, |(path, _)| path);
     Some(match request.method {
-        Some("GET" | "HEAD") if path != "/metrics" => Asked::Elsewhere,
-        Some(method @ ("GET" | "HEAD")) => Asked::Metrics { with_body: method == "GET" },
+        Some(method @ ("GET" | "HEAD")) => {
+            Asked::Page { path: path.to_owned(), with_body: method == "GET" }
+        }
         _ => Asked::OtherMethod,
     })
 }
@@ -42,9 +44,19 @@ pub(super) fn ok(text: &str, with_body: bool) -> Vec<u8> {
     response("200 OK", OPEN_METRICS, text, with_body)
 }
 
-/// A response that says why there are no metrics.
+/// A response with a page of text.
+pub(super) fn page(status: u16, text: &str, with_body: bool) -> Vec<u8> {
+    let status = match status {
+        200 => "200 OK".to_owned(),
+        503 => "503 Service Unavailable".to_owned(),
+        other => format!("{other} Other"),
+    };
+    response(&status, PLAIN_TEXT, text, with_body)
+}
+
+/// A response that says why there is no page.
 pub(super) fn refuse(status: &str, why: &str) -> Vec<u8> {
-    response(status, "text/plain; charset=utf-8", &format!("{why}\n"), true)
+    response(status, PLAIN_TEXT, &format!("{why}\n"), true)
 }
 
 fn response(status: &str, kind: &str, body: &str, with_body: bool) -> Vec<u8> {
@@ -65,13 +77,12 @@ mod tests {
     #[test]
     fn requests_are_told_apart() {
         let ask = |text: &str| asked(text.as_bytes());
-        let metrics = Some(Asked::Metrics { with_body: true });
+        let page = |path: &str, with_body| Some(Asked::Page { path: path.to_owned(), with_body });
         assert_eq!(ask("GET /metrics HTTP/1.1\r\nHost: x\r\n"), None);
-        assert_eq!(ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"), metrics);
-        assert_eq!(ask("GET /metrics?a=b HTTP/1.0\r\n\r\n"), metrics);
-        let head = Some(Asked::Metrics { with_body: false });
-        assert_eq!(ask("HEAD /metrics HTTP/1.1\r\n\r\n"), head);
-        assert_eq!(ask("GET / HTTP/1.1\r\n\r\n"), Some(Asked::Elsewhere));
+        assert_eq!(ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"), page("/metrics", true));
+        assert_eq!(ask("GET /metrics?a=b HTTP/1.0\r\n\r\n"), page("/metrics", true));
+        assert_eq!(ask("HEAD /metrics HTTP/1.1\r\n\r\n"), page("/metrics", false));
+        assert_eq!(ask("GET / HTTP/1.1\r\n\r\n"), page("/", true));
         assert_eq!(ask("PUT /metrics HTTP/1.1\r\n\r\n"), Some(Asked::OtherMethod));
         assert_eq!(ask("\u{1}\u{2}\r\n\r\n"), Some(Asked::Nonsense));
     }

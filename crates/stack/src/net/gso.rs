@@ -161,6 +161,21 @@ impl Layout {
     fn finish(&self, piece: &mut Frame, is_first: bool, is_last: bool, by: ChecksumBy) {
         let payload_len = piece.payload.len();
         let headers = piece.headers.as_mut_slice();
+        piece.checksum = Some(self.finish_headers(headers, payload_len, is_first, is_last));
+        if by == ChecksumBy::Stack {
+            finish_checksum(piece);
+        }
+    }
+
+    /// Writes lengths and flags of a piece with `payload_len` bytes behind its headers, and the sum
+    /// of its pseudo-header. Returns where the transport checksum is to be finished.
+    fn finish_headers(
+        &self,
+        headers: &mut [u8],
+        payload_len: u32,
+        is_first: bool,
+        is_last: bool,
+    ) -> PartialChecksum {
         let flags = &mut headers[self.tcp + 13];
         if !is_first {
             *flags &= !Flags::CWR.bits();
@@ -187,12 +202,64 @@ impl Layout {
         let partial = self.pseudo.with_len(tcp_len).fold();
         let at = self.tcp + tcp::CHECKSUM_AT;
         headers[at..at + 2].copy_from_slice(&partial.to_be_bytes());
-        let (start, offset) = (self.tcp as u16, tcp::CHECKSUM_AT as u16);
-        piece.checksum = Some(PartialChecksum { start, offset });
-        if by == ChecksumBy::Stack {
-            finish_checksum(piece);
-        }
+        PartialChecksum { start: self.tcp as u16, offset: tcp::CHECKSUM_AT as u16 }
     }
+}
+
+/// Writes the wire segments of `frame` as packets in one piece each, with their checksums, and
+/// hands them to `take` in order. A frame that is not too large is the only one.
+///
+/// A device that encrypts needs them like this. `packet` is room that is used again. Cost per
+/// packet: one copy of its bytes, and one sum over them while they are in the cache.
+pub fn write_packets(frame: &Frame, packet: &mut Vec<u8>, mut take: impl FnMut(&[u8])) {
+    let layout = Layout::of(frame);
+    let size = layout.as_ref().map_or(usize::MAX, |layout| layout.size);
+    let mut headers = frame.headers.clone();
+    let mut left = frame.payload.len() as usize;
+    let mut chunks = frame.payload.chunks().iter();
+    let mut chunk: &[u8] = &[];
+    let mut is_first = true;
+    loop {
+        packet.clear();
+        packet.extend_from_slice(headers.as_slice());
+        let payload_len = size.min(left);
+        left -= payload_len;
+        let mut missing = payload_len;
+        while missing > 0 {
+            if chunk.is_empty() {
+                let Some(next) = chunks.next() else { break };
+                chunk = next;
+                continue;
+            }
+            let (now, later) = chunk.split_at(missing.min(chunk.len()));
+            packet.extend_from_slice(now);
+            missing -= now.len();
+            chunk = later;
+        }
+        let mut partial = frame.checksum;
+        if let Some(layout) = &layout {
+            let headers = &mut packet[..headers.len()];
+            partial = Some(layout.finish_headers(headers, payload_len as u32, is_first, left == 0));
+        }
+        if let Some(PartialChecksum { start, offset }) = partial
+            && let Some(transport) = packet.get_mut(usize::from(start)..)
+        {
+            let sum = never_zero(checksum::of(transport));
+            let field = usize::from(offset)..usize::from(offset) + 2;
+            if let Some(field) = transport.get_mut(field) {
+                field.copy_from_slice(&sum.to_be_bytes());
+            }
+        }
+        take(packet);
+        let Some(layout) = layout.as_ref().filter(|_| left > 0) else { return };
+        layout.step(headers.as_mut_slice(), payload_len as u32);
+        is_first = false;
+    }
+}
+
+/// Zero would mean "none" to UDP; for the others it is the same number.
+fn never_zero(sum: u16) -> u16 {
+    if sum == 0 { 0xffff } else { sum }
 }
 
 fn word32(bytes: &[u8], at: usize) -> u32 {
@@ -218,11 +285,7 @@ pub fn finish_checksum(frame: &mut Frame) {
     for chunk in frame.payload.chunks() {
         sum.add(chunk);
     }
-    // Zero would mean "none" to UDP; for the others it is the same number.
-    let sum = match sum.finish() {
-        0 => 0xffff,
-        sum => sum,
-    };
+    let sum = never_zero(sum.finish());
     let field = usize::from(offset)..usize::from(offset) + 2;
     if let Some(field) = transport.get_mut(field) {
         field.copy_from_slice(&sum.to_be_bytes());
@@ -386,11 +449,14 @@ pub(crate) mod tests {
         frame.gso = Some(Gso { size, kind: frame.gso.expect("a super-frame").kind });
         let count = frame.segments() as usize;
         let wire_len = frame.wire_len();
+        let mut written = Vec::new();
+        write_packets(&frame, &mut Vec::new(), |packet| written.push(packet.to_vec()));
         let is_v4 = frame.gso.is_some_and(|gso| gso.kind == GsoKind::Tcp4);
         let (mut at, mut wire, mut id) = (0, 0, 0xffffu32);
         let pieces = segment(frame, ChecksumBy::Stack);
-        assert_eq!(pieces.len(), count);
+        assert_eq!((pieces.len(), written.len()), (count, count));
         for (index, piece) in pieces.enumerate() {
+            assert_eq!(piece.to_bytes(), written[index]);
             let (is_first, is_last) = (index == 0, index + 1 == count);
             let (identification, segment) = received(&piece);
             let len = segment.payload.len() as usize;

@@ -586,10 +586,15 @@ impl Sender {
             && (self.recovery.undo_retrans == Some(0) || self.is_delayed_original(ack))
     }
 
+    /// Whether an ACK says that a segment was late and not lost (`tcp_packet_delayed`): it echoes a
+    /// time before the first retransmission, or nothing was retransmitted yet, as small queues
+    /// hold retransmissions back. Without SACK the stamp is gone when all of an episode is
+    /// acknowledged, though there were retransmissions (`tcp_is_non_sack_preventing_reopen`).
     fn is_delayed_original(&self, ack: &AckFacts) -> bool {
         match (self.recovery.retrans_stamp, ack.ts_echo) {
             (Some(stamp), Some(echo)) => (echo.wrapping_sub(stamp) as i32) < 0,
-            _ => false,
+            (Some(_), None) => false,
+            (None, _) => self.sack || self.una.before(self.recovery.high_seq),
         }
     }
 

@@ -241,6 +241,28 @@ fn a_delayed_flight_is_found_out_by_timestamps() {
 }
 
 #[test]
+fn a_recovery_whose_retransmissions_were_held_back_is_undone_when_the_segment_comes() {
+    // Whether the late segment comes with all others, or with a part of them.
+    for acked in [2000, 4000] {
+        let mut peer = with(Config::default(), Hello::default());
+        // Small queues hold a retransmission back while its original counts as below.
+        peer.wire.completes = false;
+        peer.write(4000);
+        assert_eq!(peer.sent_bytes(), 4000);
+        peer.advance_ms(10);
+        let before = peer.info().snd_cwnd;
+        // Reordering by three segments: taken for loss.
+        peer.ack_sack(0, &[(1000, 4000)]);
+        assert_eq!(peer.info().ca_state, CaState::Recovery);
+        peer.ack(acked);
+        assert_eq!(peer.count(Counter::PartialUndo) + peer.count(Counter::FullUndo), 1, "{acked}");
+        let info = peer.info();
+        assert!(info.ca_state <= CaState::Disorder && info.total_retrans == 0, "{info:?}");
+        assert!(info.snd_cwnd >= before && info.snd_ssthresh >= before, "{}", info.snd_ssthresh);
+    }
+}
+
+#[test]
 fn a_recovery_that_dsack_disproves_is_undone() {
     let mut peer = flight();
     peer.advance_ms(10);

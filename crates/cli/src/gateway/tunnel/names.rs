@@ -1,0 +1,197 @@
+//! Endpoints by name: the host resolves them at the start, and again when handshakes fail. A thread
+//! of its own does it, as a question may take long.
+
+use neap_wireguard::file::{Host, HostPort, PeerSection};
+use neap_wireguard::{PublicKey, WireguardHandle};
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// Initiations without an answer, one in 5 s, after which a name is resolved again.
+const FAILURES: u32 = 3;
+/// Time between two questions for a name without an address, at first and at most.
+const RETRY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+
+/// The addresses of a host, by the resolver of this machine.
+///
+/// # Errors
+/// The name has no address, or nobody answers.
+pub(crate) fn resolve(target: &HostPort) -> io::Result<Vec<SocketAddr>> {
+    match (&target.host, target.address()) {
+        (_, Some(address)) => Ok(vec![address]),
+        (Host::Name(name), None) => {
+            let found: Vec<_> = (name.as_str(), target.port).to_socket_addrs()?.collect();
+            if found.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(found) }
+        }
+        _ => Err(io::ErrorKind::InvalidInput.into()),
+    }
+}
+
+/// Addresses of endpoints that were resolved before, by name.
+pub(super) type Known = HashMap<HostPort, SocketAddr>;
+
+/// Peers whose endpoints have names.
+#[derive(Debug, Default)]
+struct Named {
+    peers: Vec<(PublicKey, HostPort)>,
+    known: Known,
+    /// Whether there is something to look at: other peers, or a handshake that has failed.
+    is_called: bool,
+}
+
+/// The thread, as others see it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Names {
+    shared: Arc<(Mutex<Named>, Condvar)>,
+}
+
+impl Names {
+    /// Resolves the endpoints of peers once, so that libraries are loaded before that is given up.
+    pub(super) fn new(peers: &[PeerSection]) -> Self {
+        let names = Self::default();
+        names.set(peers);
+        for (_, name) in named(peers) {
+            match resolve(&name) {
+                Ok(found) => names.learn(&name, found[0]),
+                Err(error) => {
+                    tracing::warn!(endpoint = %name, %error, "the endpoint has no address yet");
+                }
+            }
+        }
+        names
+    }
+
+    /// Takes the peers of a file.
+    pub(super) fn set(&self, peers: &[PeerSection]) {
+        let (mutex, changed) = &*self.shared;
+        let mut inside = mutex.lock().unwrap_or_else(PoisonError::into_inner);
+        inside.peers = named(peers).collect();
+        inside.is_called = true;
+        let Named { peers, known, .. } = &mut *inside;
+        known.retain(|name, _| peers.iter().any(|(_, one)| one == name));
+        changed.notify_all();
+    }
+
+    /// The address of a name that was resolved last.
+    pub(super) fn known(&self, name: &HostPort) -> Option<SocketAddr> {
+        let inside = self.shared.0.lock().unwrap_or_else(PoisonError::into_inner);
+        inside.known.get(name).copied()
+    }
+
+    fn call(&self) {
+        let (mutex, changed) = &*self.shared;
+        mutex.lock().unwrap_or_else(PoisonError::into_inner).is_called = true;
+        changed.notify_all();
+    }
+
+    fn learn(&self, name: &HostPort, address: SocketAddr) {
+        let mut inside = self.shared.0.lock().unwrap_or_else(PoisonError::into_inner);
+        inside.known.insert(name.clone(), address);
+    }
+
+    /// Resolves names for as long as the process runs.
+    ///
+    /// # Errors
+    /// There is no thread.
+    pub(super) fn watch(&self, handle: WireguardHandle) -> io::Result<()> {
+        let (names, called) = (self.clone(), self.clone());
+        handle.on_failed_handshake(move || called.call());
+        let thread = thread::Builder::new().name("names".to_owned());
+        thread.spawn(move || names.run(&handle)).map(drop)
+    }
+
+    fn run(&self, handle: &WireguardHandle) {
+        let (mut pause, mut retry) = (RETRY[0], None);
+        loop {
+            let peers = self.wait(retry);
+            let status = handle.status();
+            let mut is_unknown = false;
+            for (key, name) in peers {
+                let Some(peer) = status.peers.iter().find(|peer| peer.public_key == key) else {
+                    continue;
+                };
+                let failed = peer.failed_handshakes;
+                let is_due = failed > 0 && failed.is_multiple_of(FAILURES);
+                if peer.endpoint.is_some() && !is_due {
+                    continue;
+                }
+                match resolve(&name) {
+                    Ok(found) => self.take(handle, key, &name, &found, peer.endpoint),
+                    Err(error) => {
+                        tracing::warn!(endpoint = %name, %error, "the endpoint has no address");
+                        is_unknown |= peer.endpoint.is_none();
+                    }
+                }
+            }
+            retry = is_unknown.then_some(pause);
+            pause = if is_unknown { (pause * 2).min(RETRY[1]) } else { RETRY[0] };
+        }
+    }
+
+    /// Takes an address that was found: the one behind the present one, if that does not answer.
+    fn take(
+        &self,
+        handle: &WireguardHandle,
+        key: PublicKey,
+        name: &HostPort,
+        found: &[SocketAddr],
+        present: Option<SocketAddr>,
+    ) {
+        let next = next(found, present);
+        if present == Some(next) {
+            return;
+        }
+        self.learn(name, next);
+        tracing::info!(endpoint = %name, address = %next, "the endpoint has this address");
+        if let Err(error) = handle.set_endpoint(&key, next) {
+            // It was removed meanwhile.
+            tracing::debug!(%error, "the endpoint is of no peer");
+        }
+    }
+
+    /// Waits until somebody has to be looked at: for a call, and for no longer than `retry`.
+    fn wait(&self, retry: Option<Duration>) -> Vec<(PublicKey, HostPort)> {
+        let (mutex, changed) = &*self.shared;
+        let mut inside = mutex.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_quiet = |inside: &mut Named| !inside.is_called;
+        inside = match retry {
+            None => changed.wait_while(inside, is_quiet).unwrap_or_else(PoisonError::into_inner),
+            Some(time) => {
+                let waited = changed.wait_timeout_while(inside, time, is_quiet);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        inside.is_called = false;
+        inside.peers.clone()
+    }
+}
+
+/// Peers whose endpoints have names.
+fn named(peers: &[PeerSection]) -> impl Iterator<Item = (PublicKey, HostPort)> {
+    let endpoints = peers.iter().filter_map(|peer| Some((peer.public_key, peer.endpoint.clone()?)));
+    endpoints.filter(|(_, endpoint)| endpoint.address().is_none())
+}
+
+/// The address behind the present one, or the first.
+fn next(found: &[SocketAddr], present: Option<SocketAddr>) -> SocketAddr {
+    let at = found.iter().position(|&one| Some(one) == present);
+    found[at.map_or(0, |at| (at + 1) % found.len())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_a_name_take_turns() {
+        let [a, b] = [1, 2].map(|port| SocketAddr::from(([192, 0, 2, 1], port)));
+        assert_eq!(next(&[a, b], None), a);
+        assert_eq!(next(&[a, b], Some(a)), b);
+        assert_eq!(next(&[a, b], Some(b)), a);
+        assert_eq!(next(&[a], Some(a)), a);
+        assert_eq!(next(&[a], Some(b)), a);
+    }
+}

@@ -1,0 +1,106 @@
+//! `neap wg show`: the WireGuard interfaces of running stacks, as wg(8) prints those of the kernel.
+
+pub(crate) mod report;
+mod text;
+
+use crate::stacks::{self, Failure};
+use clap::{Args, Subcommand, ValueEnum};
+use neap::control;
+use report::{InterfaceReport, SUBJECT};
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+/// What stands for all interfaces, as in wg(8).
+const ALL: &str = "all";
+/// What asks for the names of the interfaces, as in wg(8).
+const INTERFACES: &str = "interfaces";
+
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Command {
+    Show(Show),
+}
+
+/// Show the WireGuard interfaces of running stacks, as wg shows those of the kernel
+///
+/// An interface has the name of its file: that of wg0.conf is wg0. Secret keys never leave the
+/// process that has them, so that `(hidden)` stands for each.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Show {
+    /// Name of an interface, `all`, or `interfaces` for the names alone
+    #[arg(value_name = "NAME", default_value = ALL)]
+    name: String,
+    /// One thing of it, one line for each peer
+    #[arg(value_name = "FIELD")]
+    field: Option<Field>,
+    /// Print JSON: a list of interfaces, times in seconds, sizes in bytes
+    #[arg(short, long, conflicts_with = "field")]
+    json: bool,
+    /// Only the interfaces of this process
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+}
+
+/// What wg(8) prints for scripts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Field {
+    PublicKey,
+    PrivateKey,
+    ListenPort,
+    Fwmark,
+    Peers,
+    PresharedKeys,
+    Endpoints,
+    AllowedIps,
+    LatestHandshakes,
+    Transfer,
+    PersistentKeepalive,
+    Dump,
+}
+
+pub(crate) fn main(command: &Command) -> ExitCode {
+    let Command::Show(args) = command;
+    match show(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report("wg"),
+    }
+}
+
+fn show(args: &Show) -> Result<(), Failure> {
+    let all = find(args.pid)?;
+    let names: Vec<_> = all.iter().map(|one| one.name.as_str()).collect();
+    if args.name == INTERFACES {
+        return stacks::print(&format!("{}\n", names.join(" ")));
+    }
+    let is_all = args.name == ALL;
+    let chosen: Vec<_> = all.iter().filter(|one| is_all || one.name == args.name).collect();
+    if chosen.is_empty() && !is_all {
+        let names = names.join(", ");
+        return Err(Failure::Nothing(format!("no such interface: there are {names}")));
+    }
+    if args.json {
+        let json = serde_json::to_string(&chosen);
+        let json = json.map_err(|error| Failure::Nothing(error.to_string()))?;
+        return stacks::print(&format!("{json}\n"));
+    }
+    let texts = chosen.iter().map(|one| match args.field {
+        None => text::whole(one, SystemTime::now()),
+        Some(field) => text::field(one, field, is_all),
+    });
+    let between = if args.field.is_none() { "\n" } else { "" };
+    stacks::print(&texts.collect::<Vec<_>>().join(between))
+}
+
+/// The interfaces of all stacks of this user, one at least.
+fn find(pid: Option<u32>) -> Result<Vec<InterfaceReport>, Failure> {
+    let endpoints = control::endpoints().map_err(|error| Failure::Nothing(error.to_string()))?;
+    let chosen = endpoints.iter().filter(|one| pid.is_none_or(|pid| pid == one.pid));
+    // Most stacks have no such interface, and say so.
+    let lines = chosen.filter_map(|one| one.lines(SUBJECT).ok()).flatten();
+    let found: Vec<_> = lines.filter_map(|line| serde_json::from_str(&line).ok()).collect();
+    if found.is_empty() {
+        let why = "no WireGuard interface of this user is running: start one with \
+                   `neap wireguard -c FILE`";
+        return Err(Failure::Nothing(why.to_owned()));
+    }
+    Ok(found)
+}

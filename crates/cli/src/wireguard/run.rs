@@ -1,0 +1,207 @@
+//! A tunnel from its beginning to its end.
+
+use super::alive::Alive;
+use super::background::Waiting;
+use super::doors::{self, AllDoors};
+use super::health::Health;
+use super::inspector::Inspector;
+use super::notify::Notifier;
+use super::{Args, Failure};
+use crate::gateway::tunnel::{self, Prepared, Settings, Tunnel};
+use crate::gateway::watching::Watched;
+use crate::gateway::{confine, raise_file_limit};
+use neap::control::Application;
+use neap::metrics::{self, Metrics, MetricsAddress, MetricsListener};
+use neap_gateway::doors::DoorsHandle;
+use neap_wireguard::file::{DoorKind, File, HostPort};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// Where wireproxy looks for its file.
+const DEFAULT_FILE: &str = "/etc/wireproxy/wireproxy.conf";
+/// The same in the home of the user.
+const FILE_AT_HOME: &str = ".config/wireproxy.conf";
+
+fn failed(error: &dyn std::fmt::Display) -> Failure {
+    Failure::System(error.to_string())
+}
+
+pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
+    // Before there are keys in memory.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| failed(&error))?;
+    args.watching.start_log(args.silent);
+    let file = read(&path(args)?)?;
+    if args.configtest {
+        println!("Config OK");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let waiting = if args.in_background {
+        if file.doors.iter().any(|door| matches!(door.kind, DoorKind::Stdio { .. })) {
+            let why = "--daemon: a [STDIOTunnel] needs the standard streams";
+            return Err(Failure::Arguments(why.to_owned()));
+        }
+        Some(Waiting::new().map_err(|error| failed(&error))?)
+    } else {
+        None
+    };
+    let signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGQUIT]);
+    let signals = signals.map_err(|error| failed(&error))?;
+    let notifier = Notifier::new();
+    let (running, served) = Running::start(args, file, signals.handle())?;
+    if let Some(waiting) = waiting {
+        waiting.tell().map_err(|error| failed(&error))?;
+    }
+    notifier.ready();
+    let done = running.run(signals, Duration::from_secs(args.drain.into()), &notifier);
+    drop(served);
+    done
+}
+
+/// The path of the file.
+fn path(args: &Args) -> Result<PathBuf, Failure> {
+    if let Some(path) = &args.config {
+        return Ok(path.clone());
+    }
+    let at_home = std::env::var_os("HOME").map(|home| Path::new(&home).join(FILE_AT_HOME));
+    let usual = [Some(PathBuf::from(DEFAULT_FILE)), at_home];
+    usual.into_iter().flatten().find(|path| path.exists()).ok_or_else(|| {
+        Failure::Arguments(format!("there is no {DEFAULT_FILE}: name a file with -c FILE"))
+    })
+}
+
+/// Reads a file with doors, and tells of what the user should know.
+fn read(path: &Path) -> Result<File, Failure> {
+    let file = tunnel::read(path)?;
+    let is_proxy = |kind: &DoorKind| {
+        matches!(kind, DoorKind::Socks5 { .. } | DoorKind::Http { .. } | DoorKind::Sni { .. })
+    };
+    if file.interface.dns.is_empty() && file.doors.iter().any(|door| is_proxy(&door.kind)) {
+        let path = path.display();
+        tracing::warn!("{path}: without DNS in [Interface] no name has an address in the tunnel");
+    }
+    Ok(file)
+}
+
+/// What is served for others, until it is dropped.
+type Served = (Watched, Option<Metrics>);
+
+/// A tunnel with its doors.
+struct Running {
+    tunnel: Tunnel,
+    alive: Alive,
+    doors: AllDoors,
+    /// Why the standard streams have failed.
+    failure: Arc<Mutex<Option<String>>>,
+}
+
+impl Running {
+    /// Starts everything, and gives up what is not needed. `signals` ends the wait for signals.
+    fn start(args: &Args, file: File, signals: Handle) -> Result<(Self, Served), Failure> {
+        let listening = args.watching.listen(&tunnel::name(&file.path))?;
+        let pages = args.info.as_ref().map(listen_for_pages).transpose()?;
+        let limit = raise_file_limit();
+        let settings = Settings { congestion: args.congestion.clone(), sealers: args.sealers };
+        let prepared = Prepared::open(file, &settings)?;
+        let mut needs = prepared.needs();
+        needs.readable = prepared.folders();
+        needs.sockets_in = listening.folders();
+        confine::confine(&needs, |what| tracing::warn!("{what}")).map_err(Failure::System)?;
+        let tunnel = prepared.start()?;
+        let failure = Arc::<Mutex<Option<String>>>::default();
+        let told = failure.clone();
+        let ended = move |done: Result<(), String>| {
+            *told.lock().unwrap_or_else(PoisonError::into_inner) = done.err();
+            signals.close();
+        };
+        let mut doors = AllDoors::new(tunnel.stack.clone(), limit / 4 * 3, Arc::new(ended));
+        doors.serve(&tunnel.file).map_err(|lines| Failure::System(lines.join("\n")))?;
+        let alive = Alive::default();
+        alive.set(&tunnel.file.interface);
+        alive.watch(&tunnel.stack).map_err(|error| failed(&error))?;
+        let inspector = Inspector { tunnel: tunnel.shown(), doors: doors.shown() };
+        let inspector: Arc<dyn Application> = Arc::new(inspector);
+        let watched = listening.serve(&tunnel.stack, &inspector)?;
+        let health = Health { handle: tunnel.handle.clone(), alive: alive.clone() };
+        let pages = pages.map(|pages| pages.serve_pages(Arc::new(health)));
+        let pages = pages.transpose().map_err(|error| failed(&error))?;
+        let port = tunnel.handle.status().listen_port;
+        tracing::info!(port, peers = tunnel.file.peers.len(), "the tunnel is there");
+        Ok((Self { tunnel, alive, doors, failure }, (watched, pages)))
+    }
+
+    /// Waits for signals: a new file, or the end.
+    fn run(
+        mut self,
+        mut signals: Signals,
+        drain: Duration,
+        notifier: &Notifier,
+    ) -> Result<ExitCode, Failure> {
+        while let Some(signal) = signals.forever().next() {
+            if signal != SIGHUP {
+                break;
+            }
+            notifier.reloading();
+            match self.reload() {
+                Ok(()) => tracing::info!("the file was read again"),
+                Err(why) => tracing::error!("{why}"),
+            }
+            notifier.ready();
+        }
+        notifier.stopping();
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(why) = failure {
+            self.end();
+            return Err(Failure::System(format!("[STDIOTunnel]: {why}")));
+        }
+        if drain.is_zero() || signals.is_closed() {
+            self.end();
+            return Ok(ExitCode::SUCCESS);
+        }
+        self.doors.drain(drain);
+        let handles = self.doors.handles();
+        thread::spawn(move || {
+            if signals.forever().any(|signal| signal != SIGHUP) {
+                handles.iter().for_each(DoorsHandle::stop);
+            }
+        });
+        self.doors.join();
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Resets all connections.
+    fn end(self) {
+        self.doors.handles().iter().for_each(DoorsHandle::stop);
+        self.doors.join();
+    }
+
+    /// Reads the file again. What it has not changed goes on.
+    ///
+    /// # Errors
+    /// What is wrong with the file, and then nothing has changed; or lines about what cannot be as
+    /// the file says, while all else is.
+    fn reload(&mut self) -> Result<(), String> {
+        let file = read(&self.tunnel.file.path).map_err(|failure| match failure {
+            Failure::Arguments(why) | Failure::System(why) => {
+                format!("nothing has changed: {why}")
+            }
+        })?;
+        let changed = self.tunnel.change(file);
+        self.alive.set(&self.tunnel.file.interface);
+        let served = self.doors.serve(&self.tunnel.file);
+        let failures: Vec<_> = [changed, served].into_iter().filter_map(Result::err).collect();
+        if failures.is_empty() { Ok(()) } else { Err(failures.concat().join("\n")) }
+    }
+}
+
+/// A socket for the pages of `-i`.
+fn listen_for_pages(address: &HostPort) -> Result<MetricsListener, Failure> {
+    let wrong = |why: String| Failure::System(format!("--info {address}: {why}"));
+    let place = doors::listen(address).map_err(wrong)?;
+    metrics::listen(&MetricsAddress::Tcp(place)).map_err(|error| wrong(error.to_string()))
+}

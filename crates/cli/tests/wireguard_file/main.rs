@@ -1,0 +1,484 @@
+//! `neap wireguard` and `neap wg show`: two of them as peers of each other over a veth, files that
+//! change while they run, and wg(8) as the oracle of what is shown.
+
+#[allow(dead_code, reason = "shared with tests of other faces")]
+#[path = "../common/confined.rs"]
+mod confined;
+#[path = "../common/host.rs"]
+mod host;
+#[path = "../common/namespace.rs"]
+mod namespace;
+
+mod world;
+
+use host::Host;
+use namespace::{in_namespace, run, skip};
+use neap_wireguard::PrivateKey;
+use serde_json::Value;
+use std::env;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
+use std::process::{Command, Stdio};
+use std::thread;
+use world::{FAR, Folder, Keys, Tunnel, get, veth};
+
+/// A `[Interface]` that says on `/readyz` whether the far end answers.
+const ALIVE: &str = "CheckAlive = 10.9.0.2\nCheckAliveInterval = 1\n";
+/// What leads from the tunnel to the echo server.
+const SERVER: &str = "[TCPServerTunnel]\nListenPort = 80\nTarget = localhost:8080\n";
+/// Where the pages of the tunnel are.
+const INFO: &str = "127.0.0.1:9080";
+
+/// Tells this binary that it has a `/run` of its own, with what an interface answers there.
+const ANSWER: &str = "NEAP_TEST_UAPI";
+
+#[test]
+fn a_file_is_checked_without_a_tunnel() {
+    let folder = Folder::new("check");
+    let keys = Keys::new();
+    let good = folder.write("good.conf", &keys.near("", ""));
+    let (status, out, err) = folder.finish(&["wireguard", "-n", "-c", &good]);
+    assert_eq!((status, out.as_str(), err.as_str()), (Some(0), "Config OK\n", ""));
+    let bad = folder.write("bad.conf", &keys.near("MTU = 1\n", ""));
+    let (status, out, err) = folder.finish(&["wireguard", "--configtest", "--config", &bad]);
+    assert_eq!((status, out.as_str()), (Some(2), ""));
+    let place = format!("neap wireguard: {bad}:4: [Interface] MTU: expected a number of bytes");
+    assert!(err.starts_with(&place), "{err}");
+    let secret = keys.near("PostUp = touch /nowhere\nPrivateKey = oops\n", "");
+    let (status, _, err) =
+        folder.finish(&["wireguard", "-nc", &folder.write("twice.conf", &secret)]);
+    assert!(
+        status == Some(2) && err.contains(":5: [Interface] PrivateKey: expected once"),
+        "{err}"
+    );
+    let open = folder.write("open.conf", &keys.near("", "[Socks5]\nBindAddress = :1080\n"));
+    run(&format!("chmod 644 {open}"));
+    let (status, _, err) = folder.finish(&["wireguard", "-n", "-c", &open]);
+    assert_eq!(status, Some(0), "{err}");
+    assert!(err.contains("others may read this file: chmod 600"), "{err}");
+    assert!(err.contains("a proxy without a password at :1080"), "{err}");
+    let (_, _, err) = folder.finish(&["wireguard", "-s", "-n", "-c", &open]);
+    assert_eq!(err, "");
+}
+
+#[test]
+fn two_tunnels_reach_each_other_and_wg_shows_the_same() {
+    in_namespace(|| {
+        let folder = Folder::new("pair");
+        let far_host = Host::new(false);
+        veth(&far_host);
+        let keys = Keys::new();
+        let near = folder.write("near.conf", &keys.near(ALIVE, ""));
+        let far = folder.write("far.conf", &keys.far("", ""));
+        let _far = far_host.inside(|| Tunnel::start(&folder, &["-c", &far]));
+        let tunnel = Tunnel::start(&folder, &["-c", &near, "-i", INFO]);
+        confined::check(tunnel.pid(), 0);
+        wait_until_ready();
+        let (status, uapi) = get(INFO, "/metrics");
+        assert_eq!(status, 200);
+        assert!(!uapi.contains(&keys.near_private) && uapi.contains("private_key=REDACTED\n"));
+        let shown = folder.print(&["wg", "show", "near"]);
+        for line in [
+            "interface: near\n",
+            &format!("  public key: {}\n", keys.near_public()),
+            "  private key: (hidden)\n  listening port: 51821\n\n",
+            &format!("peer: {}\n  preshared key: (hidden)\n", keys.far_public()),
+            &format!("  endpoint: {FAR}:51820\n  allowed ips: 10.9.0.2/32\n"),
+            "  latest handshake: ",
+            "  transfer: ",
+            "  persistent keepalive: every 25 seconds\n",
+        ] {
+            assert!(shown.contains(line), "{line}\n{shown}");
+        }
+        assert_eq!(folder.print(&["wg", "show", "interfaces"]), "far near\n");
+        same_as_wg(&folder, &keys);
+    });
+}
+
+/// Asks until the far end has answered: the first ping waits for the handshake.
+fn wait_until_ready() {
+    loop {
+        let (status, body) = get(INFO, "/readyz");
+        let answers: Value = serde_json::from_str(&body).expect("JSON");
+        let second = answers["10.9.0.2"].as_u64().expect("a second");
+        assert_eq!(second > 0, status == 200, "{status} {body}");
+        if status == 200 {
+            return;
+        }
+        assert_eq!(status, 503, "{body}");
+    }
+}
+
+/// Joins the far end by a name that `/etc/hosts` has rightly only once the tunnel is there. Returns
+/// the log.
+fn join_by_name(first: &str) -> String {
+    let folder = Folder::new("names");
+    let far_host = Host::new(false);
+    veth(&far_host);
+    let keys = Keys::new();
+    let far = folder.write("far.conf", &keys.far("", SERVER));
+    let (_far, _echo) = far_host.inside(|| (Tunnel::start(&folder, &["-c", &far]), echo()));
+    let near = keys.near("", &client(9001)).replace(FAR, "far.test");
+    let near = folder.write("near.conf", &near);
+    let hosts = folder.path("hosts");
+    fs::write(&hosts, first).expect("written");
+    let arguments = ["-c", &near, "--log", "info"];
+    let tunnel = Tunnel::start_with_hosts(&folder, &arguments, &hosts);
+    fs::write(&hosts, format!("{FAR} far.test\n")).expect("written");
+    say(&TcpStream::connect("127.0.0.1:9001").expect("a door"), "by name");
+    let endpoint = folder.print(&["wg", "show", "near", "endpoints"]);
+    assert!(endpoint.ends_with(&format!("\t{FAR}:51820\n")), "{endpoint}");
+    tunnel.end()
+}
+
+#[test]
+fn an_endpoint_gets_its_address_when_its_name_has_one() {
+    in_namespace(|| {
+        let log = join_by_name("");
+        assert!(log.contains("the endpoint has no address yet"), "{log}");
+    });
+}
+
+#[test]
+fn a_name_is_resolved_again_when_handshakes_fail() {
+    in_namespace(|| {
+        let log = join_by_name("192.0.2.99 far.test\n");
+        assert!(log.contains("the endpoint has this address"), "{log}");
+    });
+}
+
+/// Lets wg(8) print an interface of the same figures, which answers by its protocol.
+fn same_as_wg(folder: &Folder, keys: &Keys) {
+    if Command::new("wg").arg("--version").output().is_err() {
+        return skip("there is no wg(8)");
+    }
+    let own = env::current_exe().expect("the test knows its binary");
+    let mut uapi = get(INFO, "/metrics").1;
+    uapi = uapi.replace("private_key=REDACTED", &format!("private_key={}", keys.near_hex()));
+    uapi = uapi.replace("preshared_key=REDACTED", &format!("preshared_key={}", "1".repeat(64)));
+    let script = "mount -t tmpfs none /run && mkdir /run/wireguard && \
+                  exec \"$0\" --exact wg_prints_what_it_is_answered --nocapture";
+    let output = Command::new("unshare")
+        .args(["-m", "sh", "-c", script])
+        .arg(own)
+        .env(ANSWER, uapi)
+        .stdin(Stdio::null())
+        .output()
+        .expect("unshare runs");
+    let theirs = String::from_utf8(output.stdout).expect("text");
+    let mut theirs: Vec<_> = theirs.lines().filter_map(|line| line.strip_prefix("wg| ")).collect();
+    assert!(!theirs.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut ours = String::new();
+    for arguments in [&["near"] as &[_], &["near", "dump"], &["near", "allowed-ips"]] {
+        ours += &folder.print(&[&["wg", "show"], arguments].concat());
+    }
+    // Pings and time go on between the two.
+    let changes = ["  latest handshake: ", "  transfer: "];
+    let stays = |line: &&str| !changes.iter().any(|change| line.starts_with(change));
+    let ours = ours.replace("(hidden)", "SECRET");
+    let mut ours: Vec<_> = ours.lines().filter(stays).collect();
+    theirs.retain(stays);
+    let columns = |line: &str| line.split('\t').map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(ours.len(), theirs.len(), "{ours:#?} {theirs:#?}");
+    for (ours, theirs) in ours.drain(..).zip(theirs) {
+        let (ours, theirs) = (columns(ours), columns(theirs));
+        assert_eq!(ours.len(), theirs.len(), "{ours:?} {theirs:?}");
+        // Seconds and bytes of a dump.
+        for (index, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
+            let is_figure = (4..7).contains(&index);
+            assert!(is_figure || ours == theirs || ours == "SECRET", "{ours:?} {theirs:?}");
+        }
+    }
+}
+
+/// What this binary does with a `/run` of its own: it answers as an interface, and prints what wg
+/// says of that.
+#[test]
+fn wg_prints_what_it_is_answered() {
+    let Ok(answer) = env::var(ANSWER) else { return };
+    let listener = UnixListener::bind("/run/wireguard/near.sock").expect("a socket");
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            let mut lines = BufReader::new(stream.try_clone().expect("a socket")).lines();
+            // wg looks whether somebody is there first.
+            if lines.next().is_some_and(|line| line.expect("a line") == "get=1") {
+                stream.write_all(format!("{answer}errno=0\n\n").as_bytes()).expect("sent");
+            }
+        }
+    });
+    for arguments in [&["near"] as &[_], &["near", "dump"], &["near", "allowed-ips"]] {
+        let output = Command::new("wg").arg("show").args(arguments).output().expect("wg runs");
+        let text = String::from_utf8(output.stdout).expect("text");
+        let text = text.replace("(hidden)", "SECRET");
+        for line in text.lines() {
+            println!("wg| {line}");
+        }
+        eprintln!("{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+/// An echo server behind the far end.
+fn echo() -> TcpListener {
+    let listener = TcpListener::bind("127.0.0.1:8080").expect("a port");
+    let served = listener.try_clone().expect("a descriptor");
+    thread::spawn(move || {
+        for stream in served.incoming() {
+            let stream = stream.expect("a connection");
+            thread::spawn(move || std::io::copy(&mut &stream, &mut &stream));
+        }
+    });
+    listener
+}
+
+/// What leads from a port to the far end.
+fn client(port: u16) -> String {
+    format!("[TCPClientTunnel]\nBindAddress = 127.0.0.1:{port}\nTarget = 10.9.0.2:80\n")
+}
+
+/// Sends text and waits for the same.
+fn say(mut stream: &TcpStream, text: &str) {
+    stream.write_all(text.as_bytes()).expect("sent");
+    let mut echoed = vec![0; text.len()];
+    stream.read_exact(&mut echoed).expect("echoed");
+    assert_eq!(echoed, text.as_bytes());
+}
+
+/// A web server with one page behind the far end.
+fn page() {
+    let listener = TcpListener::bind("127.0.0.1:8080").expect("a port");
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            let mut lines = BufReader::new(stream.try_clone().expect("a socket")).lines();
+            while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+            let page = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello";
+            stream.write_all(page.as_bytes()).expect("sent");
+        }
+    });
+}
+
+#[test]
+fn a_proxy_speaks_tls_with_the_certificate_of_the_file() {
+    let has = |program: &str| Command::new(program).arg("version").output().is_ok();
+    if !has("openssl") || !has("curl") {
+        return skip("there is no openssl or no curl");
+    }
+    in_namespace(|| {
+        let folder = Folder::new("tls");
+        let far_host = Host::new(false);
+        veth(&far_host);
+        let keys = Keys::new();
+        let far = folder.write("far.conf", &keys.far("", SERVER));
+        let _far = far_host.inside(|| {
+            page();
+            Tunnel::start(&folder, &["-c", &far])
+        });
+        let [chain, key] = ["cert.pem", "key.pem"].map(|name| folder.path(name));
+        let made = Command::new("openssl")
+            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"])
+            .args(["-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"])
+            .args(["-days", "2", "-keyout"])
+            .arg(&key)
+            .arg("-out")
+            .arg(&chain)
+            .output()
+            .expect("openssl runs");
+        assert!(made.status.success(), "{made:?}");
+        let door = "[http]\nBindAddress = localhost:8443\nUsername = me\nPassword = secret\n\
+                    CertFile = cert.pem\nKeyFile = key.pem\n";
+        let near = folder.write("near.conf", &keys.near("", door));
+        let _near = Tunnel::start(&folder, &["-c", &near]);
+        let fetch = |login: &str, way: &str| {
+            let output = Command::new("curl")
+                .args(["-sS", "--max-time", "60", way, "--proxy", "https://localhost:8443"])
+                .args(["--proxy-user", login, "http://10.9.0.2/", "--proxy-cacert"])
+                .arg(&chain)
+                .output()
+                .expect("curl runs");
+            [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned())
+        };
+        for way in ["--proxytunnel", "--no-keepalive"] {
+            assert_eq!(fetch("me:secret", way), ["hello", ""]);
+        }
+        let [_, refused] = fetch("me:wrong", "--proxytunnel");
+        assert!(refused.contains("407"), "{refused}");
+    });
+}
+
+#[test]
+fn flows_go_on_while_files_change() {
+    in_namespace(|| {
+        let folder = Folder::new("reload");
+        let far_host = Host::new(false);
+        veth(&far_host);
+        let keys = Keys::new();
+        let near = folder.write("near.conf", &keys.near("", &(client(9001) + &client(9002))));
+        let far = folder.write("far.conf", &keys.far("", SERVER));
+        let (_far, _echo) = far_host.inside(|| (Tunnel::start(&folder, &["-c", &far]), echo()));
+        let tunnel = Tunnel::start(&folder, &["-c", &near]);
+        let connect = |port: u16| TcpStream::connect(("127.0.0.1", port));
+        let [kept, closed] = [9001, 9002].map(|port| connect(port).expect("a door"));
+        say(&kept, "before");
+        say(&closed, "before");
+        let before = folder.print(&["wg", "show", "near", "latest-handshakes"]);
+
+        // Another keepalive, one more peer, a door less and a door more.
+        let other = PrivateKey::generate().expect("random").public_key();
+        let doors = client(9001) + &client(9003);
+        let more = format!("[Peer]\nPublicKey = {other}\nAllowedIPs = 10.9.0.3\n{doors}");
+        let new = keys.near("", &more).replace("Keepalive = 25", "Keepalive = 20");
+        folder.write("near.conf", &new);
+        tunnel.reload();
+        say(&kept, "after");
+        assert_eq!((&closed).read(&mut [0]).unwrap_or(0), 0, "its door is closed");
+        assert!(connect(9002).is_err(), "its door is closed");
+        say(&connect(9003).expect("a door"), "new");
+        let shown = folder.print(&["wg", "show", "near", "persistent-keepalive"]);
+        assert_eq!(shown, format!("{}\t20\n{other}\toff\n", keys.far_public()));
+        let after = folder.print(&["wg", "show", "near", "latest-handshakes"]);
+        assert_eq!(after.lines().next(), before.lines().next(), "the session goes on");
+
+        // A file with a mistake changes nothing.
+        folder.write("near.conf", &new.replace("[TCPClientTunnel]", "[TCPClientTunel]"));
+        tunnel.reload();
+        say(&kept, "still");
+        say(&connect(9003).expect("a door"), "still");
+
+        // With other resolvers doors are opened anew, and connections stay.
+        folder.write("near.conf", &new.replace("ListenPort", "DNS = 10.9.0.2\nListenPort"));
+        tunnel.reload();
+        say(&kept, "resolvers");
+        say(&connect(9003).expect("a door"), "resolvers");
+
+        // Without the peer there is no way.
+        let lonely = new.replace(
+            &keys.far_public(),
+            &PrivateKey::generate().expect("random").public_key().to_string(),
+        );
+        folder.write("near.conf", &lonely);
+        tunnel.reload();
+        assert!(!folder.print(&["wg", "show", "near", "peers"]).contains(&keys.far_public()));
+        let log = tunnel.end();
+        let mistake = "near.conf:14: [TCPClientTunel]: unknown section: expected one of";
+        assert!(log.contains("nothing has changed: ") && log.contains(mistake), "{log}");
+    });
+}
+
+#[test]
+fn connections_go_on_for_a_while_after_a_signal() {
+    in_namespace(|| {
+        let folder = Folder::new("drain");
+        let far_host = Host::new(false);
+        veth(&far_host);
+        let keys = Keys::new();
+        let far = folder.write("far.conf", &keys.far("", SERVER));
+        let (_far, _echo) = far_host.inside(|| (Tunnel::start(&folder, &["-c", &far]), echo()));
+        let near = folder.write("near.conf", &keys.near("", &client(9001)));
+        let mut tunnel = Tunnel::start(&folder, &["-c", &near, "--drain", "60"]);
+        let open = TcpStream::connect("127.0.0.1:9001").expect("a door");
+        say(&open, "before");
+        run(&format!("kill {}", tunnel.pid()));
+        tunnel.hears_of_its_end();
+        say(&open, "after");
+        drop(open);
+        assert!(tunnel.wait().success());
+    });
+}
+
+#[test]
+fn a_sandbox_and_standard_streams_go_through_a_tunnel() {
+    in_namespace(|| {
+        let folder = Folder::new("upstream");
+        let far_host = Host::new(false);
+        veth(&far_host);
+        let keys = Keys::new();
+        let far = folder.write("far.conf", &keys.far("", SERVER));
+        let (_far, _echo) = far_host.inside(|| (Tunnel::start(&folder, &["-c", &far]), echo()));
+
+        // A sandbox, and what is seen of its tunnel meanwhile.
+        let near = folder.write("near.conf", &keys.near("DNS = 10.9.0.2\n", ""));
+        let upstream = format!("wireguard:{near}");
+        let script = "exec 3<>/dev/tcp/10.9.0.2/80; echo hello >&3; head -n 1 <&3; cat";
+        let inside = ["gateway", "run", "--upstream", &upstream, "--", "bash", "-c", script];
+        let mut command = folder.neap(&inside);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("neap runs");
+        let mut line = String::new();
+        let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+        output.read_line(&mut line).expect("a line");
+        assert_eq!(line, "hello\n");
+        let shown = folder.print(&["wg", "show", "near"]);
+        assert!(shown.contains("latest handshake: "), "{shown}");
+        drop(child.stdin.take());
+        assert!(child.wait().expect("it ends").success());
+
+        // The standard streams. The process ends with them.
+        let stdio = keys.near("", "[STDIOTunnel]\nTarget = 10.9.0.2:80\n");
+        let stdio = folder.write("stdio.conf", &stdio);
+        let mut command = folder.neap(&["wireguard", "-c", &stdio]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("neap runs");
+        let mut input = child.stdin.take().expect("a pipe");
+        input.write_all(b"by hand\n").expect("sent");
+        drop(input);
+        let output = child.wait_with_output().expect("it ends");
+        assert!(output.status.success() && output.stdout == b"by hand\n", "{output:?}");
+
+        let nameless = folder.write("nameless.conf", &keys.near("", ""));
+        let upstream = format!("wireguard:{nameless}");
+        let refused = ["gateway", "run", "--upstream", &upstream, "--", "true"];
+        let (status, _, err) = folder.finish(&refused);
+        assert!(status == Some(2) && err.contains("[Interface] has no DNS"), "{err}");
+    });
+}
+
+#[test]
+fn a_tunnel_goes_into_the_background_and_ends_by_a_signal() {
+    in_namespace(|| {
+        run("ip link set lo up");
+        let folder = Folder::new("background");
+        let keys = Keys::new();
+        // The host knows the name.
+        let text = keys.near("", "").replace(&format!("{FAR}:51820"), "localhost:51820");
+        let file = folder.write("wg.conf", &text);
+        let (status, _, err) = folder.finish(&["wireguard", "-d", "-s", "-c", &file]);
+        assert_eq!(status, Some(0), "{err}");
+        let endpoints = folder.print(&["wg", "show", "wg", "endpoints"]);
+        assert!(endpoints.ends_with(":51820\n"), "{endpoints}");
+        let sockets = fs::read_dir(folder.path("neap")).expect("the folder of control sockets");
+        let names = sockets.map(|entry| entry.expect("an entry").file_name());
+        let names: Vec<_> = names.map(|name| name.to_string_lossy().into_owned()).collect();
+        let [name] = names.as_slice() else { panic!("{names:?}") };
+        let (pid, _) = name.split_once('-').expect("a number");
+        run(&format!("kill {pid}"));
+        // Its end closes the socket that `wg show` asks.
+        while folder.finish(&["wg", "show"]).0 == Some(0) {}
+        let stdio = keys.near("", "[STDIOTunnel]\nTarget = 10.9.0.2:80\n");
+        let file = folder.write("stdio.conf", &stdio);
+        let (status, _, err) = folder.finish(&["wireguard", "-d", "-c", &file]);
+        assert!(status == Some(2) && err.contains("[STDIOTunnel]"), "{status:?} {err}");
+    });
+}
+
+#[test]
+fn what_cannot_be_had_is_told_in_a_line() {
+    in_namespace(|| {
+        run("ip link set lo up");
+        let folder = Folder::new("refused");
+        let keys = Keys::new();
+        let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = taken.local_addr().expect("an address").to_string();
+        let door = format!("[Socks5]\nBindAddress = {address}\n");
+        let file = folder.write("taken.conf", &keys.near("", &door));
+        let (status, _, err) = folder.finish(&["wireguard", "-c", &file]);
+        assert_eq!(status, Some(1), "{err}");
+        assert!(err.contains("taken.conf:") && err.contains("in use"), "{err}");
+        let (status, _, err) = folder.finish(&["wireguard", "-c", &file, "-i", &address]);
+        assert!(status == Some(1) && err.contains(&format!("--info {address}: ")), "{err}");
+        let (status, _, err) = folder.finish(&["wg", "show"]);
+        assert!(status == Some(1) && err.contains("no WireGuard interface"), "{err}");
+    });
+}

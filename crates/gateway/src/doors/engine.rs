@@ -1,0 +1,621 @@
+//! The thread of doors: it takes connections, learns what they want, opens their other halves, and
+//! relays.
+
+use super::config::{Door, DoorsConfig, DoorsError, Host, Target};
+use super::dialogue::{Dialogue, MOST_HEAD};
+use super::figures::{Counters, DoorsFigures, DoorsInspector};
+use super::handle::{DoorId, DoorsHandle, Request, Requests};
+use super::lookups::{Done, Found, Lookups, Waiter};
+use super::mappings::{Mappings, Ways};
+use super::near::Near;
+use super::ports::{Arrived, CHANGES, Port};
+use super::session::{Joined, Next, PIECE_OF_HEAD, Session, Stage, Wanted};
+use super::step::{Failure, Fault, Request as Wish, Step};
+use super::users::Users;
+use super::{http, socks};
+use crate::deadlines::Deadlines;
+use crate::descriptors;
+use crate::guest::GuestStream;
+use crate::holdings::FlowView;
+use crate::news::News;
+use crate::relay::{End, Side};
+use crate::stack_upstream;
+use crate::token::{Generation, Slot, Token};
+use crate::turns::{Turn, Turns};
+use crate::upstream::{Direct, Far, Upstream};
+use bytes::{Bytes, BytesMut};
+use neap::{Event, Poller, Stack};
+use slab::Slab;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+use tracing::debug;
+
+mod opening;
+
+/// Connections that are taken before others have their turn.
+const NEW_AT_ONCE: usize = 64;
+/// Bytes that flows in their turns move before new events are looked at.
+const ROUND: u64 = 512 << 10;
+/// A visit that moves so many bytes is that of a bulk flow.
+const BULK: u64 = 64 << 10;
+/// Times that the stack is driven before bulk flows have their turns. More of each flow is there
+/// then, which leaves in one call.
+const LOOKS: usize = 4;
+
+/// A name has so long to be looked up: each of some servers is asked twice.
+const TIME_TO_LOOK_UP: Duration = Duration::from_secs(30);
+/// An address has so long to accept a connection if there is another one to be tried, and if it is
+/// the last one, in which the stack sends some SYNs.
+const TIME_TO_OPEN: Duration = Duration::from_secs(5);
+const TIME_OF_THE_LAST: Duration = Duration::from_secs(60);
+/// A client that is refused has so long to take its answer.
+const TIME_TO_LEAVE: Duration = Duration::from_secs(5);
+
+/// Stages that end in time.
+#[derive(Clone, Copy, Debug)]
+enum Clock {
+    Ask,
+    LookUp,
+    Open,
+    OpenLast,
+    Leave,
+}
+
+impl Clock {
+    const ALL: [Self; 5] = [Self::Ask, Self::LookUp, Self::Open, Self::OpenLast, Self::Leave];
+
+    /// How long the stage may last. Each of them is the same for all connections.
+    fn time(self, patience: Duration) -> Duration {
+        match self {
+            Self::Ask => patience,
+            Self::LookUp => TIME_TO_LOOK_UP,
+            Self::Open => TIME_TO_OPEN,
+            Self::OpenLast => TIME_OF_THE_LAST,
+            Self::Leave => TIME_TO_LEAVE,
+        }
+    }
+}
+
+/// Doors of a stack, which one thread serves.
+pub struct Doors {
+    poller: Arc<Poller>,
+    stack: Arc<Stack>,
+    /// The doors, where they listen and their numbers. A place is used again once its door is
+    /// closed and has no connections.
+    doors: Vec<Door>,
+    ports: Vec<Port>,
+    ids: Vec<DoorId>,
+    last: u64,
+    sessions: Slab<Session>,
+    /// Connections of each address.
+    clients: HashMap<IpAddr, usize>,
+    mappings: Mappings,
+    lookups: Lookups,
+    /// When stages end, of each [`Clock`].
+    due: [Deadlines; Clock::ALL.len()],
+    /// What goes on when the others had their turn.
+    waiting: Turns,
+    /// Bytes that flows have moved in their turns of this round.
+    moved: u64,
+    most_connections: usize,
+    most_of_a_client: usize,
+    patience: Duration,
+    generation: Generation,
+    counters: Arc<Counters>,
+    requests: Requests,
+    /// When the run ends, though connections are left.
+    ends: Option<Instant>,
+    /// How the connection of standard input and output has ended, once it has.
+    stdio: Option<io::Result<()>>,
+}
+
+impl std::fmt::Debug for Doors {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Doors").field("doors", &self.doors).finish_non_exhaustive()
+    }
+}
+
+impl Doors {
+    /// Opens the ports of all doors. From now on the stack is left to the thread that
+    /// [runs](Self::run) the doors.
+    ///
+    /// # Errors
+    /// The door whose port cannot be had, and why; or there are no descriptors left.
+    pub fn open(mut config: DoorsConfig) -> Result<Self, DoorsError> {
+        descriptors::learn();
+        stack_upstream::leave(&config.stack);
+        let poller = Arc::new(Poller::new()?);
+        let ports = Port::open_all(&mut config);
+        let ports = ports.map_err(|(door, error)| DoorsError { door: Some(door), error })?;
+        for (index, port) in ports.iter().enumerate() {
+            port.enter(&poller, Token::Published(index).to_bits())?;
+        }
+        let DoorsConfig { stack, resolver, doors, most_mappings, .. } = config;
+        let counters = Arc::<Counters>::default();
+        Ok(Self {
+            requests: Requests::new(poller.clone()),
+            poller,
+            ids: (0..doors.len() as u64).map(DoorId).collect(),
+            last: doors.len() as u64,
+            doors,
+            ports,
+            sessions: Slab::new(),
+            clients: HashMap::new(),
+            mappings: Mappings::new(stack.clone(), most_mappings, counters.clone()),
+            lookups: Lookups::new(stack.clone(), resolver, counters.clone()),
+            stack,
+            due: Default::default(),
+            waiting: Turns::default(),
+            moved: 0,
+            most_connections: config.most_connections,
+            most_of_a_client: config.most_of_a_client,
+            patience: config.patience,
+            generation: Generation::default(),
+            counters,
+            ends: None,
+            stdio: None,
+        })
+    }
+
+    /// Where each door listens, in their order: an address and port of the host, or of the stack
+    /// for a [`Door::Server`]; `None` for a [`Door::Stdio`].
+    pub fn addresses(&self) -> Vec<Option<SocketAddr>> {
+        self.ports.iter().map(Port::local_addr).collect()
+    }
+
+    /// What other threads use while it [runs](Self::run).
+    pub fn handle(&self) -> DoorsHandle {
+        self.requests.handle()
+    }
+
+    /// What looks at the doors from other threads while they run.
+    pub fn inspector(&self) -> DoorsInspector {
+        DoorsInspector::new(self.handle(), self.counters.clone())
+    }
+
+    /// What happened so far.
+    pub fn figures(&self) -> DoorsFigures {
+        self.counters.figures()
+    }
+
+    /// Serves until it is [stopped](DoorsHandle::stop), and sleeps while nothing happens. With a
+    /// [`Door::Stdio`] it ends with that connection.
+    ///
+    /// # Errors
+    /// The process cannot wait for its descriptors; the connection of standard input and output
+    /// could not be opened, or was lost.
+    pub fn run(&mut self) -> io::Result<()> {
+        self.begin_stdio();
+        let ended = self.serve();
+        self.sessions.iter_mut().for_each(|(_, session)| session.reset());
+        self.sessions.clear();
+        self.requests.close();
+        ended.and(self.stdio.take().unwrap_or(Ok(())))
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
+        let mut events = Vec::new();
+        while !self.requests.is_stopped() && self.stdio.is_none() && !self.is_drained() {
+            // A question that cannot be sent is over without an event.
+            self.take_names();
+            let timeout = self.sleeps_for();
+            self.poller.wait(&mut events, timeout)?;
+            self.on_events(&mut events);
+            for _ in 1..LOOKS {
+                if self.waiting.is_empty() {
+                    break;
+                }
+                self.poller.wait(&mut events, Some(Duration::ZERO))?;
+                self.on_events(&mut events);
+            }
+            self.take_turns();
+            while let Some(request) = self.requests.next() {
+                self.answer(request);
+            }
+            if let Some(due) = self.next_expiry() {
+                let now = Instant::now();
+                if due <= now {
+                    self.expire(now);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets go on what used up its turn, each at most once and until enough was moved.
+    fn take_turns(&mut self) {
+        self.moved = 0;
+        for _ in 0..self.waiting.len() {
+            let Some(turn) = self.waiting.pop() else { return };
+            self.take_turn(turn);
+            if self.moved >= ROUND {
+                return;
+            }
+        }
+    }
+
+    /// How long nothing is to be done without an event; `None` is for ever.
+    fn sleeps_for(&mut self) -> Option<Duration> {
+        if !self.waiting.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        for due in &mut self.due {
+            due.drop_first(|slot| {
+                self.sessions.get(slot.key).is_none_or(|session| {
+                    session.generation != slot.generation || session.due.is_none()
+                })
+            });
+        }
+        self.next_expiry().map(|due| due.saturating_duration_since(Instant::now()))
+    }
+
+    fn next_expiry(&mut self) -> Option<Instant> {
+        let stages = self.due.iter().filter_map(Deadlines::next).min();
+        [stages, self.lookups.next_expiry(), self.mappings.next_expiry(), self.ends]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Ends what was to last until now.
+    fn expire(&mut self, now: Instant) {
+        self.lookups.expire(now, &self.poller);
+        self.take_names();
+        self.mappings.expire(now);
+        for clock in Clock::ALL {
+            while let Some(slot) = self.due[clock as usize].take(now) {
+                let is_due = |session: &mut Session| session.due.is_some_and(|due| due <= now);
+                if self.session(slot).is_some_and(is_due) {
+                    self.on_time_over(slot.key);
+                }
+            }
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.ends.is_some_and(|ends| ends <= Instant::now() || self.sessions.is_empty())
+    }
+
+    fn answer(&mut self, request: Request) {
+        match request {
+            // Who asks may have given up waiting.
+            Request::Open(door, answer) => drop(answer.send(self.open_door(door))),
+            Request::Close(id, answer) => drop(answer.send(self.close_door(id))),
+            Request::SetResolver(resolver) => self.lookups.set_resolver(resolver),
+            Request::Look(answer) => {
+                let flows = self.sessions.iter().filter_map(|(_, session)| session.view());
+                let _ = answer.send(flows.collect());
+            }
+            Request::Drain(time) => {
+                self.ports.iter_mut().for_each(|port| *port = Port::Closed);
+                self.ends = Some(Instant::now() + time);
+            }
+        }
+    }
+
+    fn open_door(&mut self, mut door: Door) -> io::Result<DoorId> {
+        let port = Port::open(&mut door, &self.stack)?;
+        let is_free = |place: &usize| {
+            matches!(self.ports[*place], Port::Closed)
+                && self.sessions.iter().all(|(_, session)| session.door != *place)
+        };
+        let place = (0..self.ports.len()).find(is_free).unwrap_or(self.ports.len());
+        port.enter(&self.poller, Token::Published(place).to_bits())?;
+        let id = DoorId(self.last);
+        self.last += 1;
+        if place == self.ports.len() {
+            self.doors.push(door);
+            self.ports.push(port);
+            self.ids.push(id);
+        } else {
+            (self.doors[place], self.ports[place], self.ids[place]) = (door, port, id);
+        }
+        self.begin_stdio();
+        Ok(id)
+    }
+
+    fn close_door(&mut self, id: DoorId) -> io::Result<()> {
+        let place = self.ids.iter().position(|own| *own == id);
+        let place = place.filter(|&place| !matches!(self.ports[place], Port::Closed));
+        let place = place.ok_or(io::ErrorKind::NotFound)?;
+        self.ports[place] = Port::Closed;
+        self.mappings.close_door(place);
+        Ok(())
+    }
+
+    fn on_events(&mut self, events: &mut Vec<Event>) {
+        for event in events.drain(..) {
+            match Token::from_bits(event.token) {
+                Token::Flow(slot) => self.on_side(slot, News::of(Side::Client, event.events)),
+                Token::Far(slot) => self.on_side(slot, News::of(Side::Server, event.events)),
+                Token::Query(slot) => self.lookups.on_server(slot, &self.poller),
+                // What arrives is served at once, or a socket of the stack would overflow.
+                Token::Published(index) => self.take_turn(Turn::Published(index)),
+                Token::Mapping(slot) => self.take_turn(Turn::Mapping(slot)),
+                _ => {}
+            }
+        }
+        self.take_names();
+    }
+
+    fn on_side(&mut self, slot: Slot, news: News) {
+        let Some(session) = self.session(slot) else { return };
+        session.note(news);
+        if session.is_bulk {
+            self.waiting.push(Turn::Flow(slot.key));
+        } else {
+            self.visit(slot.key);
+        }
+    }
+
+    fn take_turn(&mut self, turn: Turn) {
+        let has_more = match turn {
+            Turn::Published(index) => self.on_port(index),
+            Turn::Mapping(slot) => {
+                let Self { poller, lookups, ports, .. } = self;
+                self.mappings.on_event(slot, &mut Ways { poller, lookups, ports })
+            }
+            Turn::Flow(key) => {
+                self.visit(key);
+                false
+            }
+            // Doors have no others.
+            _ => false,
+        };
+        if has_more {
+            self.waiting.push(turn);
+        }
+    }
+
+    /// A session, if it is the one that the slot was given for.
+    fn session(&mut self, slot: Slot) -> Option<&mut Session> {
+        let session = self.sessions.get_mut(slot.key);
+        session.filter(|session| session.generation == slot.generation)
+    }
+
+    /// Takes what came to the port of a door. Whether there may be more.
+    fn on_port(&mut self, index: usize) -> bool {
+        if let Door::Udp { target, timeout, .. } = &self.doors[index] {
+            let Self { poller, lookups, ports, .. } = self;
+            let mut ways = Ways { poller, lookups, ports };
+            return self.mappings.on_door(index, target, *timeout, &mut ways);
+        }
+        for _ in 0..NEW_AT_ONCE {
+            match self.ports[index].accept() {
+                Ok((arrived, local, client)) => self.take(index, arrived, local, client),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                // The connection is over already, or there are no descriptors.
+                Err(_) => {
+                    self.counters.count(|counters| &counters.full);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Begins a session.
+    fn take(&mut self, door: usize, arrived: Arrived, local: SocketAddr, client: SocketAddr) {
+        self.counters.count(|counters| &counters.accepted);
+        let of_client = self.clients.get(&client.ip()).copied().unwrap_or(0);
+        let has_room = self.sessions.len() < self.most_connections
+            && of_client < self.most_of_a_client
+            && arrived.admit().is_ok();
+        let slot = self.next_slot();
+        if !has_room || arrived.enter(&self.poller, Token::Flow(slot).to_bits()).is_err() {
+            self.counters.count(|counters| &counters.full);
+            return arrived.reset();
+        }
+        match arrived.into_end(&self.doors[door]) {
+            Ok(stream) => self.begin(slot, door, Near::new(stream), local, client),
+            Err(_) => self.counters.count(|counters| &counters.full),
+        }
+    }
+
+    fn next_slot(&mut self) -> Slot {
+        Slot { key: self.sessions.vacant_key(), generation: self.generation.advance() }
+    }
+
+    /// Begins a session whose near half is in the poller.
+    fn begin(
+        &mut self,
+        slot: Slot,
+        door: usize,
+        mut near: Near,
+        local: SocketAddr,
+        client: SocketAddr,
+    ) {
+        near.set_piece(PIECE_OF_HEAD);
+        let dialogue = match &self.doors[door] {
+            Door::Socks5 { .. } => Dialogue::Socks(socks::Server::default()),
+            Door::Http { .. } => Dialogue::Http(http::Server::default()),
+            Door::Sni { .. } => Dialogue::Sni,
+            Door::Client { target, .. }
+            | Door::Server { target, .. }
+            | Door::Stdio { target, .. }
+            | Door::Udp { target, .. } => Dialogue::Fixed(target.clone()),
+        };
+        let stage = Stage::Asks { dialogue, received: BytesMut::new() };
+        *self.clients.entry(client.ip()).or_default() += 1;
+        let key = self.sessions.insert(Session {
+            generation: slot.generation,
+            door,
+            near,
+            client,
+            local,
+            stage,
+            out: VecDeque::new(),
+            due: None,
+            has_error: false,
+            is_bulk: false,
+        });
+        self.set_clock(key, Clock::Ask);
+        self.visit(key);
+    }
+
+    fn begin_stdio(&mut self) {
+        for door in 0..self.ports.len() {
+            let Port::Stdio(stdio) = &mut self.ports[door] else { continue };
+            let Some(stdio) = stdio.take() else { continue };
+            let slot = self.next_slot();
+            if let Err(error) = stdio.enter(&self.poller, Token::Flow(slot).to_bits()) {
+                self.stdio = Some(Err(error));
+                return;
+            }
+            let mut near = Near::new(stdio);
+            near.ends_with_far = true;
+            let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+            self.begin(slot, door, near, nowhere, nowhere);
+        }
+    }
+
+    /// The stage of a session ends after a time.
+    fn set_clock(&mut self, key: usize, clock: Clock) {
+        let session = &mut self.sessions[key];
+        let due = Instant::now() + clock.time(self.patience);
+        session.due = Some(due);
+        let slot = Slot { key, generation: session.generation };
+        self.due[clock as usize].set(due, slot);
+    }
+
+    /// Does what is due for a session.
+    fn visit(&mut self, key: usize) {
+        loop {
+            let Some(session) = self.sessions.get_mut(key) else { return };
+            let mut moved = [0; 2];
+            let next = session.go_on(&mut moved);
+            self.count(key, moved);
+            let next = match next {
+                Next::Waits => self.look_further(key),
+                next => next,
+            };
+            match next {
+                Next::Waits => return,
+                Next::GoesOn => {}
+                Next::HasMore => return self.waiting.push(Turn::Flow(key)),
+                Next::Lingers => {
+                    self.counters.count(|counters| &counters.finished);
+                    self.sessions[key].stage = Stage::Leaves { has_ended: true };
+                    self.set_clock(key, Clock::OpenLast);
+                }
+                Next::Says(step) => self.on_step(key, step),
+                Next::Over(how, counter) => return self.end(key, how, counter),
+            }
+        }
+    }
+
+    /// What a session does besides passing on data.
+    fn look_further(&mut self, key: usize) -> Next {
+        let Self { sessions, doors, .. } = self;
+        let session = &mut sessions[key];
+        if !session.out.is_empty() {
+            return Next::Waits;
+        }
+        match &mut session.stage {
+            Stage::Asks { dialogue, received } => {
+                let users = match &doors[session.door] {
+                    Door::Socks5 { users, .. } | Door::Http { users, .. } => users,
+                    _ => &Users::default(),
+                };
+                match dialogue.take(received, users) {
+                    Step::Receive if received.len() >= MOST_HEAD => {
+                        Next::Says(Step::Refuse(dialogue.too_long(), Fault::Malformed))
+                    }
+                    Step::Receive => match session.receive() {
+                        Ok(Some(())) => Next::GoesOn,
+                        Ok(None) => Next::Over("given up", |counters| &counters.given_up),
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Next::Waits,
+                        Err(_) => Next::Over("given up", |counters| &counters.given_up),
+                    },
+                    step => Next::Says(step),
+                }
+            }
+            Stage::Opens { .. } => self.look_at_far(key),
+            _ => Next::Waits,
+        }
+    }
+
+    fn on_step(&mut self, key: usize, step: Step) {
+        let session = &mut self.sessions[key];
+        match step {
+            Step::Receive => {}
+            Step::Send(bytes) => session.out.push_back(bytes),
+            Step::Open(request) => self.on_request(key, request),
+            Step::Associate(port) => self.associate(key, port),
+            Step::Refuse(answer, fault) => {
+                self.counters.count(match fault {
+                    Fault::Unauthorised => |counters| &counters.unauthorised,
+                    Fault::Malformed => |counters| &counters.malformed,
+                });
+                self.leave(key, answer);
+            }
+        }
+    }
+
+    /// Tells a client why it is refused, and ends the connection. One that understands no answer is
+    /// reset.
+    fn leave(&mut self, key: usize, answer: Bytes) {
+        let session = &mut self.sessions[key];
+        if answer.is_empty() {
+            session.near.reset();
+            session.stage = Stage::Over;
+            return;
+        }
+        session.stage = Stage::Leaves { has_ended: false };
+        session.out.push_back(answer);
+        self.set_clock(key, Clock::Leave);
+    }
+
+    /// The association of a client: its datagrams have a way as long as its connection is open.
+    fn associate(&mut self, key: usize, port: u16) {
+        let session = &mut self.sessions[key];
+        let (local, client) = (session.local.ip(), session.client.ip());
+        match self.mappings.associate(&self.poller, local, client, port) {
+            Ok((slot, bound)) => {
+                session.out.push_back(socks::granted(Some(bound)));
+                session.stage = Stage::Associated(slot);
+                session.due = None;
+            }
+            Err(error) => self.leave(key, socks::refused(Failure::of(&error))),
+        }
+    }
+
+    fn count(&mut self, key: usize, [to_far, to_near]: [u64; 2]) {
+        self.moved += to_far + to_near;
+        let session = &mut self.sessions[key];
+        session.is_bulk = to_far + to_near >= BULK;
+        let is_server = matches!(self.doors[session.door], Door::Server { .. });
+        let (out, back) = if is_server { (to_near, to_far) } else { (to_far, to_near) };
+        self.counters.add(|counters| &counters.bytes_out, out);
+        self.counters.add(|counters| &counters.bytes_in, back);
+    }
+
+    fn end(&mut self, key: usize, how: &'static str, counter: fn(&Counters) -> &AtomicU64) {
+        let mut session = self.sessions.remove(key);
+        if let Some(number) = self.clients.get_mut(&session.client.ip()) {
+            *number -= 1;
+            if *number == 0 {
+                self.clients.remove(&session.client.ip());
+            }
+        }
+        match session.stage {
+            Stage::Associated(slot) => self.mappings.remove(slot),
+            // What was refused is counted already.
+            Stage::Leaves { .. } | Stage::Over => {}
+            _ => self.counters.count(counter),
+        }
+        if matches!(session.stage, Stage::Opens { .. } | Stage::Joins { .. } | Stage::Asks { .. }) {
+            session.reset();
+        }
+        debug!(client = %session.client, door = session.door, how, "connection ended");
+        if matches!(self.doors[session.door], Door::Stdio { .. }) && self.stdio.is_none() {
+            let is_good = how == "finished";
+            let lost = || Err(io::ErrorKind::ConnectionReset.into());
+            self.stdio = Some(if is_good { Ok(()) } else { lost() });
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! Names that are looked up by DNS servers through the stack.
+//!
+//! Each question has a socket and an ID of its own (RFC 5452). A server that does not answer in
+//! time, or cannot, is followed by the next one. An answer that is cut is asked for over TCP.
+//!
+//! Cost: one socket of the stack and about 300 bytes for each question, at most two for each of
+//! [`MOST_LOOKUPS`] names; O(1) per event. Those who want the same name share its questions.
+
+use super::cache::Cache;
+use super::config::{ResolveStrategy, TunnelResolver};
+use super::figures::Counters;
+use super::step::Failure;
+use crate::deadlines::Deadlines;
+use crate::dns::addresses::{self, Addresses, Said};
+use crate::dns::{Outcome, exchange, framed, is_answer, random_id};
+use crate::guest::GuestStream;
+use crate::stack_upstream::options;
+use crate::token::{Generation, Slot, Token};
+use crate::upstream::Far;
+use bytes::{Bytes, BytesMut};
+use neap::{Events, Poller, Stack, UdpSocket};
+use slab::Slab;
+use smallvec::SmallVec;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Names that are looked up at the same time.
+const MOST_LOOKUPS: usize = 512;
+/// Longest answer over UDP.
+const MOST_ANSWER: usize = 4096;
+/// Answers to others that one look at a socket passes over.
+const MOST_STRANGERS: usize = 64;
+/// A server has so long to answer over UDP, until the next one is asked.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// The same over TCP.
+const TIMEOUT_OF_STREAM: Duration = Duration::from_secs(5);
+/// Each server is asked so often.
+const ROUNDS: usize = 2;
+
+const CHANGES: Events = Events::IN.union(Events::OUT).union(Events::RDHUP).union(Events::ET);
+
+/// Who waits for a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waiter {
+    Session(Slot),
+    Mapping(Slot),
+}
+
+/// What became of a name: its addresses in the order in which they are to be tried, at least one.
+pub(super) type Found = Result<Arc<[IpAddr]>, Failure>;
+
+/// A name that was looked up for somebody.
+pub(super) struct Done {
+    pub(super) waiter: Waiter,
+    pub(super) name: Arc<str>,
+    pub(super) found: Found,
+}
+
+/// All names that are looked up.
+pub(super) struct Lookups {
+    stack: Arc<Stack>,
+    resolver: TunnelResolver,
+    table: Slab<Lookup>,
+    of_name: HashMap<Arc<str>, usize>,
+    queries: Slab<Query>,
+    generation: Generation,
+    /// When to go on: of questions over UDP, and over TCP.
+    due: [Deadlines; 2],
+    cache: Cache,
+    done: Vec<Done>,
+    counters: Arc<Counters>,
+}
+
+struct Lookup {
+    name: Arc<str>,
+    /// Names that are asked for in its place, in turn; the first one is asked for now.
+    candidates: VecDeque<String>,
+    /// Of IPv4, and of IPv6.
+    parts: [Part; 2],
+    is_v6_first: bool,
+    /// A server that was asked for an earlier candidate had no answer.
+    has_failed: bool,
+    waiters: SmallVec<[Waiter; 1]>,
+}
+
+/// The addresses of one family.
+#[derive(Default)]
+enum Part {
+    #[default]
+    Unasked,
+    Asked(usize),
+    Known(Addresses, Duration),
+    Nothing,
+    Failed,
+}
+
+struct Query {
+    generation: Generation,
+    lookup: usize,
+    is_v6: bool,
+    question: Vec<u8>,
+    /// How often it was sent over UDP.
+    attempts: usize,
+    way: Way,
+}
+
+enum Way {
+    None,
+    Datagrams(UdpSocket),
+    Stream { far: Box<dyn Far>, outgoing: Bytes, answer: BytesMut, is_open: bool },
+}
+
+impl Lookups {
+    pub(super) fn new(
+        stack: Arc<Stack>,
+        resolver: TunnelResolver,
+        counters: Arc<Counters>,
+    ) -> Self {
+        Self {
+            stack,
+            resolver,
+            table: Slab::new(),
+            of_name: HashMap::new(),
+            queries: Slab::new(),
+            generation: Generation::default(),
+            due: Default::default(),
+            cache: Cache::default(),
+            done: Vec::new(),
+            counters,
+        }
+    }
+
+    /// Changes who is asked from now on. Questions that are under way go on where they can.
+    pub(super) fn set_resolver(&mut self, resolver: TunnelResolver) {
+        self.resolver = resolver;
+        self.cache = Cache::default();
+    }
+
+    /// Looks a name up. `None` if it is done later, see [`done`](Self::done).
+    pub(super) fn find(
+        &mut self,
+        name: &Arc<str>,
+        waiter: Waiter,
+        poller: &Poller,
+    ) -> Option<Found> {
+        self.counters.count(|counters| &counters.lookups);
+        let families = families(&self.stack);
+        let is_v6_first = match self.resolver.strategy {
+            ResolveStrategy::Auto | ResolveStrategy::Ipv6 => true,
+            ResolveStrategy::Ipv4 => false,
+        };
+        if **name == *"localhost" || name.ends_with(".localhost") {
+            return Some(Ok(loopback(is_v6_first && families[1])));
+        }
+        if let Some(known) = self.cache.get(name, Instant::now()) {
+            self.counters.count(|counters| &counters.cached_lookups);
+            return Some(if known.is_empty() { Err(Failure::NoName) } else { Ok(known) });
+        }
+        if let Some(&key) = self.of_name.get(name) {
+            self.table[key].waiters.push(waiter);
+            return None;
+        }
+        if self.resolver.servers.is_empty() || families == [false; 2] {
+            self.counters.count(|counters| &counters.failed_lookups);
+            return Some(Err(Failure::NoAnswer));
+        }
+        if self.table.len() >= MOST_LOOKUPS {
+            self.counters.count(|counters| &counters.full_lookups);
+            return Some(Err(Failure::Full));
+        }
+        let candidates = candidates(name, &self.resolver.search);
+        let (parts, waiters) = (Default::default(), SmallVec::from_slice(&[waiter]));
+        let (name, has_failed) = (name.clone(), false);
+        self.of_name.insert(name.clone(), self.table.vacant_key());
+        let lookup = Lookup { name, candidates, parts, is_v6_first, has_failed, waiters };
+        let key = self.table.insert(lookup);
+        self.ask(key, poller);
+        None
+    }
+
+    /// The names that were looked up since the last call.
+    pub(super) fn done(&mut self) -> Vec<Done> {
+        std::mem::take(&mut self.done)
+    }
+
+    /// Asks for the first candidate.
+    fn ask(&mut self, key: usize, poller: &Poller) {
+        let families = families(&self.stack);
+        let lookup = &mut self.table[key];
+        let mut asked = SmallVec::<[usize; 2]>::new();
+        for is_v6 in [false, true] {
+            let part = &mut lookup.parts[usize::from(is_v6)];
+            let question = lookup.candidates.front();
+            let question = question.and_then(|name| addresses::question(name, is_v6, random_id()));
+            *part = match question {
+                _ if !families[usize::from(is_v6)] => Part::Nothing,
+                None => Part::Nothing,
+                Some(question) => {
+                    let generation = self.generation.advance();
+                    let (attempts, way) = (0, Way::None);
+                    let query = Query { generation, lookup: key, is_v6, question, attempts, way };
+                    let query = self.queries.insert(query);
+                    asked.push(query);
+                    Part::Asked(query)
+                }
+            };
+        }
+        if asked.is_empty() {
+            return self.conclude(key, poller);
+        }
+        for query in asked {
+            // The lookup may be over with the first one.
+            if self.queries.get(query).is_some_and(|query| query.lookup == key) {
+                self.send_on(query, poller);
+            }
+        }
+    }
+
+    /// Sends a question to the next server that takes it.
+    fn send_on(&mut self, key: usize, poller: &Poller) {
+        loop {
+            let servers = &self.resolver.servers;
+            let query = &mut self.queries[key];
+            if query.attempts >= servers.len() * ROUNDS {
+                return self.answered(key, Part::Failed, poller);
+            }
+            let server = servers[query.attempts % servers.len()];
+            // Each has a port and an ID of its own.
+            query.question[..2].copy_from_slice(&random_id().to_be_bytes());
+            query.attempts += 1;
+            query.generation = self.generation.advance();
+            let slot = Slot { key, generation: query.generation };
+            let Ok(socket) = send(&self.stack, server, &query.question, slot, poller) else {
+                continue;
+            };
+            query.way = Way::Datagrams(socket);
+            self.counters.count(|counters| &counters.questions);
+            self.due[0].set(Instant::now() + TIMEOUT, slot);
+            return;
+        }
+    }
+
+    /// Asks the server over TCP whose answer was cut.
+    fn ask_over_stream(&mut self, key: usize, poller: &Poller) {
+        let servers = &self.resolver.servers;
+        let query = &mut self.queries[key];
+        if servers.is_empty() {
+            return self.answered(key, Part::Failed, poller);
+        }
+        let server = servers[(query.attempts.max(1) - 1) % servers.len()];
+        query.generation = self.generation.advance();
+        let slot = Slot { key, generation: query.generation };
+        let begun = GuestStream::connect_from_stack(&self.stack, server, options());
+        let begun = begun.and_then(|far| {
+            far.enter(poller, Token::Query(slot).to_bits(), CHANGES)?;
+            Ok(Box::new(far))
+        });
+        let Ok(far) = begun else { return self.send_on(key, poller) };
+        let (outgoing, answer) = (framed(&query.question), BytesMut::new());
+        query.way = Way::Stream { far, outgoing, answer, is_open: false };
+        self.counters.count(|counters| &counters.questions);
+        self.due[1].set(Instant::now() + TIMEOUT_OF_STREAM, slot);
+    }
+
+    /// Looks at a question whose socket has changed.
+    pub(super) fn on_server(&mut self, slot: Slot, poller: &Poller) {
+        let Some(query) = self.queries.get_mut(slot.key) else { return };
+        if query.generation != slot.generation {
+            return;
+        }
+        let (outcome, is_stream) = match &mut query.way {
+            Way::None => return,
+            Way::Datagrams(socket) => {
+                let (outcome, strangers) = receive(socket, &query.question);
+                self.counters.add(|counters| &counters.bad_answers, strangers);
+                (outcome, false)
+            }
+            Way::Stream { far, outgoing, answer, is_open } => {
+                (exchange(&mut **far, is_open, outgoing, answer, &query.question), true)
+            }
+        };
+        let is_v6 = query.is_v6;
+        match outcome {
+            Outcome::Waits => {}
+            Outcome::Failed => self.send_on(slot.key, poller),
+            Outcome::Answered(answer) => match addresses::read(&answer, is_v6) {
+                Said::Addresses(found, ttl) => {
+                    self.answered(slot.key, Part::Known(found, ttl), poller);
+                }
+                Said::Nothing => self.answered(slot.key, Part::Nothing, poller),
+                Said::IsCut if !is_stream => self.ask_over_stream(slot.key, poller),
+                Said::IsCut | Said::Helpless => self.send_on(slot.key, poller),
+            },
+        }
+    }
+
+    /// A question is over.
+    fn answered(&mut self, key: usize, part: Part, poller: &Poller) {
+        let query = self.queries.remove(key);
+        self.table[query.lookup].parts[usize::from(query.is_v6)] = part;
+        self.conclude(query.lookup, poller);
+    }
+
+    /// Ends a lookup if enough is known: those who prefer a family do not wait for the other one.
+    fn conclude(&mut self, key: usize, poller: &Poller) {
+        let lookup = &mut self.table[key];
+        let order = if lookup.is_v6_first { [1, 0] } else { [0, 1] };
+        let is_asked = |part: &Part| matches!(part, Part::Asked(_));
+        let has_first = matches!(lookup.parts[order[0]], Part::Known(..));
+        if !has_first && lookup.parts.iter().any(is_asked) {
+            return;
+        }
+        let (mut found, mut ttl) = (Addresses::new(), Duration::MAX);
+        for index in order {
+            match std::mem::take(&mut lookup.parts[index]) {
+                Part::Known(addresses, holds) => {
+                    found.extend(addresses);
+                    ttl = ttl.min(holds);
+                }
+                Part::Asked(query) => drop(self.queries.remove(query)),
+                Part::Failed => lookup.has_failed = true,
+                Part::Nothing | Part::Unasked => {}
+            }
+        }
+        if !found.is_empty() {
+            return self.end(key, &Ok(Arc::from(&found[..])), ttl);
+        }
+        lookup.candidates.pop_front();
+        if !lookup.candidates.is_empty() {
+            return self.ask(key, poller);
+        }
+        let why = if lookup.has_failed { Failure::NoAnswer } else { Failure::NoName };
+        self.end(key, &Err(why), Duration::ZERO);
+    }
+
+    fn end(&mut self, key: usize, found: &Found, ttl: Duration) {
+        let lookup = self.table.remove(key);
+        self.of_name.remove(&lookup.name);
+        match found {
+            Ok(found) => {
+                self.cache.put(lookup.name.clone(), found.clone(), ttl, Instant::now());
+            }
+            Err(why) => {
+                self.counters.count(|counters| &counters.failed_lookups);
+                if *why == Failure::NoName {
+                    self.cache.put(lookup.name.clone(), Arc::new([]), ttl, Instant::now());
+                }
+            }
+        }
+        for waiter in lookup.waiters {
+            let (name, found) = (lookup.name.clone(), found.clone());
+            self.done.push(Done { waiter, name, found });
+        }
+    }
+
+    /// When [`expire`](Self::expire) is to be called.
+    pub(super) fn next_expiry(&mut self) -> Option<Instant> {
+        for due in &mut self.due {
+            due.drop_first(|slot| !is_asked(&self.queries, slot));
+        }
+        self.due.iter().filter_map(Deadlines::next).min()
+    }
+
+    /// Goes on with questions that were not answered in time.
+    pub(super) fn expire(&mut self, now: Instant, poller: &Poller) {
+        for kind in 0..self.due.len() {
+            while let Some(slot) = self.due[kind].take(now) {
+                if is_asked(&self.queries, slot) {
+                    self.send_on(slot.key, poller);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a question is there, and waits for the server that it waited for.
+fn is_asked(queries: &Slab<Query>, slot: Slot) -> bool {
+    queries.get(slot.key).is_some_and(|query| query.generation == slot.generation)
+}
+
+/// Whether the stack has addresses of IPv4, and of IPv6, that reach beyond their links.
+fn families(stack: &Stack) -> [bool; 2] {
+    let mut families = [false; 2];
+    for interface in stack.host().interfaces() {
+        for address in interface.addresses {
+            let is_usable = match address.ip {
+                IpAddr::V4(v4) => !v4.is_loopback(),
+                IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
+            };
+            families[usize::from(address.ip.is_ipv6())] |= is_usable;
+        }
+    }
+    families
+}
+
+/// RFC 6761 section 6.3.
+fn loopback(is_v6_first: bool) -> Arc<[IpAddr]> {
+    let mut both = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    if is_v6_first {
+        both.reverse();
+    }
+    Arc::new(both)
+}
+
+/// Names to ask for: one without a dot in each of the domains, and as it is.
+fn candidates(name: &str, search: &[String]) -> VecDeque<String> {
+    let domains = search.iter().filter(|_| !name.contains('.'));
+    let longer = domains.map(|domain| format!("{name}.{}", domain.trim_matches('.')));
+    longer.chain([name.to_owned()]).collect()
+}
+
+/// Sends a question from a new socket.
+fn send(
+    stack: &Stack,
+    server: SocketAddr,
+    question: &[u8],
+    slot: Slot,
+    poller: &Poller,
+) -> io::Result<UdpSocket> {
+    let any = match server {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    let socket = UdpSocket::bind(stack, SocketAddr::new(any, 0))?;
+    socket.set_nonblocking(true)?;
+    socket.connect(server)?;
+    poller.add(&socket, Token::Query(slot).to_bits(), Events::IN | Events::ET)?;
+    socket.send(question)?;
+    Ok(socket)
+}
+
+/// Looks for the answer, and how many messages were none.
+fn receive(socket: &UdpSocket, question: &[u8]) -> (Outcome, u64) {
+    let (mut strangers, mut buffer) = (0, [0; MOST_ANSWER]);
+    for _ in 0..MOST_STRANGERS {
+        let answer = match socket.recv(&mut buffer) {
+            Ok(count) => &buffer[..count],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return (Outcome::Waits, strangers);
+            }
+            // Nobody has the port, or there is no way.
+            Err(_) => return (Outcome::Failed, strangers),
+        };
+        if is_answer(question, answer) {
+            return (Outcome::Answered(answer.to_vec()), strangers);
+        }
+        strangers += 1;
+    }
+    // Somebody guesses: another port and ID are next.
+    (Outcome::Failed, strangers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_without_a_dot_is_looked_for_in_the_domains_first() {
+        let search = ["lan.".to_owned(), "example.org".to_owned()];
+        assert_eq!(
+            candidates("printer", &search),
+            ["printer.lan", "printer.example.org", "printer"]
+        );
+        assert_eq!(candidates("a.b", &search), ["a.b"]);
+    }
+}

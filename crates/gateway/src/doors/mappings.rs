@@ -1,0 +1,466 @@
+//! Datagrams between clients of the host and the stack: each client of a UDP tunnel, and each
+//! association of SOCKS5, has ports of its own in the stack.
+//!
+//! Cost: a socket of the stack for each family, for an association a socket of the host, too, and
+//! about 400 bytes. A datagram is one system call of the host; those of one length from or to one
+//! place share a call, except for what an association gets, each datagram of which has a header of
+//! its own. What waits for a name is at most [`MOST_EARLY`] datagrams of [`MOST_EARLY_BYTES`].
+
+use super::config::{Host, Target};
+use super::figures::Counters;
+use super::lookups::{Found, Lookups, Waiter};
+use super::{ports, socks};
+use crate::host_datagrams::{HostDatagrams, MOST_BYTES, MOST_SEGMENTS};
+use crate::host_errors::Manner;
+use crate::stack_upstream::StackDatagrams;
+use crate::token::{Generation, Slot, Token};
+use crate::upstream::FarDatagrams;
+use bytes::Bytes;
+use neap::{Events, Poller, Stack};
+use slab::Slab;
+use smallvec::SmallVec;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Calls for one socket before others have their turn.
+const BATCH: usize = 64;
+/// Datagrams of one mapping that wait for a name, and their bytes.
+const MOST_EARLY: usize = 16;
+const MOST_EARLY_BYTES: usize = 64 << 10;
+/// As a host sends datagrams of its own.
+const MANNER: Manner = Manner { hop_limit: 64, dont_fragment: false };
+
+/// All clients that send datagrams.
+pub(super) struct Mappings {
+    stack: Arc<Stack>,
+    table: Slab<Mapping>,
+    /// Those of tunnels, by door and client.
+    of_client: HashMap<(usize, SocketAddr), usize>,
+    generation: Generation,
+    /// Clients by the time when they may have to be forgotten, of each door.
+    ages: HashMap<usize, Ages>,
+    most: usize,
+    buffer: Box<[u8]>,
+    counters: Arc<Counters>,
+}
+
+struct Ages {
+    timeout: Duration,
+    queue: VecDeque<(Instant, Slot)>,
+}
+
+struct Mapping {
+    generation: Generation,
+    kind: Kind,
+    /// Of IPv4, and of IPv6.
+    sockets: [Option<StackDatagrams>; 2],
+    early: VecDeque<(Target, Bytes)>,
+    early_bytes: usize,
+    last_used: Instant,
+}
+
+enum Kind {
+    /// A client of a tunnel, and where its datagrams go once that is known.
+    Tunnel { door: usize, client: SocketAddr, to: Option<SocketAddr> },
+    /// An association; its client has this address, and this port once that is known.
+    Association { host: HostDatagrams, client: IpAddr, port: u16 },
+}
+
+/// What mappings need besides themselves.
+pub(super) struct Ways<'a> {
+    pub(super) poller: &'a Poller,
+    pub(super) lookups: &'a mut Lookups,
+    pub(super) ports: &'a mut [ports::Port],
+}
+
+impl Mappings {
+    pub(super) fn new(stack: Arc<Stack>, most: usize, counters: Arc<Counters>) -> Self {
+        Self {
+            stack,
+            table: Slab::new(),
+            of_client: HashMap::new(),
+            generation: Generation::default(),
+            ages: HashMap::new(),
+            most,
+            buffer: vec![0; MOST_BYTES].into(),
+            counters,
+        }
+    }
+
+    /// A mapping; `None` if there are too many.
+    fn insert(&mut self, kind: Kind) -> Option<Slot> {
+        if self.table.len() >= self.most {
+            self.counters.count(|counters| &counters.full_mappings);
+            return None;
+        }
+        let (generation, last_used) = (self.generation.advance(), Instant::now());
+        let (sockets, early, early_bytes) = ([None, None], VecDeque::new(), 0);
+        let mapping = Mapping { generation, kind, sockets, early, early_bytes, last_used };
+        self.counters.count(|counters| &counters.mappings);
+        Some(Slot { key: self.table.insert(mapping), generation })
+    }
+
+    /// An association for the client of a connection that came to `local`. Returns the port of the
+    /// host that it is to send to.
+    pub(super) fn associate(
+        &mut self,
+        poller: &Poller,
+        local: IpAddr,
+        client: IpAddr,
+        port: u16,
+    ) -> io::Result<(Slot, SocketAddr)> {
+        let host = HostDatagrams::bind(SocketAddr::new(local, 0))?;
+        let bound = host.local_addr()?;
+        let kind = Kind::Association { host, client, port };
+        let slot = self.insert(kind).ok_or(io::ErrorKind::QuotaExceeded)?;
+        let Kind::Association { host, .. } = &self.table[slot.key].kind else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        let entered = poller.add(host, Token::Mapping(slot).to_bits(), Events::IN | Events::ET);
+        if let Err(error) = entered {
+            self.table.remove(slot.key);
+            return Err(error);
+        }
+        Ok((slot, bound))
+    }
+
+    /// Ends an association.
+    pub(super) fn remove(&mut self, slot: Slot) {
+        if self.is_there(slot) {
+            let mapping = self.table.remove(slot.key);
+            if let Kind::Tunnel { door, client, .. } = mapping.kind {
+                self.of_client.remove(&(door, client));
+            }
+        }
+    }
+
+    /// Ends all that came to a door.
+    pub(super) fn close_door(&mut self, index: usize) {
+        self.ages.remove(&index);
+        self.of_client.retain(|(door, _), key| {
+            if *door == index {
+                self.table.remove(*key);
+            }
+            *door != index
+        });
+    }
+
+    fn is_there(&self, slot: Slot) -> bool {
+        self.table.get(slot.key).is_some_and(|mapping| mapping.generation == slot.generation)
+    }
+
+    /// Passes on what came to the port of a tunnel. Whether there may be more.
+    pub(super) fn on_door(
+        &mut self,
+        door: usize,
+        target: &Target,
+        timeout: Option<Duration>,
+        ways: &mut Ways<'_>,
+    ) -> bool {
+        for _ in 0..BATCH {
+            let ports::Port::Datagrams(socket) = &mut ways.ports[door] else { return false };
+            let arrived = match socket.receive(&mut self.buffer) {
+                Ok(arrived) => arrived,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                // A client has closed its port.
+                Err(_) => {
+                    while socket.undelivered(&mut self.buffer).is_some() {}
+                    continue;
+                }
+            };
+            let data: SmallVec<[Bytes; 8]> = arrived.datagrams().collect();
+            let client = arrived.from;
+            let key = match self.of_client.get(&(door, client)) {
+                Some(&key) => key,
+                None => {
+                    let kind = Kind::Tunnel { door, client, to: None };
+                    let Some(slot) = self.insert(kind) else { continue };
+                    self.of_client.insert((door, client), slot.key);
+                    if let Some(timeout) = timeout {
+                        let ages = self.ages.entry(door);
+                        let new = || Ages { timeout, queue: VecDeque::new() };
+                        let due = Instant::now() + timeout;
+                        ages.or_insert_with(new).queue.push_back((due, slot));
+                    }
+                    slot.key
+                }
+            };
+            self.table[key].last_used = Instant::now();
+            self.send(key, target, &data, ways);
+        }
+        true
+    }
+
+    /// Sends datagrams of a mapping to a target, now or when its name is known.
+    fn send(&mut self, key: usize, target: &Target, data: &[Bytes], ways: &mut Ways<'_>) {
+        let mapping = &mut self.table[key];
+        let ip = match (&target.host, &mapping.kind) {
+            (_, Kind::Tunnel { to: Some(to), .. }) => Ok(to.ip()),
+            (Host::Address(ip), _) => Ok(*ip),
+            (Host::Name(name), _) => {
+                let waits = |(early, _): &(Target, Bytes)| early.host == target.host;
+                // A name that is waited for is not asked for again.
+                if mapping.early.len() >= MOST_EARLY || mapping.early.iter().any(waits) {
+                    return self.hold(key, target, data);
+                }
+                let slot = Slot { key, generation: mapping.generation };
+                match ways.lookups.find(name, Waiter::Mapping(slot), ways.poller) {
+                    Some(Ok(found)) => Ok(found[0]),
+                    Some(Err(_)) => Err(()),
+                    None => return self.hold(key, target, data),
+                }
+            }
+        };
+        match ip {
+            Ok(ip) => self.pass_on(key, SocketAddr::new(ip, target.port), data, ways.poller),
+            Err(()) => {
+                let number = data.len() as u64;
+                self.counters.add(|counters| &counters.unresolved_datagrams, number);
+            }
+        }
+    }
+
+    /// Lets datagrams wait for a name.
+    fn hold(&mut self, key: usize, target: &Target, data: &[Bytes]) {
+        let mapping = &mut self.table[key];
+        for datagram in data {
+            let bytes = mapping.early_bytes + datagram.len();
+            if mapping.early.len() >= MOST_EARLY || bytes > MOST_EARLY_BYTES {
+                self.counters.count(|counters| &counters.full_mappings);
+                continue;
+            }
+            mapping.early_bytes = bytes;
+            mapping.early.push_back((target.clone(), datagram.clone()));
+        }
+    }
+
+    /// Sends what has waited for a name.
+    pub(super) fn on_name(&mut self, slot: Slot, name: &str, found: &Found, poller: &Poller) {
+        if !self.is_there(slot) {
+            return;
+        }
+        let early = std::mem::take(&mut self.table[slot.key].early);
+        self.table[slot.key].early_bytes = 0;
+        let is_named =
+            |target: &Target| matches!(&target.host, Host::Name(other) if **other == *name);
+        for (target, data) in early {
+            if !is_named(&target) {
+                let mapping = &mut self.table[slot.key];
+                mapping.early_bytes += data.len();
+                mapping.early.push_back((target, data));
+                continue;
+            }
+            match found {
+                Ok(found) => {
+                    let to = SocketAddr::new(found[0], target.port);
+                    self.pass_on(slot.key, to, &[data], poller);
+                }
+                Err(_) => self.counters.count(|counters| &counters.unresolved_datagrams),
+            }
+        }
+    }
+
+    fn pass_on(&mut self, key: usize, to: SocketAddr, data: &[Bytes], poller: &Poller) {
+        let mapping = &mut self.table[key];
+        let to = ports::canonical(to);
+        if let Kind::Tunnel { to: known, .. } = &mut mapping.kind {
+            *known = Some(to);
+        }
+        let slot = Slot { key, generation: mapping.generation };
+        let socket = match &mut mapping.sockets[usize::from(to.is_ipv6())] {
+            Some(socket) => socket,
+            place @ None => {
+                let opened = StackDatagrams::open(&self.stack, to.is_ipv6());
+                let opened = opened.and_then(|socket| {
+                    socket.enter(poller, Token::Mapping(slot).to_bits())?;
+                    Ok(socket)
+                });
+                match opened {
+                    Ok(socket) => place.insert(socket),
+                    Err(_) => {
+                        let number = data.len() as u64;
+                        self.counters.add(|counters| &counters.full_mappings, number);
+                        return;
+                    }
+                }
+            }
+        };
+        let mut sent = 0;
+        for data in data.chunks(MOST_SEGMENTS) {
+            sent += socket.send(data, &to.into(), MANNER).count;
+        }
+        self.counters.add(|counters| &counters.datagrams_out, sent as u64);
+        self.counters.add(|counters| &counters.unsent_datagrams, (data.len() - sent) as u64);
+    }
+
+    /// Passes on what came to a mapping, from either side. Whether there may be more.
+    pub(super) fn on_event(&mut self, slot: Slot, ways: &mut Ways<'_>) -> bool {
+        if !self.is_there(slot) {
+            return false;
+        }
+        let from_stack = self.take_from_stack(slot.key, ways);
+        let from_client = self.take_from_client(slot.key, ways);
+        from_stack || from_client
+    }
+
+    /// Passes on what the client of an association has sent.
+    fn take_from_client(&mut self, key: usize, ways: &mut Ways<'_>) -> bool {
+        for _ in 0..BATCH {
+            let Mapping { kind, last_used, .. } = &mut self.table[key];
+            let Kind::Association { host, client, port } = kind else { return false };
+            let arrived = match host.receive(&mut self.buffer) {
+                Ok(arrived) => arrived,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(_) => {
+                    while host.undelivered(&mut self.buffer).is_some() {}
+                    continue;
+                }
+            };
+            let (from, number) = (arrived.from, arrived.datagrams().count() as u64);
+            if from.ip() != *client || ![0, from.port()].contains(port) {
+                self.counters.add(|counters| &counters.bad_datagrams, number);
+                continue;
+            }
+            (*port, *last_used) = (from.port(), Instant::now());
+            for datagram in arrived.datagrams() {
+                match socks::read_datagram(&datagram) {
+                    Some((target, header)) => {
+                        self.send(key, &target, &[datagram.slice(header..)], ways);
+                    }
+                    None => self.counters.count(|counters| &counters.bad_datagrams),
+                }
+            }
+        }
+        true
+    }
+
+    /// Passes on what the stack has received for a client.
+    fn take_from_stack(&mut self, key: usize, ways: &mut Ways<'_>) -> bool {
+        let mapping = &mut self.table[key];
+        let mut has_more = false;
+        for family in 0..mapping.sockets.len() {
+            let Some(socket) = &mut mapping.sockets[family] else { continue };
+            let mut batch: SmallVec<[(SocketAddr, Bytes); BATCH]> = SmallVec::new();
+            for _ in 0..BATCH {
+                match socket.receive(&mut self.buffer) {
+                    Ok(arrived) => {
+                        let from = arrived.from;
+                        batch.extend(arrived.datagrams().map(|data| (from, data)));
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    // Nobody is told of a datagram that could not be delivered.
+                    Err(_) => while socket.undelivered(&mut self.buffer).is_some() {},
+                }
+            }
+            has_more |= batch.len() >= BATCH;
+            if batch.is_empty() {
+                continue;
+            }
+            mapping.last_used = Instant::now();
+            let (sent, bad) = deliver(&mut mapping.kind, &batch, ways.ports);
+            let unsent = batch.len() - sent - bad;
+            self.counters.add(|counters| &counters.datagrams_in, sent as u64);
+            self.counters.add(|counters| &counters.bad_datagrams, bad as u64);
+            self.counters.add(|counters| &counters.unsent_datagrams, unsent as u64);
+        }
+        has_more
+    }
+
+    /// When [`expire`](Self::expire) is to be called.
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        self.ages.values().filter_map(|ages| ages.queue.front()).map(|&(due, _)| due).min()
+    }
+
+    /// Forgets clients that were not heard of for long.
+    pub(super) fn expire(&mut self, now: Instant) {
+        let mut over = SmallVec::<[Slot; 8]>::new();
+        for ages in self.ages.values_mut() {
+            while let Some((_, slot)) = ages.queue.pop_front_if(|(due, _)| *due <= now) {
+                let Some(mapping) = self.table.get(slot.key) else { continue };
+                let due = mapping.last_used + ages.timeout;
+                if mapping.generation != slot.generation {
+                    continue;
+                }
+                if due <= now {
+                    over.push(slot);
+                } else {
+                    ages.queue.push_back((due, slot));
+                }
+            }
+        }
+        over.into_iter().for_each(|slot| self.remove(slot));
+    }
+}
+
+/// Sends a client what came for it. Returns how many datagrams it got, and how many were of
+/// strangers.
+fn deliver(
+    kind: &mut Kind,
+    batch: &[(SocketAddr, Bytes)],
+    ports: &mut [ports::Port],
+) -> (usize, usize) {
+    match kind {
+        Kind::Association { host, client, port } => {
+            let to = SocketAddr::new(*client, *port);
+            let mut sent = 0;
+            for (from, data) in batch {
+                let datagram = socks::datagram(ports::canonical(*from), data);
+                sent += host.send(&[datagram], to, MANNER).count;
+            }
+            (sent, 0)
+        }
+        Kind::Tunnel { door, client, to } => {
+            let own = batch.iter().filter(|(from, _)| Some(ports::canonical(*from)) == *to);
+            let own: SmallVec<[Bytes; BATCH]> = own.map(|(_, data)| data.clone()).collect();
+            let bad = batch.len() - own.len();
+            let ports::Port::Datagrams(socket) = &mut ports[*door] else { return (0, bad) };
+            let (mut sent, mut rest) = (0, &own[..]);
+            while !rest.is_empty() {
+                let (run, others) = rest.split_at(first_run(rest));
+                sent += socket.send(run, *client, MANNER).count;
+                rest = others;
+            }
+            (sent, bad)
+        }
+    }
+}
+
+/// How many datagrams from the first on the host can send in one call: of one length; the last may
+/// be shorter.
+fn first_run(datagrams: &[Bytes]) -> usize {
+    let (size, mut bytes, mut count) = (datagrams[0].len(), 0, 0);
+    for data in datagrams.iter().take(MOST_SEGMENTS) {
+        bytes += data.len();
+        if count > 0 && (data.is_empty() || data.len() > size || bytes > MOST_BYTES) {
+            break;
+        }
+        count += 1;
+        if data.len() < size || size == 0 {
+            break;
+        }
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_ends_behind_a_shorter_datagram_and_before_a_longer_one() {
+        let run = |lengths: &[usize]| {
+            let data = |&length: &usize| Bytes::from(vec![0; length]);
+            first_run(&lengths.iter().map(data).collect::<Vec<_>>())
+        };
+        assert_eq!(run(&[100, 100, 100]), 3);
+        assert_eq!(run(&[100, 100, 50, 50]), 3);
+        assert_eq!(run(&[100, 200]), 1);
+        assert_eq!(run(&[0, 0]), 1);
+        assert_eq!(run(&[100, 0, 100]), 1);
+        assert_eq!(run(&[1400; 100]), MOST_BYTES / 1400);
+        assert_eq!(run(&[10; 100]), MOST_SEGMENTS);
+    }
+}

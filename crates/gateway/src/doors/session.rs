@@ -1,0 +1,280 @@
+//! One connection that came to a door, from its first byte to its end.
+
+use super::dialogue::Dialogue;
+use super::figures::Counters;
+use super::near::Near;
+use super::step::{Request, Step};
+use crate::holdings::FlowView;
+use crate::news::News;
+use crate::relay::{End, MOST_PIECE, Progress, Relay, Side, VISIT};
+use crate::token::{Generation, Slot};
+use crate::upstream::Far;
+use bytes::{Bytes, BytesMut};
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+/// Bytes that are taken at once of a client that says what it wants.
+pub(super) const PIECE_OF_HEAD: usize = 4096;
+/// Pieces that one visit passes over of a client that is to say no more.
+const MOST_DISCARDED: usize = 8;
+
+/// A connection that came to a door.
+pub(super) struct Session {
+    pub(super) generation: Generation,
+    pub(super) door: usize,
+    pub(super) near: Near,
+    /// The address of the client, and the own one that it came to.
+    pub(super) client: SocketAddr,
+    pub(super) local: SocketAddr,
+    pub(super) stage: Stage,
+    /// What the client is told before anything else.
+    pub(super) out: VecDeque<Bytes>,
+    /// When the stage ends.
+    pub(super) due: Option<Instant>,
+    pub(super) has_error: bool,
+    /// Its last visit moved much. It waits for its turn, and others do not wait for it.
+    pub(super) is_bulk: bool,
+}
+
+pub(super) enum Stage {
+    /// The client says what it wants.
+    Asks {
+        dialogue: Dialogue,
+        received: BytesMut,
+    },
+    /// The name of its target is looked up.
+    LooksUp(Box<Wanted>),
+    /// The other half is opened.
+    Opens {
+        wanted: Box<Wanted>,
+        far: Box<dyn Far>,
+        others: VecDeque<SocketAddr>,
+        view: FlowView,
+    },
+    /// The client learns that it is open.
+    Joins {
+        joined: Box<Joined>,
+    },
+    Joined(Box<Joined>),
+    /// It keeps an association for datagrams.
+    Associated(Slot),
+    /// The client learns why it is refused, and ends the connection.
+    Leaves {
+        has_ended: bool,
+    },
+    /// The client was reset.
+    Over,
+}
+
+/// A connection that a client wants.
+pub(super) struct Wanted {
+    pub(super) dialogue: Dialogue,
+    pub(super) request: Request,
+    /// Data that came with the request.
+    pub(super) received: Bytes,
+}
+
+/// Two halves that are open.
+pub(super) struct Joined {
+    pub(super) far: Box<dyn Far>,
+    pub(super) relay: Relay,
+    pub(super) view: FlowView,
+    /// Bytes to the client, and to the far side, may move.
+    is_due: [bool; 2],
+    is_finished: bool,
+}
+
+/// What becomes of a session.
+pub(super) enum Next {
+    /// It waits for an event.
+    Waits,
+    /// It has more to do, after the others.
+    HasMore,
+    /// Another stage has begun.
+    GoesOn,
+    /// It says what it wants.
+    Says(Step),
+    /// Both sides have ended, and the client has not got all yet.
+    Lingers,
+    /// It is over: how, and what counts it.
+    Over(&'static str, fn(&Counters) -> &AtomicU64),
+}
+
+const GIVEN_UP: Next = Next::Over("given up", |counters| &counters.given_up);
+const FINISHED: Next = Next::Over("finished", |counters| &counters.finished);
+
+impl Session {
+    /// Notes what has happened at one side.
+    pub(super) fn note(&mut self, news: News) {
+        // A far half that is not open yet says by itself what is wrong.
+        let is_joined = matches!(self.stage, Stage::Joined(_));
+        self.has_error |= news.has_error && (news.side == Side::Client || is_joined);
+        if let Stage::Joined(joined) = &mut self.stage {
+            for to in [Side::Client, Side::Server] {
+                joined.is_due[to as usize] |= news.moves(to, &joined.relay);
+            }
+        }
+    }
+
+    /// Sends what the client is to be told. Whether all of it has gone.
+    fn flush(&mut self) -> io::Result<bool> {
+        let is_empty = self.near.flush()?;
+        // Data of a relay wait for room by themselves.
+        if !is_empty && !matches!(self.stage, Stage::Joined(_)) {
+            return Ok(false);
+        }
+        while !self.out.is_empty() {
+            match self.near.send(&mut self.out, usize::MAX) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        self.out = VecDeque::new();
+        Ok(true)
+    }
+
+    /// Goes on with the stage. The name and the connections of a client are the caller's.
+    pub(super) fn go_on(&mut self, moved: &mut [u64; 2]) -> Next {
+        match self.flush() {
+            Ok(true) => {}
+            Ok(false) => return if self.has_error { GIVEN_UP } else { Next::Waits },
+            Err(_) => return GIVEN_UP,
+        }
+        let Self { stage, near, has_error, .. } = self;
+        match stage {
+            Stage::Asks { .. } | Stage::LooksUp(_) | Stage::Opens { .. } if *has_error => GIVEN_UP,
+            Stage::Asks { .. } | Stage::LooksUp(_) | Stage::Opens { .. } => Next::Waits,
+            Stage::Joins { .. } => {
+                self.join();
+                Next::GoesOn
+            }
+            Stage::Joined(joined) => match joined.pump(near, *has_error, moved) {
+                // What the near side has taken is not sent yet.
+                Next::Over(..) if joined.is_finished && matches!(near.flush(), Ok(false)) => {
+                    Next::Lingers
+                }
+                next => next,
+            },
+            Stage::Associated(_) => discard(near, FINISHED),
+            Stage::Over => Next::Over("reset", |counters| &counters.lost),
+            Stage::Leaves { has_ended } => {
+                if !std::mem::replace(has_ended, true) && near.finish().is_err() {
+                    return Next::Over("refused", |counters| &counters.given_up);
+                }
+                discard(near, Next::Over("refused", |counters| &counters.finished))
+            }
+        }
+    }
+
+    /// Takes more of what the client says.
+    pub(super) fn receive(&mut self) -> io::Result<Option<()>> {
+        let Stage::Asks { received, .. } = &mut self.stage else { return Ok(None) };
+        let data = self.near.receive()?;
+        Ok(data.map(|data| received.extend_from_slice(&data)))
+    }
+
+    fn join(&mut self) {
+        let stage = std::mem::replace(&mut self.stage, Stage::Leaves { has_ended: false });
+        let Stage::Joins { mut joined } = stage else { return };
+        self.near.set_piece(MOST_PIECE);
+        joined.far.frame().into_iter().for_each(|frame| self.near.set_piece(frame));
+        self.near.frame().into_iter().for_each(|frame| joined.far.set_piece(frame));
+        self.stage = Stage::Joined(joined);
+    }
+
+    /// The connection of the session as others see it.
+    pub(super) fn view(&self) -> Option<FlowView> {
+        match &self.stage {
+            Stage::Opens { view, .. } => Some(*view),
+            Stage::Joins { joined } | Stage::Joined(joined) => {
+                Some(FlowView { held: joined.relay.held(), ..joined.view })
+            }
+            _ => None,
+        }
+    }
+
+    /// Ends both halves by resets.
+    pub(super) fn reset(&mut self) {
+        self.near.reset();
+        match &mut self.stage {
+            Stage::Opens { far, .. } => far.reset(),
+            Stage::Joins { joined } | Stage::Joined(joined) => joined.far.reset(),
+            _ => {}
+        }
+    }
+}
+
+/// Passes over what a client says that is to say no more, until it ends the connection.
+fn discard(near: &mut Near, over: Next) -> Next {
+    for _ in 0..MOST_DISCARDED {
+        match near.stream.receive() {
+            Ok(Some(_)) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Next::Waits,
+            Ok(None) | Err(_) => return over,
+        }
+    }
+    Next::HasMore
+}
+
+impl Joined {
+    /// The far half is open.
+    pub(super) fn new(
+        wanted: &mut Wanted,
+        near: &mut Near,
+        far: Box<dyn Far>,
+        view: FlowView,
+    ) -> Self {
+        near.body = wanted.request.body;
+        let mut received = std::mem::take(&mut wanted.received);
+        // What is behind the body is for nobody. What is no body ends with the next piece.
+        let count = near.body.count(&received).unwrap_or(0);
+        received.truncate(count);
+        let head = std::mem::take(&mut wanted.request.head);
+        let relay = Relay::with_first([head, received]);
+        Self { far, relay, view, is_due: [true; 2], is_finished: false }
+    }
+
+    fn pump(&mut self, near: &mut Near, has_error: bool, moved: &mut [u64; 2]) -> Next {
+        let far = &mut *self.far;
+        let sides = [Side::Server, Side::Client];
+        let before = sides.map(|side| self.relay.bytes_to(side));
+        let mut progress = Progress::Waits;
+        // The second round is for a side that the end of the other one has ended.
+        for to in [Side::Server, Side::Client, Side::Server] {
+            if !std::mem::take(&mut self.is_due[to as usize]) {
+                continue;
+            }
+            match self.relay.pump_to(to, near, far, VISIT) {
+                Progress::Waits => {}
+                moved => {
+                    self.is_due[to as usize] = matches!(moved, Progress::HasMore);
+                    progress = moved;
+                }
+            }
+            if progress.is_over() {
+                break;
+            }
+            if to == Side::Client && self.relay.is_complete(to) && near.is_over() {
+                self.is_due[Side::Server as usize] = true;
+            }
+        }
+        if has_error && matches!(progress, Progress::Waits) {
+            progress = self.relay.check(near, far);
+        }
+        let after = sides.map(|side| self.relay.bytes_to(side));
+        *moved = [after[0] - before[0], after[1] - before[1]];
+        match progress {
+            Progress::Waits => Next::Waits,
+            Progress::HasMore => Next::HasMore,
+            Progress::Finished => {
+                self.is_finished = true;
+                FINISHED
+            }
+            Progress::Lost { .. } => Next::Over("lost", |counters| &counters.lost),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Standard input and output as one end of a relay.
+//!
+//! The descriptors stay in blocking mode, as other processes may share them: each call is made only
+//! where `poll(2)` says that it does not wait.
+
+use crate::relay::{End, MOST_PIECE, take_front};
+use bytes::Bytes;
+use neap::{Events, Poller};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::FileType;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Bytes that a pipe takes without waiting once it is writable (`PIPE_BUF`).
+const PIPE: usize = 4096;
+/// The same of a terminal (`WAKEUP_CHARS` of Linux).
+const TERMINAL: usize = 256;
+
+/// Two descriptors.
+#[derive(Debug)]
+pub(super) struct Stdio {
+    input: OwnedFd,
+    /// `None` once it has ended.
+    output: Option<OwnedFd>,
+    /// Bytes that one call writes.
+    most: usize,
+}
+
+impl Stdio {
+    pub(super) fn new(input: OwnedFd, output: OwnedFd) -> io::Result<Self> {
+        let kind = FileType::from_raw_mode(rustix::fs::fstat(&output)?.st_mode);
+        let most = match kind {
+            FileType::CharacterDevice => TERMINAL,
+            FileType::RegularFile => MOST_PIECE,
+            _ => PIPE,
+        };
+        Ok(Self { input, output: Some(output), most })
+    }
+
+    /// Adds both to a poller. A file is always ready, and is in none.
+    pub(super) fn enter(&self, poller: &Poller, token: u64) -> io::Result<()> {
+        enter(&self.input, poller, token, Events::IN | Events::ET)?;
+        match &self.output {
+            Some(output) => enter(output, poller, token, Events::OUT | Events::ET),
+            None => Ok(()),
+        }
+    }
+}
+
+fn enter(file: &OwnedFd, poller: &Poller, token: u64, events: Events) -> io::Result<()> {
+    let file = file.as_fd();
+    match poller.add(&file, token, events) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        result => result,
+    }
+}
+
+/// # Errors
+/// `WouldBlock` if a call would wait.
+fn check(file: &impl AsFd, events: PollFlags) -> io::Result<()> {
+    let mut entries = [PollFd::new(file, events)];
+    match poll(&mut entries, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? {
+        0 => Err(io::ErrorKind::WouldBlock.into()),
+        _ => Ok(()),
+    }
+}
+
+impl End for Stdio {
+    fn receive(&mut self) -> io::Result<Option<Bytes>> {
+        check(&self.input, PollFlags::IN)?;
+        let mut piece = vec![0; MOST_PIECE];
+        let count = rustix::io::read(&self.input, &mut piece)?;
+        piece.truncate(count);
+        Ok((count > 0).then(|| piece.into()))
+    }
+
+    fn send(&mut self, pieces: &mut VecDeque<Bytes>, most: usize) -> io::Result<usize> {
+        let (Some(output), Some(first)) = (&self.output, pieces.front()) else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        check(output, PollFlags::OUT)?;
+        let count = first.len().min(most).min(self.most);
+        let sent = rustix::io::write(output, &first[..count])?;
+        take_front(pieces, sent);
+        Ok(sent)
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.output = None;
+        Ok(())
+    }
+
+    fn reset(&mut self) {
+        self.output = None;
+    }
+}

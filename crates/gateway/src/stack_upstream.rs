@@ -1,0 +1,247 @@
+//! Another stack as the way of flows, such as the stack of a tunnel.
+//!
+//! Cost: a connection has a socket of that stack, and so does each address and port of a guest that
+//! sends datagrams. Datagrams pass in batches, without copies.
+
+use crate::destination::Destination;
+use crate::guest::GuestStream;
+use crate::host_datagrams::{Arrived, MOST_SEGMENTS, Sent};
+use crate::host_errors::{Manner, Undelivered};
+use crate::upstream::{Client, Far, FarDatagrams, FarEcho, Upstream};
+use bytes::Bytes;
+use neap::threadless::{ErrorOrigin, ErrorRecord};
+use neap::{
+    Datagram, Events, IcmpErrorKind, IcmpMessage, IcmpOptions, IcmpSocket, Poller, Refusal,
+    SocketOptions, Stack, UdpOptions, UdpSocket,
+};
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Bytes of datagrams that wait for the gateway, and of those that wait for the device.
+const QUEUE: u32 = 4 << 20;
+/// Data that are not sent yet: those of a time at the rate of the connection, and no more than so
+/// many.
+const NOT_SENT_MICROS: u32 = 5000;
+const NOT_SENT: u32 = 512 << 10;
+/// Where the identifier of an echo message is: behind type, code and checksum.
+const IDENTIFIER_AT: usize = 4;
+/// How long the thread may be away before a worker of the stack takes over.
+const AWAY: Duration = Duration::from_millis(10);
+
+/// Options of connections that a relay feeds.
+pub(crate) fn options() -> SocketOptions {
+    SocketOptions {
+        notsent_lowat: NOT_SENT,
+        notsent_lowat_us: NOT_SENT_MICROS,
+        ..SocketOptions::default()
+    }
+}
+
+/// Leaves a stack to the thread of a relay, which comes back at once.
+pub(crate) fn leave(stack: &Stack) {
+    stack.set_lease(AWAY);
+}
+
+/// A stack as the way of all flows: they are its connections and datagrams, from its addresses. It
+/// takes addresses only. A guest's hops are passed on with datagrams.
+#[derive(Clone)]
+pub struct StackUpstream {
+    stack: Arc<Stack>,
+    /// The identifier that an echo socket got last.
+    last_identifier: Arc<AtomicU16>,
+}
+
+impl fmt::Debug for StackUpstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StackUpstream").finish_non_exhaustive()
+    }
+}
+
+impl StackUpstream {
+    /// Flows leave by this stack.
+    pub fn new(stack: Arc<Stack>) -> Self {
+        leave(&stack);
+        Self { stack, last_identifier: Arc::default() }
+    }
+}
+
+impl Upstream for StackUpstream {
+    fn connect(&self, to: &Destination, _: Client) -> io::Result<Box<dyn Far>> {
+        Ok(Box::new(GuestStream::connect_from_stack(&self.stack, address(to)?, options())?))
+    }
+
+    fn datagrams(&self, to: &Destination) -> io::Result<Box<dyn FarDatagrams>> {
+        Ok(Box::new(StackDatagrams::open(&self.stack, address(to)?.is_ipv6())?))
+    }
+
+    fn echo(&self, is_v6: bool) -> io::Result<Box<dyn FarEcho>> {
+        let identifier = self.last_identifier.fetch_add(1, Relaxed).wrapping_add(1);
+        let options =
+            IcmpOptions { foreign: false, own: true, interface: None, transparent: false };
+        let socket = IcmpSocket::open(&self.stack, options)?;
+        socket.set_nonblocking(true)?;
+        Ok(Box::new(StackEcho { socket, identifier, is_v6 }))
+    }
+}
+
+/// Echo requests of one identifier.
+///
+/// Cost: each such socket sees all ICMP messages that come to the stack, so a reply costs a look of
+/// each.
+struct StackEcho {
+    socket: IcmpSocket,
+    identifier: u16,
+    is_v6: bool,
+}
+
+impl FarEcho for StackEcho {
+    fn send(&mut self, request: &[u8], to: IpAddr, manner: Manner) -> io::Result<()> {
+        let Some((head, rest)) = request.split_first_chunk::<IDENTIFIER_AT>() else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let data = [&head[..], &self.identifier.to_be_bytes(), rest.get(2..).unwrap_or_default()];
+        let any: IpAddr =
+            if self.is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        let mut message = IcmpMessage::new(any, to, data.concat());
+        message.hop_limit = manner.hop_limit;
+        self.socket.send(&message)
+    }
+
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, IpAddr)> {
+        loop {
+            let message = self.socket.recv()?;
+            let is_own = message.source.is_ipv6() == self.is_v6
+                && !message.is_echo_request()
+                && message.echo().is_some_and(|(identifier, _)| identifier == self.identifier);
+            if let Some(room) = buffer.get_mut(..message.data.len()).filter(|_| is_own) {
+                room.copy_from_slice(&message.data);
+                return Ok((message.data.len(), message.source));
+            }
+        }
+    }
+
+    fn enter(&self, poller: &Poller, token: u64) -> io::Result<()> {
+        poller.add(&self.socket, token, Events::IN | Events::ET)
+    }
+}
+
+/// A stack knows addresses only.
+fn address(to: &Destination) -> io::Result<SocketAddr> {
+    if to.name.is_some() { Err(io::ErrorKind::Unsupported.into()) } else { Ok(to.address) }
+}
+
+/// A UDP socket of a stack, on all of its addresses of one family.
+#[derive(Debug)]
+pub(crate) struct StackDatagrams {
+    socket: UdpSocket,
+    /// Received, and not taken yet.
+    arrived: VecDeque<Datagram>,
+    batch: Vec<Datagram>,
+}
+
+impl StackDatagrams {
+    pub(crate) fn open(stack: &Stack, is_v6: bool) -> io::Result<Self> {
+        let any = if is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        let options = UdpOptions { only_v6: is_v6, ..UdpOptions::default() };
+        let socket = UdpSocket::bind_with(stack, SocketAddr::new(any, 0), options)?;
+        socket.set_nonblocking(true)?;
+        socket.set_receive_errors(true)?;
+        socket.set_buffers(Some(QUEUE), Some(QUEUE));
+        Ok(Self { socket, arrived: VecDeque::new(), batch: Vec::new() })
+    }
+}
+
+impl FarDatagrams for StackDatagrams {
+    fn send(&mut self, datagrams: &[Bytes], to: &Destination, manner: Manner) -> Sent {
+        let datagram = |data: &Bytes| Datagram {
+            hop_limit: Some(manner.hop_limit),
+            ..Datagram::new(data.clone(), to.address)
+        };
+        self.batch.extend(datagrams.iter().map(datagram));
+        let (mut sent, mut rest) = (Sent::default(), &self.batch[..]);
+        // An error may be one of an earlier datagram: the call is made again.
+        let mut may_repeat = true;
+        while !rest.is_empty() {
+            match self.socket.send_batch(rest) {
+                Ok(count) => {
+                    sent.count += count;
+                    rest = &rest[count..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) if std::mem::take(&mut may_repeat) => {}
+                Err(error) => {
+                    sent.why = refusal(&error);
+                    sent.is_too_long = error.kind() == io::ErrorKind::InvalidInput;
+                    rest = &rest[1..];
+                }
+            }
+        }
+        self.batch.clear();
+        sent
+    }
+
+    fn receive(&mut self, _: &mut [u8]) -> io::Result<Arrived> {
+        if self.arrived.is_empty() {
+            self.socket.recv_batch(&mut self.batch, MOST_SEGMENTS)?;
+            self.arrived.extend(self.batch.drain(..));
+        }
+        let datagram = self.arrived.pop_front().ok_or(io::ErrorKind::WouldBlock)?;
+        Ok(Arrived::one(datagram.peer, datagram.data))
+    }
+
+    fn undelivered(&mut self, _: &mut [u8]) -> Option<Undelivered> {
+        loop {
+            let record = self.socket.recv_error().ok()?;
+            if let Some(kind) = kind(&record) {
+                let ErrorRecord { destination: to, offender, data, .. } = record;
+                return Some(Undelivered { to, data, kind, offender });
+            }
+        }
+    }
+
+    fn enter(&self, poller: &Poller, token: u64) -> io::Result<()> {
+        poller.add(&self.socket, token, Events::IN | Events::ET)
+    }
+}
+
+/// What an error of sending is for a guest.
+fn refusal(error: &io::Error) -> Option<Refusal> {
+    match error.kind() {
+        io::ErrorKind::NetworkUnreachable => Some(Refusal::Network),
+        io::ErrorKind::HostUnreachable => Some(Refusal::Host),
+        io::ErrorKind::PermissionDenied => Some(Refusal::Prohibited),
+        _ => None,
+    }
+}
+
+/// The ICMP error that a record came of; `None` for one of which a guest is not to be told.
+fn kind(record: &ErrorRecord) -> Option<IcmpErrorKind> {
+    /// Types and codes of messages: RFC 792, RFC 4443.
+    const UNREACHABLE: u8 = 3;
+    const MUST_FRAGMENT: u8 = 4;
+    const TIME_EXCEEDED: u8 = 11;
+    const UNREACHABLE_V6: u8 = 1;
+    const TOO_BIG_V6: u8 = 2;
+    const TIME_EXCEEDED_V6: u8 = 3;
+    let code = record.code;
+    let too_big = IcmpErrorKind::PacketTooBig { mtu: record.info };
+    match (record.origin, record.kind) {
+        (ErrorOrigin::Local, _) if record.info > 0 => Some(too_big),
+        (ErrorOrigin::Icmp, UNREACHABLE) if code == MUST_FRAGMENT => Some(too_big),
+        (ErrorOrigin::Icmp6, TOO_BIG_V6) => Some(too_big),
+        (ErrorOrigin::Icmp, UNREACHABLE) | (ErrorOrigin::Icmp6, UNREACHABLE_V6) => {
+            Some(IcmpErrorKind::Unreachable { code })
+        }
+        (ErrorOrigin::Icmp, TIME_EXCEEDED) | (ErrorOrigin::Icmp6, TIME_EXCEEDED_V6)
+            if code == 0 =>
+        {
+            Some(IcmpErrorKind::TimeExceeded)
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,232 @@
+//! Tunnels with one target, standard input and output, the end of a run.
+
+use crate::world::{FAR, NEAR, PATIENCE, World, any, echo};
+use neap::control::Application;
+use neap_gateway::doors::{Door, Target};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, UdpSocket};
+use std::time::Duration;
+
+fn target(text: &str) -> Target {
+    text.parse().expect("a target")
+}
+
+#[test]
+fn a_client_tunnel_leads_to_its_target() {
+    let world = World::new(vec![
+        Door::Client { listen: any(), target: target("both.test:7") },
+        Door::Client { listen: any(), target: target("10.1.0.2:9") },
+    ]);
+    world.serve(7, echo);
+    let mut stream = world.client(0);
+    stream.write_all(b"hello").expect("sent");
+    let mut back = [0; 5];
+    stream.read_exact(&mut back).expect("the echo");
+    assert_eq!(&back, b"hello");
+    let client = stream.local_addr().expect("an address");
+    let far = world.inspector.far_addresses();
+    let view = far.iter().next().expect("a flow");
+    assert_eq!(
+        (view.0.0.ip().to_string(), view.0.1.to_string()),
+        (NEAR.into(), "10.1.0.2:7".into())
+    );
+    assert_eq!(*view.1, client);
+    let error = world.client(1).read(&mut back).expect_err("nobody listens");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    let figures = world.end();
+    assert_eq!((figures.opened, figures.unreached), (1, 1));
+    let error = stream.read(&mut back).expect_err("the run has ended");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_server_tunnel_leads_to_the_host() {
+    let host = TcpListener::bind(any()).expect("a port");
+    let port = host.local_addr().expect("an address").port();
+    let world = World::new(vec![
+        Door::Server { listen_port: 8080, target: host.local_addr().expect("bound").into() },
+        Door::Server { listen_port: 8081, target: target(&format!("localhost:{port}")) },
+        Door::Server { listen_port: 8082, target: target("127.0.0.1:1") },
+    ]);
+    for door in [8080, 8081] {
+        let mut stream =
+            neap::TcpStream::connect(&world.far, format!("{NEAR}:{door}")).expect("it is open");
+        stream.write_all(b"hello").expect("sent");
+        stream.shutdown(std::net::Shutdown::Write).expect("open");
+        let (mut accepted, _) = host.accept().expect("a connection");
+        let mut bytes = Vec::new();
+        accepted.read_to_end(&mut bytes).expect("the end");
+        assert_eq!(bytes, b"hello");
+        accepted.write_all(b"answer").expect("sent");
+        drop(accepted);
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).expect("the end");
+        assert_eq!(bytes, b"answer");
+    }
+    // The reset may come before the call has returned.
+    let refused = neap::TcpStream::connect(&world.far, format!("{NEAR}:8082"))
+        .and_then(|mut stream| stream.read(&mut [0; 10]));
+    let error = refused.expect_err("nobody listens");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    world.until(|figures| figures.finished == 2);
+    let figures = world.end();
+    assert_eq!((figures.bytes_out, figures.bytes_in), (12, 10));
+}
+
+#[test]
+fn datagrams_of_each_client_have_a_port_and_answers_come_back() {
+    let timeout = Some(Duration::from_millis(50));
+    let world = World::new(vec![
+        Door::Udp { listen: any(), target: target("both.test:9"), timeout: None },
+        Door::Udp { listen: any(), target: target("10.1.0.2:9"), timeout },
+    ]);
+    let far = neap::UdpSocket::bind(&world.far, format!("{FAR}:9")).expect("a socket");
+    let mut bytes = [0; 100];
+    let clients = [0, 0, 1].map(|door| {
+        let client = UdpSocket::bind(any()).expect("a socket");
+        client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        client.connect(world.at(door)).expect("connected");
+        client
+    });
+    let mut ports = Vec::new();
+    for client in &clients {
+        for text in ["first", "second"] {
+            client.send(text.as_bytes()).expect("sent");
+            let (count, from) = far.recv_from(&mut bytes).expect("a datagram");
+            assert_eq!(&bytes[..count], text.as_bytes());
+            ports.push(from.port());
+            far.send_to(b"answer", from).expect("sent");
+            let count = client.recv(&mut bytes).expect("an answer");
+            assert_eq!(&bytes[..count], b"answer");
+        }
+    }
+    assert!(ports[0] == ports[1] && ports[2] == ports[3] && ports[0] != ports[2], "{ports:?}");
+    // Somebody else than the target knows the port.
+    let stranger = neap::UdpSocket::bind(&world.far, format!("{FAR}:10")).expect("a socket");
+    stranger.send_to(b"x", format!("{NEAR}:{}", ports[0])).expect("sent");
+    world.until(|figures| figures.bad_datagrams == 1);
+    // The client that is quiet is forgotten, and gets another port.
+    let mut port = ports[5];
+    while port == ports[5] {
+        std::thread::park_timeout(Duration::from_millis(60));
+        clients[2].send(b"again").expect("sent");
+        port = far.recv_from(&mut bytes).expect("a datagram").1.port();
+    }
+    let figures = world.end();
+    assert!(figures.mappings >= 4, "{figures:?}");
+}
+
+#[test]
+fn standard_input_and_output_are_one_connection_and_the_run_ends_with_it() {
+    let (input, mut writer) = std::io::pipe().expect("a pipe");
+    let (mut reader, output) = std::io::pipe().expect("a pipe");
+    let target = target("both.test:7");
+    let door = Door::Stdio { target, input: input.into(), output: output.into() };
+    let world = World::new(vec![door]);
+    world.serve(7, echo);
+    let sent: Vec<u8> = (0..1 << 20).map(|index| (index % 251) as u8).collect();
+    let expected = sent.clone();
+    let writes = std::thread::spawn(move || writer.write_all(&sent).expect("sent"));
+    let mut received = Vec::new();
+    reader.read_to_end(&mut received).expect("the end");
+    writes.join().expect("no panic");
+    assert!(received == expected, "{} bytes", received.len());
+    assert_eq!(world.wait().expect("a good end").finished, 1);
+}
+
+#[test]
+fn standard_input_without_a_target_is_an_error_that_says_why() {
+    let (input, _writer) = std::io::pipe().expect("a pipe");
+    let (_reader, output) = std::io::pipe().expect("a pipe");
+    let target = target("10.1.0.2:9");
+    let door = Door::Stdio { target, input: input.into(), output: output.into() };
+    let error = World::new(vec![door]).wait().expect_err("nobody listens");
+    assert_eq!(error.to_string(), "10.1.0.2:9: the target refuses the connection");
+}
+
+#[test]
+fn doors_that_drain_take_nothing_new_and_end_with_the_last_connection() {
+    let world = World::new(vec![Door::Client { listen: any(), target: target("10.1.0.2:7") }]);
+    world.serve(7, echo);
+    let mut stream = world.client(0);
+    stream.write_all(b"one").expect("sent");
+    stream.read_exact(&mut [0; 3]).expect("the echo");
+    world.handle.drain(PATIENCE * 60).expect("it runs");
+    while std::net::TcpStream::connect(world.at(0)).is_ok() {
+        std::thread::yield_now();
+    }
+    stream.write_all(b"two").expect("sent");
+    stream.read_exact(&mut [0; 3]).expect("the echo");
+    drop(stream);
+    // Those that came before the drain are connections as well.
+    assert!(world.wait().expect("a good end").finished >= 1);
+}
+
+#[test]
+fn doors_are_opened_and_closed_while_they_run() {
+    let world = World::new(Vec::new());
+    world.serve(7, echo);
+    let free = TcpListener::bind(any()).expect("a port");
+    let listen = free.local_addr().expect("an address");
+    let door = || Door::Client { listen, target: target("10.1.0.2:7") };
+    let error = world.handle.open(door()).expect_err("somebody has the port");
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    drop(free);
+    let mut last = None;
+    for _ in 0..3 {
+        let id = world.handle.open(door()).expect("the port is free");
+        assert!(last < Some(id), "{last:?} {id:?}");
+        last = Some(id);
+        let mut stream = std::net::TcpStream::connect(listen).expect("it is open");
+        let mut check = || {
+            stream.write_all(b"hello").expect("sent");
+            stream.read_exact(&mut [0; 5]).expect("the echo");
+        };
+        check();
+        world.handle.close(id).expect("it was open");
+        assert_eq!(world.handle.close(id).expect_err("no more").kind(), ErrorKind::NotFound);
+        std::net::TcpStream::connect(listen).expect_err("it is closed");
+        check();
+    }
+    world.until(|figures| figures.finished == 3);
+    let handle = world.handle.clone();
+    world.end();
+    let error = handle.open(door()).expect_err("the run has ended");
+    assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+}
+
+#[test]
+fn a_door_on_all_addresses_is_one_of_both_families() {
+    let all = "[::]:0".parse().expect("an address");
+    let Ok(probe) = TcpListener::bind("[::1]:0") else {
+        println!("skipped: no IPv6");
+        return;
+    };
+    drop(probe);
+    let world = World::new(vec![
+        Door::Client { listen: all, target: target("10.1.0.2:7") },
+        Door::Udp { listen: all, target: target("10.1.0.2:9"), timeout: None },
+    ]);
+    world.serve(7, echo);
+    let far = neap::UdpSocket::bind(&world.far, format!("{FAR}:9")).expect("a socket");
+    let [tcp, udp] = [0, 1].map(|door| world.at(door).port());
+    let mut bytes = [0; 100];
+    for host in ["127.0.0.1", "[::1]"] {
+        let mut stream = std::net::TcpStream::connect(format!("{host}:{tcp}")).expect("open");
+        stream.write_all(b"hello").expect("sent");
+        stream.read_exact(&mut [0; 5]).expect("the echo");
+        let client = UdpSocket::bind(format!("{host}:0")).expect("a socket");
+        client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        client.connect(format!("{host}:{udp}")).expect("connected");
+        client.send(b"question").expect("sent");
+        let (_, from) = far.recv_from(&mut bytes).expect("a datagram");
+        // Answers of one length leave by one call.
+        for _ in 0..3 {
+            far.send_to(b"answer", from).expect("sent");
+        }
+        for _ in 0..3 {
+            assert_eq!(client.recv(&mut bytes).expect("an answer"), 6);
+        }
+    }
+    world.end();
+}

@@ -1,0 +1,141 @@
+//! Another stack as the upstream of a gateway: what guests send goes through it, and errors come
+//! back as what they are.
+
+use crate::world::{FAR, PATIENCE, any, cable, echo, serve, stacks};
+use neap::{IcmpMessage, IcmpOptions, IcmpSocket, InterfaceConfig, Stack, TcpStream, UdpSocket};
+use neap_gateway::{
+    Figures, Gateway, GatewayConfig, GatewayHandle, Publication, StackUpstream, Transport,
+};
+use std::io::{ErrorKind, Read, Write};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+const GUEST: &str = "10.9.0.2";
+
+/// A guest, a gateway whose upstream is a stack, and a server behind that.
+struct World {
+    guest: Arc<Stack>,
+    far: Arc<Stack>,
+    handle: GatewayHandle,
+    thread: JoinHandle<Figures>,
+}
+
+impl World {
+    fn new() -> Self {
+        let (near, far) = stacks(false);
+        let (one, other) = cable();
+        let interface = InterfaceConfig::new(one).any_destination(true);
+        let interface = interface.address("10.9.0.1/24".parse().expect("an address"));
+        let own = Arc::new(Stack::builder().interface(interface).build().expect("a stack"));
+        let guest = Stack::builder().device(other).address("10.9.0.2/24").gateway("10.9.0.1");
+        let guest = Arc::new(guest.build().expect("a stack"));
+        let upstream = Box::new(StackUpstream::new(near));
+        let gateway = Gateway::new(own, upstream, GatewayConfig::default());
+        let mut gateway = gateway.expect("a gateway");
+        assert_eq!(gateway.passes_echo(), [true; 2]);
+        let handle = gateway.handle();
+        let thread = thread::spawn(move || {
+            gateway.run().expect("it runs");
+            gateway.figures()
+        });
+        Self { guest, far, handle, thread }
+    }
+
+    fn end(self) -> Figures {
+        self.handle.stop();
+        self.thread.join().expect("no panic")
+    }
+}
+
+#[test]
+fn connections_go_through_the_stack_and_refusals_come_back() {
+    let world = World::new();
+    serve(&world.far, 7, echo);
+    let mut stream = TcpStream::connect(&world.guest, format!("{FAR}:7")).expect("it is open");
+    let sent: Vec<u8> = (0..3 << 20).map(|index| (index % 251) as u8).collect();
+    let mut writer = stream.try_clone().expect("a handle");
+    let expected = sent.clone();
+    let writes = thread::spawn(move || {
+        writer.write_all(&sent).expect("sent");
+        writer.shutdown(std::net::Shutdown::Write).expect("open");
+    });
+    let mut received = Vec::new();
+    stream.read_to_end(&mut received).expect("the end");
+    writes.join().expect("no panic");
+    assert!(received == expected, "{} bytes", received.len());
+    let error = TcpStream::connect(&world.guest, format!("{FAR}:9")).expect_err("nobody listens");
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    let error = TcpStream::connect(&world.guest, "192.0.2.1:9").expect_err("there is no route");
+    assert_eq!(error.kind(), ErrorKind::NetworkUnreachable);
+    let figures = world.end();
+    assert_eq!((figures.opened, figures.unreached), (1, 2));
+}
+
+#[test]
+fn datagrams_go_through_the_stack_and_errors_come_back() {
+    let world = World::new();
+    let far = UdpSocket::bind(&world.far, format!("{FAR}:9")).expect("a socket");
+    let guest = UdpSocket::bind(&world.guest, format!("{GUEST}:0")).expect("a socket");
+    guest.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    guest.connect(format!("{FAR}:9")).expect("connected");
+    let mut bytes = [0; 100];
+    for text in ["one", "two"] {
+        guest.send(text.as_bytes()).expect("sent");
+        let (count, from) = far.recv_from(&mut bytes).expect("a datagram");
+        assert_eq!(&bytes[..count], text.as_bytes());
+        far.send_to(b"answer", from).expect("sent");
+        assert_eq!(guest.recv(&mut bytes).expect("an answer"), 6);
+    }
+    drop(far);
+    guest.send(b"anybody?").expect("sent");
+    let error = guest.recv(&mut bytes).expect_err("nobody has the port");
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    let figures = world.end();
+    assert_eq!((figures.datagrams_out, figures.undelivered_datagrams), (3, 1));
+}
+
+#[test]
+fn pings_go_through_the_stack() {
+    let world = World::new();
+    let options = IcmpOptions { foreign: false, own: true, interface: None, transparent: false };
+    let socket = IcmpSocket::open(&world.guest, options).expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let [from, to] = [GUEST, FAR].map(|text| text.parse().expect("an address"));
+    for sequence in 1..=3 {
+        let request = IcmpMessage::new(from, to, vec![8, 0, 0, 0, 0x12, 0x34, 0, sequence, b'x']);
+        socket.send(&request).expect("sent");
+        let reply = socket.recv().expect("a reply");
+        assert_eq!((reply.source, reply.echo()), (to, Some((0x1234, u16::from(sequence)))));
+        assert_eq!(reply.data[8..], *b"x");
+    }
+    let figures = world.end();
+    assert_eq!((figures.echoes_out, figures.echoes_in), (3, 3));
+}
+
+#[test]
+fn a_published_port_is_open_once_the_guest_has_accepted() {
+    let world = World::new();
+    serve(&world.guest, 7, echo);
+    let publish = |port: u16| {
+        let publication = Publication {
+            transport: Transport::Tcp,
+            port: any(),
+            guest: format!("{GUEST}:{port}").parse().expect("an address"),
+            stand_in: "10.9.0.1".parse().expect("an address"),
+        };
+        world.handle.publish(publication).expect("a port");
+    };
+    publish(7);
+    publish(9);
+    let published = world.handle.published().expect("it runs");
+    let [mut open, mut closed] = [0, 1].map(|index: usize| {
+        let port = published[index].publication.port;
+        std::net::TcpStream::connect(port).expect("the host accepts")
+    });
+    let error = closed.read(&mut [0; 10]).expect_err("the guest refuses");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    open.write_all(b"hello").expect("sent");
+    open.read_exact(&mut [0; 5]).expect("the echo");
+    let figures = world.end();
+    assert_eq!((figures.opened, figures.unreached, figures.lost), (1, 1, 0));
+}

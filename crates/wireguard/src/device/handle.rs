@@ -1,0 +1,80 @@
+//! What other threads ask of an interface and change in it.
+
+use crate::config::Peer;
+use crate::device::shared::Shared;
+use crate::error::Error;
+use crate::keys::{PrivateKey, PublicKey};
+use crate::status::Status;
+use core::net::SocketAddr;
+use std::sync::Arc;
+
+/// An interface as other threads see it, while it runs and afterwards. Clones are of the same
+/// interface.
+#[derive(Clone, Debug)]
+pub struct WireguardHandle {
+    shared: Arc<Shared>,
+}
+
+impl WireguardHandle {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// Returns the state of the interface and its peers. Cost: O(peers), under the lock of the
+    /// tunnel.
+    pub fn status(&self) -> Status {
+        self.shared.status()
+    }
+
+    /// Has `tell` called whenever an initiation was not answered:
+    /// [`failed_handshakes`](crate::PeerStatus::failed_handshakes) of a peer has risen. The call
+    /// comes from the thread that drives the stack, so that it must not wait. Returns false, and
+    /// changes nothing, if it was set before.
+    pub fn on_failed_handshake(&self, tell: impl Fn() + Send + Sync + 'static) -> bool {
+        self.shared.on_failed_handshake(Box::new(tell))
+    }
+
+    /// Sets the peers. One that stays with the same keys keeps its session, its counters and the
+    /// address that it was heard from; a changed endpoint, keepalive or list of addresses is
+    /// taken. One that is not named is forgotten.
+    ///
+    /// # Errors
+    /// [`Error::BadPeer`], [`Error::DuplicatePeer`], [`Error::OutOfRange`]; then nothing has
+    /// changed.
+    pub fn set_peers(&self, peers: Vec<Peer>) -> Result<(), Error> {
+        self.shared.set_peers(peers)
+    }
+
+    /// Sets where a peer is reached.
+    ///
+    /// # Errors
+    /// [`Error::NoPeer`].
+    pub fn set_endpoint(&self, peer: &PublicKey, endpoint: SocketAddr) -> Result<(), Error> {
+        self.shared.set_endpoint(peer, endpoint)
+    }
+
+    /// Sets the key of the interface. All sessions end.
+    ///
+    /// # Errors
+    /// [`Error::DuplicatePeer`] if a peer has this key; then nothing has changed.
+    pub fn set_private_key(&self, key: PrivateKey) -> Result<(), Error> {
+        self.shared.set_private_key(key)
+    }
+
+    /// Sets the mark of packets that leave, or takes it away.
+    ///
+    /// # Errors
+    /// [`Error::Mark`].
+    pub fn set_fwmark(&self, fwmark: Option<u32>) -> Result<(), Error> {
+        self.shared.set_fwmark(fwmark)
+    }
+
+    /// Moves the interface to another UDP port; with 0 the host chooses. Sessions stay, and peers
+    /// learn the port with the next datagram.
+    ///
+    /// # Errors
+    /// [`Error::Port`], [`Error::Mark`], [`Error::System`]; then nothing has changed.
+    pub fn set_listen_port(&self, port: u16) -> Result<(), Error> {
+        self.shared.set_listen_port(port)
+    }
+}

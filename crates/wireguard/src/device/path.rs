@@ -1,0 +1,138 @@
+//! The MTU inside the tunnel, from what the paths to the peers take.
+//!
+//! Datagrams leave with DF. The host keeps what ICMP says of a path (`ip_rt_update_pmtu`), and the
+//! error queue of the socket wakes the driver, which looks at the paths again. The MTU inside is
+//! the least of all paths, less the outer headers, and a multiple of the padding: the protocol's
+//! crate pads every packet to 16 bytes, so 1420 bytes inside are 1504 outside over IPv6.
+//!
+//! Where a path seems to lose large packets and no ICMP comes ([`black_hole`]), the MTU inside is
+//! 1280 for ten minutes, and then as before.
+//!
+//! [`black_hole`]: crate::device::black_hole
+
+use crate::device::socket::path_mtu;
+use crate::protocol::{OVERHEAD, PADDING};
+use core::net::SocketAddr;
+use neap_tcp::time::{Instant, Nanos};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+
+/// Headers of IP and UDP outside, in bytes.
+const OUTER_V4: u32 = 20 + 8;
+const OUTER_V6: u32 = 40 + 8;
+/// The MTU inside is not made smaller: IPv6 needs it (RFC 8200 section 5).
+pub(crate) const LEAST: u16 = 1280;
+/// Paths that one look asks the host about. With more peers the first ones speak for all.
+const PATHS_MAX: usize = 64;
+
+/// How long a path is taken to lose large packets, as the kernel keeps what ICMP says
+/// (`net.ipv4.route.mtu_expires`).
+const CAUTION: Nanos = Nanos::from_secs(600);
+
+/// The MTU inside, and its bound.
+#[derive(Debug)]
+pub(crate) struct Path {
+    /// As configured.
+    most: u16,
+    mtu: AtomicU16,
+    /// Until when large packets seem to be lost, in nanoseconds; 0 is never.
+    cautious_until: AtomicU64,
+}
+
+impl Path {
+    pub(crate) fn new(most: u16) -> Self {
+        Self { most, mtu: AtomicU16::new(most), cautious_until: AtomicU64::new(0) }
+    }
+
+    /// Looks at the paths to these addresses. Whether the MTU inside has changed.
+    pub(crate) fn look(
+        &self,
+        endpoints: impl Iterator<Item = SocketAddr>,
+        fwmark: Option<u32>,
+    ) -> bool {
+        let paths = endpoints.take(PATHS_MAX);
+        let inside = paths.filter_map(|to| Some(inside(to, path_mtu(to, fwmark)?)));
+        let known = if self.is_cautious() { Some(LEAST) } else { inside.min() };
+        let mtu = known.unwrap_or(self.most).max(LEAST).min(self.most);
+        self.mtu.swap(mtu, Ordering::Relaxed) != mtu
+    }
+
+    /// Large packets seem to be lost. Whether that is news.
+    pub(crate) fn suspect(&self, now: Instant) -> bool {
+        let until = (now + CAUTION).as_nanos();
+        self.mtu() > LEAST && self.cautious_until.swap(until, Ordering::Relaxed) == 0
+    }
+
+    /// Whether large packets seem to be lost. Those that were cut before may leave without DF.
+    pub(crate) fn is_cautious(&self) -> bool {
+        self.cautious_until.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether they are no longer taken to be lost. Then the paths are to be looked at.
+    pub(crate) fn recovers(&self, now: Instant) -> bool {
+        let until = self.cautious_until.load(Ordering::Relaxed);
+        until > 0 && until <= now.as_nanos() && self.cautious_until.swap(0, Ordering::Relaxed) > 0
+    }
+
+    /// The MTU inside, in bytes.
+    pub(crate) fn mtu(&self) -> u16 {
+        self.mtu.load(Ordering::Relaxed)
+    }
+}
+
+/// What is left inside of a path, in bytes.
+fn inside(to: SocketAddr, path: u32) -> u16 {
+    let outer = if to.is_ipv4() { OUTER_V4 } else { OUTER_V6 };
+    let room = path.saturating_sub(outer + OVERHEAD as u32);
+    u16::try_from(room - room % PADDING as u32).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::sealed_len;
+
+    #[test]
+    fn a_full_packet_fits_the_path() {
+        for (to, outer) in [("192.0.2.1:1", OUTER_V4), ("[2001:db8::1]:1", OUTER_V6)] {
+            let to = to.parse().expect("an address");
+            for path in 1280..1600 {
+                let inside = inside(to, path);
+                let fits = |len| sealed_len(usize::from(len)) as u32 + outer <= path;
+                assert!(fits(inside) && !fits(inside + 1), "{inside} of {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_default_is_kept_over_ipv4_and_follows_ipv6() {
+        let v4 = "192.0.2.1:1".parse().expect("an address");
+        let v6 = "[2001:db8::1]:1".parse().expect("an address");
+        assert_eq!((inside(v4, 1500), inside(v6, 1500)), (1440, 1408));
+        assert_eq!(inside(v4, 10), 0);
+    }
+
+    #[test]
+    fn it_is_never_below_1280_unless_configured_so() {
+        let path = Path::new(576);
+        path.look(core::iter::empty(), None);
+        assert_eq!(path.mtu(), 576);
+        let loopback = "127.0.0.1:9".parse().expect("an address");
+        let path = Path::new(9000);
+        assert!(!path.look(core::iter::once(loopback), None));
+        assert_eq!(path.mtu(), 9000);
+    }
+
+    #[test]
+    fn caution_ends_after_ten_minutes() {
+        let path = Path::new(1420);
+        let start = Instant::ZERO + Nanos::from_secs(1);
+        assert!(path.suspect(start) && !path.suspect(start));
+        assert!(path.look(core::iter::empty(), None));
+        assert_eq!(path.mtu(), 1280);
+        assert!(!path.suspect(start), "there is nothing less");
+        assert!(!path.recovers(start));
+        assert!(path.recovers(start + CAUTION) && !path.recovers(start + CAUTION));
+        assert!(path.look(core::iter::empty(), None));
+        assert_eq!(path.mtu(), 1420);
+    }
+}

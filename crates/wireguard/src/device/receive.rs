@@ -1,0 +1,161 @@
+//! Datagrams to packets: one call for up to 64 KB of them, opened into memory that the stack keeps.
+
+use crate::device::merge::Merger;
+use crate::device::shared::Shared;
+use crate::device::socket::{Arrived, HostSocket};
+use crate::engine::Outer;
+use crate::protocol::sanstun::Sanstun;
+use crate::protocol::{Open, PeerId, Protocol};
+use neap_device::arena::{Arena, PACKET_ROOM};
+use neap_device::clock;
+use neap_stack::device::{Received, RxChecksum, RxQueue};
+use neap_tcp::time::Instant;
+use nix::errno::Errno;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Calls of one [`receive`](RxQueue::receive) that brought nothing for the stack: handshakes, and
+/// what is dropped. Others get their turn in between.
+const VAIN_MAX: usize = 32;
+
+type Opening = <Sanstun as Protocol>::Open;
+type Opened = <Opening as Open>::Opened;
+
+/// Receiving half.
+pub(crate) struct Receiver {
+    shared: Arc<Shared>,
+    buffer: Vec<u8>,
+    control: Vec<u8>,
+    arena: Arena,
+    /// Packets that the stack has not taken yet.
+    ready: VecDeque<Received>,
+    opening: Vec<(usize, PeerId, Opening)>,
+    opened: Vec<Placed>,
+    merger: Merger,
+}
+
+/// A packet that was opened, and where.
+struct Placed {
+    peer: PeerId,
+    opened: Opened,
+    at: usize,
+    /// Bytes of its datagram.
+    len: usize,
+}
+
+impl Receiver {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            buffer: vec![0; PACKET_ROOM],
+            control: HostSocket::control_room(),
+            arena: Arena::default(),
+            ready: VecDeque::new(),
+            opening: Vec::new(),
+            opened: Vec::new(),
+            merger: Merger::default(),
+        }
+    }
+
+    /// Takes the datagrams of one call.
+    fn take(&mut self, arrived: Arrived, now: Instant) {
+        let shared = &self.shared;
+        let Arrived { from, len, segment, ecn } = arrived;
+        let datagrams = &self.buffer[..len];
+        self.opening.clear();
+        let opening = &mut self.opening;
+        shared.engine(|engine| {
+            for (index, datagram) in datagrams.chunks(segment).enumerate() {
+                if let Some((peer, open)) = engine.receive(from, datagram, now) {
+                    opening.push((index * segment, peer, open));
+                }
+            }
+        });
+        if self.opening.is_empty() {
+            return;
+        }
+        let room = self.arena.room();
+        room.resize(len, 0);
+        self.opened.clear();
+        let mut at = 0;
+        for (start, peer, open) in self.opening.drain(..) {
+            let datagram = &datagrams[start..len.min(start + segment)];
+            let opened = open.open(datagram, &mut room[at..]);
+            self.opened.push(Placed { peer, opened, at, len: datagram.len() });
+            at += datagram.len();
+        }
+        let (opened, merger) = (&mut self.opened, &mut self.merger);
+        merger.begin();
+        shared.engine(|engine| {
+            let outer = Outer { from, ecn };
+            let mut last = None;
+            for Placed { peer, opened, at, len } in opened.drain(..) {
+                let packet = &mut room[at..at + len];
+                if last.is_some_and(|last| last != peer) {
+                    last.into_iter().for_each(|last| engine.committed(last, now));
+                }
+                last = Some(peer);
+                if let Some(len) = engine.commit((peer, opened), outer, len, packet, now) {
+                    merger.add(at, len);
+                }
+            }
+            last.into_iter().for_each(|last| engine.committed(last, now));
+        });
+        merger.merge(room);
+        let all = self.arena.take();
+        // The key's tag is no proof that the checksum was right before the packet was sealed. The
+        // kernel takes it for one too (`CHECKSUM_UNNECESSARY` in `wg_packet_consume_data_done`).
+        self.ready.extend(self.merger.packets().map(|(range, gso_size)| Received {
+            data: all.slice(range),
+            gso_size,
+            checksum: RxChecksum::Good,
+        }));
+    }
+}
+
+impl RxQueue for Receiver {
+    fn receive(&mut self, now: Instant) -> Option<Received> {
+        self.shared.advance(now);
+        for _ in 0..VAIN_MAX {
+            if let Some(packet) = self.ready.pop_front() {
+                return Some(packet);
+            }
+            match self.shared.socket.receive(&mut self.buffer, &mut self.control) {
+                Ok(arrived) => {
+                    self.shared.counters.receives.one();
+                    self.take(arrived, now);
+                }
+                Err(Errno::EAGAIN) => return None,
+                // An error of a datagram that was sent: the monitor looks at the queue of errors.
+                Err(_) => self.shared.ring(),
+            }
+        }
+        // The socket is not empty. Its event was taken, so the bell brings the driver back.
+        self.shared.ring();
+        self.ready.pop_front()
+    }
+
+    fn next_event(&self) -> Instant {
+        if self.shared.is_revived() { Instant::ZERO } else { self.shared.deadline() }
+    }
+
+    fn arrival(&self, now: Instant) -> Instant {
+        clock::arrival(now)
+    }
+
+    fn drops(&self) -> u64 {
+        let counters = &self.shared.counters;
+        let dropped = [
+            &counters.dropped_malformed,
+            &counters.dropped_no_session,
+            &counters.dropped_not_authentic,
+            &counters.dropped_replayed,
+            &counters.dropped_unknown_peer,
+            &counters.dropped_rate_limited,
+            &counters.dropped_not_allowed,
+            &counters.dropped_not_ip,
+            &counters.dropped_ecn,
+        ];
+        dropped.iter().map(|count| count.get()).sum()
+    }
+}

@@ -1,0 +1,263 @@
+//! What both halves of the device, its monitor and the handles share.
+
+use crate::config::{DEFAULT_MTU, Peer, WireguardConfig};
+use crate::counters::Counters;
+use crate::device::path::Path;
+use crate::device::socket::{Batch, HANDSHAKE_CLASS, HostSocket};
+use crate::engine::{Engine, Outgoing};
+use crate::error::Error;
+use crate::keys::{KeyError, PrivateKey, PublicKey};
+use crate::protocol::sanstun::Sanstun;
+use crate::status::Status;
+use core::net::SocketAddr;
+use core::time::Duration;
+use neap_device::clock;
+use neap_tcp::time::Instant;
+use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::SystemTime;
+use zeroize::Zeroizing;
+
+const MTU_MIN: u16 = 576;
+const MTU_MAX: u16 = 65_000;
+const SEALERS_MAX: usize = 64;
+/// The longest persistent keepalive, as `wg(8)` has it.
+const KEEPALIVE_MAX: Duration = Duration::from_secs(65_535);
+
+/// What is called when an initiation was not answered.
+type OnFailure = Box<dyn Fn() + Send + Sync>;
+
+/// Socket, engine, and what is read without the engine's lock.
+pub(crate) struct Shared {
+    pub(crate) socket: HostSocket,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) path: Path,
+    engine: Mutex<Engine<Sanstun>>,
+    /// When the engine has something to do, in nanoseconds.
+    deadline: AtomicU64,
+    /// Frames that wait for a handshake may be able to go.
+    is_revived: AtomicBool,
+    fwmark: Mutex<Option<u32>>,
+    /// Whom to tell when an initiation was not answered.
+    on_failure: OnceLock<OnFailure>,
+    /// Readable when the driver is to look at the link, and at the engine's deadline.
+    bell: Arc<OwnedFd>,
+}
+
+impl Shared {
+    pub(crate) fn open(config: &WireguardConfig) -> Result<Self, Error> {
+        check_mtu(config.mtu)?;
+        check("sealers", config.sealers as u64, SEALERS_MAX as u64, "0 to 64")?;
+        check_peers(&config.peers)?;
+        let socket = HostSocket::open(config.listen_port, config.fwmark)?;
+        let counters = Arc::<Counters>::default();
+        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now = clock::now();
+        let engine = Engine::new(config, seed()?, counters.clone(), now, unix)?;
+        let path = Path::new(config.mtu.unwrap_or(DEFAULT_MTU));
+        path.look(engine.endpoints(), config.fwmark);
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let bell = bell.map_err(|errno| Error::System { call: "eventfd", source: errno.into() })?;
+        Ok(Self {
+            deadline: AtomicU64::new(engine.deadline().as_nanos()),
+            is_revived: AtomicBool::new(false),
+            fwmark: Mutex::new(config.fwmark),
+            on_failure: OnceLock::new(),
+            engine: Mutex::new(engine),
+            bell: Arc::new(bell),
+            socket,
+            counters,
+            path,
+        })
+    }
+
+    /// Works with the engine. What it has to say is sent, and a handshake that has failed is told,
+    /// afterwards, without its lock.
+    pub(crate) fn engine<R>(&self, work: impl FnOnce(&mut Engine<Sanstun>) -> R) -> R {
+        let (result, has_failed) = self.work(work);
+        if has_failed && let Some(tell) = self.on_failure.get() {
+            tell();
+        }
+        result
+    }
+
+    fn work<R>(&self, work: impl FnOnce(&mut Engine<Sanstun>) -> R) -> (R, bool) {
+        let mut engine = lock(&self.engine);
+        let result = work(&mut engine);
+        self.deadline.store(engine.deadline().as_nanos(), Ordering::Release);
+        if engine.take_revival() {
+            self.is_revived.store(true, Ordering::Release);
+        }
+        let has_failed = engine.take_failure();
+        let Some(mut outgoing) = engine.take_outgoing() else { return (result, has_failed) };
+        loop {
+            drop(engine);
+            self.send(&outgoing);
+            engine = lock(&self.engine);
+            let Some(next) = engine.take_outgoing() else { return (result, has_failed) };
+            outgoing = next;
+        }
+    }
+
+    /// Sends a message of the protocol. One that the host does not take is lost like any datagram.
+    fn send(&self, outgoing: &Outgoing) {
+        let bytes = outgoing.message.bytes();
+        let class = if outgoing.message.is_of_handshake() { HANDSHAKE_CLASS } else { 0 };
+        let (segment, to) = (bytes.len(), outgoing.to);
+        let batch = Batch { parts: &[bytes], segment, to, class, may_be_cut: false };
+        if self.socket.send(batch).is_err() {
+            self.counters.dropped_send_error.one();
+        }
+    }
+
+    /// When the engine has something to do.
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::from_nanos(self.deadline.load(Ordering::Acquire))
+    }
+
+    /// Does what is due.
+    pub(crate) fn advance(&self, now: Instant) {
+        if self.deadline() <= now {
+            self.engine(|engine| engine.advance(now));
+        }
+    }
+
+    /// Whether frames that wait may be able to go.
+    pub(crate) fn is_revived(&self) -> bool {
+        self.is_revived.load(Ordering::Acquire)
+    }
+
+    /// The same, once.
+    pub(crate) fn take_revival(&self) -> bool {
+        self.is_revived() && self.is_revived.swap(false, Ordering::AcqRel)
+    }
+
+    /// Has the driver look at the link and the deadline.
+    pub(crate) fn ring(&self) {
+        // It fails only if it rings already.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    pub(crate) fn bell(&self) -> &Arc<OwnedFd> {
+        &self.bell
+    }
+
+    /// Looks at the paths to the peers, and returns the MTU inside.
+    pub(crate) fn look_at_path(&self) -> u16 {
+        self.counters.icmp_errors.add(self.socket.take_errors());
+        let endpoints: Vec<SocketAddr> = lock(&self.engine).endpoints().collect();
+        if self.path.look(endpoints.into_iter(), *lock(&self.fwmark)) {
+            self.counters.path_mtu_changes.one();
+        }
+        self.path.mtu()
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        let (public_key, peers) = {
+            let engine = lock(&self.engine);
+            (engine.public_key(), engine.status())
+        };
+        Status {
+            public_key,
+            listen_port: self.socket.port(),
+            fwmark: *lock(&self.fwmark),
+            peers,
+            counters: self.counters.figures(),
+        }
+    }
+
+    pub(crate) fn set_peers(&self, peers: Vec<Peer>) -> Result<(), Error> {
+        check_peers(&peers)?;
+        let now = clock::now();
+        self.change(|engine| engine.set_peers(peers, now))
+    }
+
+    /// Whether nobody was to be told before.
+    pub(crate) fn on_failed_handshake(&self, tell: OnFailure) -> bool {
+        self.on_failure.set(tell).is_ok()
+    }
+
+    pub(crate) fn set_endpoint(&self, key: &PublicKey, endpoint: SocketAddr) -> Result<(), Error> {
+        let now = clock::now();
+        self.change(|engine| engine.set_endpoint(key, endpoint, now))
+    }
+
+    pub(crate) fn set_private_key(&self, key: PrivateKey) -> Result<(), Error> {
+        let (seed, now) = (seed()?, clock::now());
+        self.change(|engine| engine.set_private_key(key, seed, now))
+    }
+
+    pub(crate) fn set_fwmark(&self, fwmark: Option<u32>) -> Result<(), Error> {
+        let mut current = lock(&self.fwmark);
+        if *current != fwmark {
+            self.socket.set_mark(fwmark.unwrap_or(0))?;
+            *current = fwmark;
+        }
+        drop(current);
+        self.ring();
+        Ok(())
+    }
+
+    pub(crate) fn set_listen_port(&self, port: u16) -> Result<(), Error> {
+        if port == self.socket.port() {
+            return Ok(());
+        }
+        let fwmark = *lock(&self.fwmark);
+        self.socket.rebind(port, fwmark)?;
+        self.ring();
+        Ok(())
+    }
+
+    fn change(
+        &self,
+        change: impl FnOnce(&mut Engine<Sanstun>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let changed = self.engine(change);
+        self.ring();
+        changed
+    }
+}
+
+impl core::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Shared").field("port", &self.socket.port()).finish_non_exhaustive()
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn seed() -> Result<Zeroizing<[u8; 32]>, Error> {
+    let mut seed = Zeroizing::new([0; 32]);
+    let flags = rustix::rand::GetRandomFlags::empty();
+    match rustix::rand::getrandom(&mut seed[..], flags) {
+        Ok(32) => Ok(seed),
+        _ => Err(KeyError::Random.into()),
+    }
+}
+
+fn check(option: &'static str, value: u64, most: u64, range: &'static str) -> Result<(), Error> {
+    if value <= most { Ok(()) } else { Err(Error::OutOfRange { option, value, range }) }
+}
+
+fn check_mtu(mtu: Option<u16>) -> Result<(), Error> {
+    match mtu {
+        Some(mtu) if !(MTU_MIN..=MTU_MAX).contains(&mtu) => {
+            let (option, range) = ("mtu", "576 to 65000 bytes");
+            Err(Error::OutOfRange { option, value: mtu.into(), range })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_peers(peers: &[Peer]) -> Result<(), Error> {
+    let keepalives = peers.iter().filter_map(|peer| peer.persistent_keepalive);
+    for keepalive in keepalives {
+        let (value, most) = (keepalive.as_secs(), KEEPALIVE_MAX.as_secs());
+        check("persistent keepalive", value, most, "0 to 65535 seconds")?;
+    }
+    Ok(())
+}

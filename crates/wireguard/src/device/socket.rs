@@ -1,0 +1,468 @@
+//! The UDP socket of the host: super-datagrams both ways, ECN, DF, and the errors of ICMP.
+
+use crate::error::Error;
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use nix::errno::Errno;
+use nix::sys::socket::sockopt::{
+    IpRecvTos, Ipv4RecvErr, Ipv6RecvErr, Ipv6RecvTClass, UdpGroSegment,
+};
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt,
+};
+use rustix::event::epoll;
+use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
+use smallvec::SmallVec;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Most bytes of a call: those of the largest UDP datagram over IPv4.
+pub(crate) const MOST_BYTES: usize = 65_507;
+/// Most datagrams of a call (`UDP_MAX_SEGMENTS`).
+pub(crate) const MOST_SEGMENTS: usize = 64;
+/// Bytes of datagrams that may wait here for the driver, which may have other work for some
+/// milliseconds.
+const RECEIVE_BUFFER: usize = 4 << 20;
+/// Bytes that the host may hold, twice: the kernel tells of completions below half of it.
+const SEND_BUFFER: usize = 8 << 20;
+/// Records of the error queue that one look takes.
+const ERRORS_MAX: usize = 256;
+
+/// Traffic class of handshakes, as the kernel's WireGuard has it (`HANDSHAKE_DSCP`, AF41).
+pub(crate) const HANDSHAKE_CLASS: u8 = 0x88;
+
+/// A socket that sends to and receives from everybody, and that another may take the place of.
+#[derive(Debug)]
+pub(crate) struct HostSocket {
+    fd: RwLock<Arc<OwnedFd>>,
+    /// An epoll set with the socket alone. The driver waits for it, and does not notice when the
+    /// socket changes. Each event of the socket is one of the set, although nobody takes events out
+    /// of it.
+    events: Arc<OwnedFd>,
+    is_v6: bool,
+    /// The way out cannot cut super-datagrams.
+    is_plain: AtomicBool,
+}
+
+/// Datagrams of one sender that were received together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrived {
+    pub(crate) from: SocketAddr,
+    pub(crate) len: usize,
+    /// Length of each datagram but the last, which may be shorter.
+    pub(crate) segment: usize,
+    pub(crate) ecn: u8,
+}
+
+/// Datagrams of one length, of which the last may be shorter, and their outer header.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Batch<'a> {
+    /// The datagrams one behind the other, in parts of whole datagrams.
+    pub(crate) parts: &'a [&'a [u8]],
+    pub(crate) segment: usize,
+    pub(crate) to: SocketAddr,
+    /// The whole traffic class.
+    pub(crate) class: u8,
+    /// Routers may cut the datagrams: the path seems to lose large ones without a word.
+    pub(crate) may_be_cut: bool,
+}
+
+impl Batch<'_> {
+    fn is_one(&self) -> bool {
+        self.parts.iter().map(|part| part.len()).sum::<usize>() <= self.segment
+    }
+}
+
+/// How a batch was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// By one call.
+    Whole,
+    /// By a call for each datagram, because the way out cannot cut.
+    OneByOne,
+    /// Without DF, because the path takes less.
+    Fragmentable,
+}
+
+impl HostSocket {
+    /// Binds a socket of both families, or of IPv4 where the host has no IPv6.
+    ///
+    /// # Errors
+    /// [`Error::Port`], [`Error::Mark`], [`Error::System`].
+    pub(crate) fn open(port: u16, fwmark: Option<u32>) -> Result<Self, Error> {
+        let (socket, is_v6) = match bind(port, true) {
+            Ok(socket) => (socket, true),
+            Err(error) if is_without_v6(&error) => {
+                (bind(port, false).map_err(|source| Error::Port { port, source })?, false)
+            }
+            Err(source) => return Err(Error::Port { port, source }),
+        };
+        let fd = Arc::new(prepare(socket, is_v6, fwmark)?);
+        let failed = |errno: rustix::io::Errno| Error::System {
+            call: "epoll_create1",
+            source: errno.into(),
+        };
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        watch(&events, &fd).map_err(failed)?;
+        Ok(Self {
+            fd: RwLock::new(fd),
+            events: Arc::new(events),
+            is_v6,
+            is_plain: AtomicBool::new(false),
+        })
+    }
+
+    /// Moves to another port. What the old socket has received and nobody has taken is lost, as
+    /// datagrams may be; what it has sent leaves.
+    ///
+    /// # Errors
+    /// [`Error::Port`], [`Error::Mark`], [`Error::System`]; then nothing has changed.
+    pub(crate) fn rebind(&self, port: u16, fwmark: Option<u32>) -> Result<(), Error> {
+        let failed = |source| Error::Port { port, source };
+        let socket = bind(port, self.is_v6).map_err(failed)?;
+        let fd = Arc::new(prepare(socket, self.is_v6, fwmark)?);
+        watch(&self.events, &fd).map_err(|errno| failed(errno.into()))?;
+        let old = {
+            let mut current = self.fd.write().unwrap_or_else(PoisonError::into_inner);
+            core::mem::replace(&mut *current, fd)
+        };
+        // It may live on for a moment in a thread that sends by it.
+        let _ = epoll::delete(&self.events, &old);
+        Ok(())
+    }
+
+    fn fd(&self) -> Arc<OwnedFd> {
+        self.fd.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sets the mark of packets; 0 is none.
+    ///
+    /// # Errors
+    /// [`Error::Mark`].
+    pub(crate) fn set_mark(&self, mark: u32) -> Result<(), Error> {
+        let set = SockRef::from(&*self.fd()).set_mark(mark);
+        set.map_err(|source| Error::Mark { mark, source })
+    }
+
+    /// A descriptor that has an event with each event of the socket.
+    pub(crate) fn descriptor(&self) -> &Arc<OwnedFd> {
+        &self.events
+    }
+
+    /// Its port.
+    pub(crate) fn port(&self) -> u16 {
+        let local = SockRef::from(&*self.fd()).local_addr().ok();
+        local.and_then(|local| local.as_socket()).map_or(0, |local| local.port())
+    }
+
+    /// Bytes, with the kernel's own, below which the host tells of completions.
+    pub(crate) fn quiet_bound(&self) -> u64 {
+        sockopt::socket_send_buffer_size(self.fd()).unwrap_or(0) as u64 / 2
+    }
+
+    /// Bytes that the host still holds.
+    pub(crate) fn held(&self) -> u64 {
+        neap_device::udp::bytes_in_kernel(&self.fd()).unwrap_or(0)
+    }
+
+    /// Sends a batch, by one call where the host can.
+    ///
+    /// # Errors
+    /// `EAGAIN` and `ENOBUFS`: the host takes it later. Others are for good.
+    pub(crate) fn send(&self, batch: Batch<'_>) -> nix::Result<Sent> {
+        if batch.may_be_cut {
+            return self.send_fragmentable(batch);
+        }
+        let is_one = batch.is_one();
+        if is_one || !self.is_plain.load(Ordering::Relaxed) {
+            match self.call(batch) {
+                Ok(()) => return Ok(Sent::Whole),
+                // The way out cannot cut.
+                Err(Errno::EIO) if !is_one => self.is_plain.store(true, Ordering::Relaxed),
+                // The path takes less than these datagrams have.
+                Err(Errno::EINVAL | Errno::EMSGSIZE) => return self.send_fragmentable(batch),
+                Err(errno) => return Err(errno),
+            }
+        }
+        match self.send_one_by_one(batch) {
+            Ok(()) => Ok(Sent::OneByOne),
+            Err(Errno::EMSGSIZE) => self.send_fragmentable(batch),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn send_one_by_one(&self, batch: Batch<'_>) -> nix::Result<()> {
+        let mut datagrams = batch.parts.iter().flat_map(|part| part.chunks(batch.segment));
+        datagrams.try_for_each(|datagram| self.call(Batch { parts: &[datagram], ..batch }))
+    }
+
+    /// Rare: what was cut before the path became smaller. It need not be lost this way.
+    #[cold]
+    fn send_fragmentable(&self, batch: Batch<'_>) -> nix::Result<Sent> {
+        let (fd, failed) = (self.fd(), |_| Errno::EMSGSIZE);
+        set_dont_fragment(&fd, self.is_v6, false).map_err(failed)?;
+        let sent = self.send_one_by_one(batch);
+        set_dont_fragment(&fd, self.is_v6, true).map_err(failed)?;
+        sent.map(|()| Sent::Fragmentable)
+    }
+
+    /// An error that is pending is of an earlier datagram: the call is made again.
+    fn call(&self, batch: Batch<'_>) -> nix::Result<()> {
+        let address = SockaddrStorage::from(self.outer(batch.to));
+        let parts: SmallVec<[_; 4]> = batch.parts.iter().map(|part| IoSlice::new(part)).collect();
+        let size = u16::try_from(batch.segment).unwrap_or(u16::MAX);
+        let class = i32::from(batch.class);
+        let mut control: SmallVec<[ControlMessage<'_>; 2]> = SmallVec::new();
+        if !batch.is_one() {
+            control.push(ControlMessage::UdpGsoSegments(&size));
+        }
+        match (batch.class, batch.to) {
+            (0, _) => {}
+            (_, SocketAddr::V4(_)) => control.push(ControlMessage::Ipv4Tos(&batch.class)),
+            (_, SocketAddr::V6(_)) => control.push(ControlMessage::Ipv6TClass(&class)),
+        }
+        let (fd, flags) = (self.fd(), MsgFlags::MSG_NOSIGNAL);
+        let call = || sendmsg(fd.as_raw_fd(), &parts, &control, flags, Some(&address)).map(drop);
+        match call() {
+            Err(Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::EINTR) => {
+                call()
+            }
+            result => result,
+        }
+    }
+
+    /// An address as this socket takes it.
+    fn outer(&self, to: SocketAddr) -> SocketAddr {
+        match to {
+            SocketAddr::V4(v4) if self.is_v6 => {
+                SocketAddr::from((v4.ip().to_ipv6_mapped(), v4.port()))
+            }
+            _ => to,
+        }
+    }
+
+    /// Takes datagrams that have arrived into `buffer`, which has room for [`MOST_BYTES`] and
+    /// more.
+    ///
+    /// # Errors
+    /// `EAGAIN` if there are none. Others are of datagrams that were sent; see
+    /// [`take_errors`](Self::take_errors).
+    pub(crate) fn receive(&self, buffer: &mut [u8], control: &mut [u8]) -> nix::Result<Arrived> {
+        let parts = &mut [IoSliceMut::new(buffer)];
+        let flags = MsgFlags::MSG_DONTWAIT;
+        let received =
+            recvmsg::<SockaddrStorage>(self.fd().as_raw_fd(), parts, Some(control), flags)?;
+        let len = received.bytes;
+        let (mut segment, mut ecn) = (len, 0);
+        for message in received.cmsgs()? {
+            match message {
+                ControlMessageOwned::UdpGroSegments(size) => {
+                    segment = usize::try_from(size).unwrap_or(len);
+                }
+                ControlMessageOwned::Ipv4Tos(class) => ecn = class & 3,
+                ControlMessageOwned::Ipv6TClass(class) => ecn = class as u8 & 3,
+                _ => {}
+            }
+        }
+        let from = received.address.and_then(socket_addr).ok_or(Errno::EPROTO)?;
+        Ok(Arrived { from, len, segment: segment.max(1), ecn })
+    }
+
+    /// Room for the control messages of [`receive`](Self::receive).
+    pub(crate) fn control_room() -> Vec<u8> {
+        nix::cmsg_space!([u8; 256])
+    }
+
+    /// Empties the error queue, and returns how many errors there were.
+    pub(crate) fn take_errors(&self) -> u64 {
+        let (mut buffer, mut control) = ([0; 64], Self::control_room());
+        for count in 0..ERRORS_MAX {
+            let parts = &mut [IoSliceMut::new(&mut buffer)];
+            let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
+            let taken =
+                recvmsg::<SockaddrStorage>(self.fd().as_raw_fd(), parts, Some(&mut control), flags);
+            if taken.is_err() {
+                return count as u64;
+            }
+        }
+        ERRORS_MAX as u64
+    }
+}
+
+fn bind(port: u16, is_v6: bool) -> io::Result<Socket> {
+    let (domain, any) = if is_v6 {
+        (Domain::IPV6, SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))
+    } else {
+        (Domain::IPV4, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))
+    };
+    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+    if is_v6 {
+        socket.set_only_v6(false)?;
+    }
+    socket.bind(&any.into())?;
+    Ok(socket)
+}
+
+/// Adds a socket to the events.
+fn watch(events: &OwnedFd, socket: &OwnedFd) -> rustix::io::Result<()> {
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+    epoll::add(events, socket, epoll::EventData::new_u64(0), flags)
+}
+
+/// Gives a bound socket its options.
+fn prepare(socket: Socket, is_v6: bool, fwmark: Option<u32>) -> Result<OwnedFd, Error> {
+    let failed = |call| move |source| Error::System { call, source };
+    socket.set_nonblocking(true).map_err(failed("O_NONBLOCK"))?;
+    if let Some(mark) = fwmark {
+        socket.set_mark(mark).map_err(|source| Error::Mark { mark, source })?;
+    }
+    let fd = OwnedFd::from(socket);
+    set_buffers(&fd).map_err(failed("SO_SNDBUF"))?;
+    set_options(&fd, is_v6).map_err(failed("setsockopt"))?;
+    Ok(fd)
+}
+
+fn set_buffers(fd: &OwnedFd) -> io::Result<()> {
+    // More than `net.core.wmem_max` and `rmem_max` needs a right, and is not missed without.
+    if sockopt::set_socket_send_buffer_size_force(fd, SEND_BUFFER / 2).is_err() {
+        sockopt::set_socket_send_buffer_size(fd, SEND_BUFFER / 2)?;
+    }
+    if sockopt::set_socket_recv_buffer_size_force(fd, RECEIVE_BUFFER).is_err() {
+        sockopt::set_socket_recv_buffer_size(fd, RECEIVE_BUFFER)?;
+    }
+    Ok(())
+}
+
+fn set_options(fd: &OwnedFd, is_v6: bool) -> io::Result<()> {
+    setsockopt(fd, UdpGroSegment, &true)?;
+    // A socket of both families has the options of both.
+    setsockopt(fd, Ipv4RecvErr, &true)?;
+    setsockopt(fd, IpRecvTos, &true)?;
+    if is_v6 {
+        setsockopt(fd, Ipv6RecvErr, &true)?;
+        setsockopt(fd, Ipv6RecvTClass, &true)?;
+    }
+    set_dont_fragment(fd, is_v6, true)
+}
+
+fn set_dont_fragment(fd: &OwnedFd, is_v6: bool, on: bool) -> io::Result<()> {
+    let v4 = if on { Ipv4PathMtuDiscovery::DO } else { Ipv4PathMtuDiscovery::DONT };
+    sockopt::set_ip_mtu_discover(fd, v4)?;
+    if is_v6 {
+        let v6 = if on { Ipv6PathMtuDiscovery::DO } else { Ipv6PathMtuDiscovery::DONT };
+        sockopt::set_ipv6_mtu_discover(fd, v6)?;
+    }
+    Ok(())
+}
+
+/// The host was built or started without IPv6.
+fn is_without_v6(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    matches!(errno, Some(Errno::EAFNOSUPPORT | Errno::EADDRNOTAVAIL))
+}
+
+fn socket_addr(address: SockaddrStorage) -> Option<SocketAddr> {
+    let v4 = address.as_sockaddr_in().map(|v4| SocketAddr::V4((*v4).into()));
+    v4.or_else(|| address.as_sockaddr_in6().map(|v6| SocketAddr::V6((*v6).into())))
+}
+
+/// What the path to an address takes in one IP packet, in bytes, as far as the host knows: its
+/// route, and what ICMP has said (`IP_MTU`). It sends nothing.
+pub(crate) fn path_mtu(to: SocketAddr, fwmark: Option<u32>) -> Option<u32> {
+    let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP)).ok()?;
+    if let Some(mark) = fwmark {
+        socket.set_mark(mark).ok()?;
+    }
+    // With any other setting the kernel tells the MTU of the link.
+    match to {
+        SocketAddr::V4(_) => {
+            sockopt::set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DO).ok()?;
+        }
+        SocketAddr::V6(_) => {
+            sockopt::set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DO).ok()?;
+        }
+    }
+    socket.connect(&to.into()).ok()?;
+    match to {
+        SocketAddr::V4(_) => sockopt::ip_mtu(&socket).ok(),
+        SocketAddr::V6(_) => sockopt::ipv6_mtu(&socket).ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (HostSocket, HostSocket, SocketAddr) {
+        let open = || HostSocket::open(0, None).expect("a socket");
+        let (a, b) = (open(), open());
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, b.port()));
+        (a, b, to)
+    }
+
+    fn take(socket: &HostSocket) -> Vec<(Vec<u8>, Arrived)> {
+        let (mut buffer, mut control) = (vec![0; 1 << 16], HostSocket::control_room());
+        let mut taken = Vec::new();
+        while let Ok(arrived) = socket.receive(&mut buffer, &mut control) {
+            taken.push((buffer[..arrived.len].to_vec(), arrived));
+        }
+        taken
+    }
+
+    #[test]
+    fn a_batch_keeps_its_boundaries_and_its_mark() {
+        let (a, b, to) = pair();
+        let bytes: Vec<u8> = (0..2500u32).map(|i| i as u8).collect();
+        for class in [2, 3, 1, 0, HANDSHAKE_CLASS] {
+            let batch = Batch {
+                parts: &[&bytes[..1000], &bytes[1000..]],
+                segment: 1000,
+                to,
+                class,
+                may_be_cut: false,
+            };
+            assert_eq!(a.send(batch), Ok(Sent::Whole));
+            let taken = take(&b);
+            let whole: Vec<u8> = taken.iter().flat_map(|(bytes, _)| bytes.clone()).collect();
+            assert_eq!(whole, bytes);
+            for (_, arrived) in taken {
+                assert!(arrived.segment <= 1000 && arrived.ecn == class & 3, "{arrived:?}");
+                assert_eq!(arrived.from.port(), a.port());
+            }
+        }
+        assert_eq!(a.held(), 0);
+    }
+
+    #[test]
+    fn both_families_work_and_an_error_of_one_datagram_is_not_that_of_the_next() {
+        let (a, b, _) = pair();
+        let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, b.port()));
+        let closed = SocketAddr::from((Ipv6Addr::LOCALHOST, 9));
+        for (to, class) in [(closed, 0), (v6, 3)] {
+            let batch = Batch { parts: &[b"anybody?"], segment: 8, to, class, may_be_cut: false };
+            assert_eq!(a.send(batch), Ok(Sent::Whole));
+        }
+        let taken = take(&b);
+        assert_eq!((taken.len(), taken[0].1.ecn), (1, 3));
+        assert!(a.take_errors() <= 1);
+    }
+
+    #[test]
+    fn datagrams_that_the_path_does_not_take_are_not_lost() {
+        let (a, b, to) = pair();
+        // The loopback's MTU is 65,536: larger datagrams do not exist, smaller ones pass.
+        assert!(path_mtu(to, None).expect("a route") >= 1500);
+        let bytes = vec![7; 3000];
+        let batch = Batch {
+            parts: &[&bytes[..1000], &bytes[1000..]],
+            segment: 1000,
+            to,
+            class: 0,
+            may_be_cut: false,
+        };
+        assert_eq!(a.send_fragmentable(batch), Ok(Sent::Fragmentable));
+        assert_eq!(take(&b).iter().map(|(bytes, _)| bytes.len()).sum::<usize>(), 3000);
+    }
+}

@@ -1,0 +1,328 @@
+//! Frames to datagrams: routing, sealing, one call per frame, and what the host has let go of.
+
+use crate::device::black_hole::BlackHole;
+use crate::device::credits::{Account, Credits};
+use crate::device::path;
+use crate::device::sealers::{Chunk, LEAST_PACKETS, Sealers};
+use crate::device::shared::Shared;
+use crate::device::socket::{Batch, MOST_BYTES, Sent};
+use crate::engine::Way;
+use crate::ip::Header;
+use crate::protocol::sanstun::Sanstun;
+use crate::protocol::{PeerId, Protocol, sealed_len};
+use core::net::SocketAddr;
+use neap_stack::device::{Completed, TxQueue};
+use neap_stack::frame::Frame;
+use neap_stack::gso;
+use neap_tcp::time::{Instant, Nanos};
+use nix::errno::Errno;
+use smallvec::SmallVec;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Frames that wait for a handshake, for each peer. Small queues keep a flow's share small.
+const WAITING_MAX: usize = 128;
+/// When a frame that the host's qdisc had no room for is tried again, if no other event comes
+/// first. Nothing tells when somebody else's queue has room.
+const RETRY: Nanos = Nanos::from_millis(1);
+/// Bytes of memory that a datagram counts for beside its own, at most: a head of its own, after
+/// the qdisc has cut a super-datagram.
+const TRUESIZE: u64 = 1280;
+
+type Counter = <Sanstun as Protocol>::Seal;
+
+/// Sending half.
+pub(crate) struct Sender {
+    shared: Arc<Shared>,
+    credits: Credits,
+    /// Sealed datagrams of one frame, in order; the room is used again.
+    chunks: Vec<Chunk<Counter>>,
+    /// Chunks that are not needed for this frame.
+    spare: Vec<Chunk<Counter>>,
+    sealers: Option<Sealers<Counter>>,
+    /// One packet before it is sealed; the room is used again.
+    packet: Vec<u8>,
+    seals: Vec<Counter>,
+    /// What the host has not taken yet. Its datagrams are in `chunks`.
+    pending: Option<Pending>,
+    waiting: HashMap<PeerId, VecDeque<Frame>>,
+    /// Frames that waited for a handshake may go.
+    is_resuming: bool,
+    retry_at: Instant,
+    hole: BlackHole,
+    /// Bytes of memory below the socket up to which the host tells of completions.
+    bound: u64,
+    is_latest_complete: bool,
+    /// Frames in a row that were complete when they were taken.
+    at_once: u32,
+}
+
+struct Pending {
+    frame: Frame,
+    account: Account,
+    segment: usize,
+    to: SocketAddr,
+    class: u8,
+}
+
+/// What became of a frame on its way to the socket.
+enum Outcome {
+    /// Complete: the wire has it, it waits for a handshake, or it was dropped and counted.
+    Complete,
+    /// The host holds it.
+    Held,
+    /// It is sealed, and the host is full.
+    Pending,
+}
+
+impl Sender {
+    /// The half that sends, with as many helpers.
+    pub(crate) fn new(shared: Arc<Shared>, sealers: usize) -> Self {
+        let bound = shared.socket.quiet_bound();
+        Self {
+            shared,
+            credits: Credits::default(),
+            chunks: Vec::new(),
+            spare: Vec::new(),
+            sealers: (sealers > 0).then(|| Sealers::new(sealers)),
+            packet: Vec::with_capacity(2048),
+            seals: Vec::with_capacity(64),
+            pending: None,
+            waiting: HashMap::new(),
+            is_resuming: false,
+            retry_at: Instant::FAR_FUTURE,
+            hole: BlackHole::default(),
+            bound,
+            is_latest_complete: false,
+            at_once: 0,
+        }
+    }
+
+    /// Whether the frame fits under the bound, as far as the host has let go of others.
+    fn has_room(&mut self, frame: &Frame) -> bool {
+        let (count, bytes) = sizes(frame);
+        let room = bytes as u64 + count as u64 * TRUESIZE;
+        let fits = |credits: &Credits| credits.is_empty() || credits.charged() + room <= self.bound;
+        if fits(&self.credits) {
+            return true;
+        }
+        self.credits.settle(self.shared.socket.held());
+        fits(&self.credits)
+    }
+
+    fn settle(&mut self) {
+        if !self.credits.is_empty() {
+            self.credits.settle(self.shared.socket.held());
+        }
+    }
+
+    /// Routes, seals and sends a frame.
+    fn send(&mut self, frame: Frame, account: Account, now: Instant) -> Outcome {
+        let counters = &self.shared.counters;
+        let Some(header) = Header::of_headers(frame.headers.as_slice()) else {
+            counters.dropped_bad_frame.one();
+            return Outcome::Complete;
+        };
+        let (count, bytes) = sizes(&frame);
+        if bytes > MOST_BYTES {
+            counters.dropped_bad_frame.one();
+            return Outcome::Complete;
+        }
+        if self.hole.suspects(&frame, path::LEAST.into(), now) && self.shared.path.suspect(now) {
+            counters.black_holes.one();
+            self.shared.ring();
+        }
+        self.seals.clear();
+        let seals = &mut self.seals;
+        let way = self
+            .shared
+            .engine(|engine| engine.begin_send(header.destination, (count, bytes), seals, now));
+        match way {
+            Way::To(to) => {
+                let segment = self.seal(&frame, count);
+                self.put(Pending { frame, account, segment, to, class: header.ecn }, now)
+            }
+            Way::Waits(peer) => {
+                let waiting = self.waiting.entry(peer).or_default();
+                if waiting.len() == WAITING_MAX {
+                    self.shared.counters.dropped_waiting.one();
+                } else {
+                    waiting.push_back(frame);
+                }
+                Outcome::Complete
+            }
+            Way::NoPeer | Way::NoEndpoint => Outcome::Complete,
+        }
+    }
+
+    /// Seals the `count` packets of a frame one behind the other. Returns the length of the first.
+    fn seal(&mut self, frame: &Frame, count: usize) -> usize {
+        let sealers = self.sealers.as_ref().filter(|_| count >= LEAST_PACKETS);
+        let parts = sealers.map_or(1, |sealers| sealers.count() + 1);
+        let in_each = count.div_ceil(parts).max(1);
+        self.spare.append(&mut self.chunks);
+        let (mut segment, mut index) = (0, 0);
+        let mut seals = self.seals.drain(..);
+        let (chunks, spare) = (&mut self.chunks, &mut self.spare);
+        gso::write_packets(frame, &mut self.packet, |packet| {
+            let Some(seal) = seals.next() else { return };
+            if index % in_each == 0 {
+                let mut chunk = spare.pop().unwrap_or_default();
+                chunk.clear();
+                chunks.push(chunk);
+            }
+            let Some(chunk) = chunks.last_mut() else { return };
+            match sealers {
+                Some(_) => chunk.add(packet, seal),
+                None => chunk.seal(packet, seal),
+            }
+            segment = segment.max(sealed_len(packet.len()));
+            index += 1;
+        });
+        if let Some(sealers) = sealers {
+            sealers.seal(chunks);
+        }
+        segment
+    }
+
+    /// Gives sealed datagrams to the host.
+    fn put(&mut self, pending: Pending, now: Instant) -> Outcome {
+        let socket = &self.shared.socket;
+        let counters = &self.shared.counters;
+        let before = if self.credits.is_empty() { 0 } else { socket.held() };
+        let Pending { segment, to, class, .. } = pending;
+        let parts: SmallVec<[&[u8]; 4]> = self.chunks.iter().map(Chunk::datagrams).collect();
+        let may_be_cut = segment > sealed_len(path::LEAST.into()) && self.shared.path.is_cautious();
+        let batch = Batch { parts: &parts, segment, to, class, may_be_cut };
+        counters.sends.one();
+        match socket.send(batch) {
+            Ok(sent) => {
+                match sent {
+                    Sent::Whole => {}
+                    Sent::OneByOne => counters.sent_one_by_one.one(),
+                    Sent::Fragmentable => {
+                        counters.sent_fragmentable.one();
+                        self.shared.ring();
+                    }
+                }
+                let after = socket.held();
+                if self.credits.sent(pending.frame, pending.account, before, after) {
+                    return Outcome::Complete;
+                }
+                Outcome::Held
+            }
+            Err(errno @ (Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM)) => {
+                counters.socket_full.one();
+                // The socket tells of its own room. It does not tell of that of a qdisc.
+                if errno != Errno::EAGAIN || self.credits.is_empty() {
+                    self.retry_at = now + RETRY;
+                }
+                let account = match pending.account {
+                    Account::Closed => Account::Closed,
+                    Account::New | Account::Queued => Account::Queued,
+                };
+                self.pending = Some(Pending { account, ..pending });
+                Outcome::Pending
+            }
+            Err(_) => {
+                counters.dropped_send_error.one();
+                Outcome::Complete
+            }
+        }
+    }
+
+    /// Sends what had to wait: for room below the socket, and for handshakes. Whether the socket
+    /// takes more.
+    fn resume(&mut self, now: Instant) -> bool {
+        self.is_resuming |= self.shared.take_revival();
+        if let Some(pending) = self.pending.take() {
+            self.retry_at = Instant::FAR_FUTURE;
+            self.put(pending, now);
+        }
+        if self.pending.is_none() && self.is_resuming {
+            self.is_resuming = false;
+            self.send_waiting(now);
+        }
+        self.pending.is_none()
+    }
+
+    /// Sends frames that waited for a handshake, and drops those that waited in vain.
+    fn send_waiting(&mut self, now: Instant) {
+        let peers: Vec<PeerId> = self.waiting.keys().copied().collect();
+        for peer in peers {
+            let (is_ready, is_hopeful) = self
+                .shared
+                .engine(|engine| (engine.has_session(peer, now), engine.awaits_answer(peer)));
+            if !is_ready && is_hopeful {
+                continue;
+            }
+            let mut frames = self.waiting.remove(&peer).unwrap_or_default();
+            if !is_ready {
+                self.shared.counters.dropped_unanswered.add(frames.len() as u64);
+                continue;
+            }
+            while self.pending.is_none()
+                && let Some(frame) = frames.pop_front()
+            {
+                self.send(frame, Account::Closed, now);
+            }
+            if !frames.is_empty() {
+                self.waiting.entry(peer).or_default().extend(frames);
+                self.is_resuming = true;
+            }
+        }
+    }
+}
+
+/// Packets of a frame, and bytes of their datagrams.
+fn sizes(frame: &Frame) -> (usize, usize) {
+    let headers = frame.headers.len();
+    let payload = frame.payload.len() as usize;
+    let size = frame.gso.map_or(0, |gso| usize::from(gso.size));
+    if size == 0 || payload <= size {
+        return (1, sealed_len(headers + payload));
+    }
+    let (full, rest) = (payload / size, payload % size);
+    let last = if rest > 0 { sealed_len(headers + rest) } else { 0 };
+    (full + usize::from(rest > 0), full * sealed_len(headers + size) + last)
+}
+
+impl TxQueue for Sender {
+    fn submit(&mut self, frame: Frame, now: Instant) -> Result<(), Frame> {
+        if !self.resume(now) || !self.has_room(&frame) {
+            return Err(frame);
+        }
+        self.is_latest_complete = matches!(self.send(frame, Account::New, now), Outcome::Complete);
+        self.at_once = if self.is_latest_complete { self.at_once.saturating_add(1) } else { 0 };
+        Ok(())
+    }
+
+    fn is_latest_complete(&self) -> bool {
+        self.is_latest_complete
+    }
+
+    fn completes_within_calls(&self) -> bool {
+        self.at_once >= 64
+    }
+
+    fn flush(&mut self, _: Instant) {}
+
+    fn reap(&mut self, now: Instant) -> Completed {
+        self.shared.advance(now);
+        if self.shared.path.recovers(now) {
+            self.shared.ring();
+        }
+        self.settle();
+        self.resume(now);
+        self.credits.take_completed()
+    }
+
+    fn next_event(&self) -> Instant {
+        self.shared.deadline().min(self.retry_at)
+    }
+
+    fn errors(&self) -> u64 {
+        let counters = &self.shared.counters;
+        counters.dropped_send_error.get() + counters.dropped_bad_frame.get()
+    }
+}

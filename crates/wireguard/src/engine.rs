@@ -1,0 +1,617 @@
+//! The tunnel without I/O and without a clock: which peer a packet goes to and may come from,
+//! sessions, endpoints, deadlines.
+//!
+//! Sealing and opening are done by the caller, on any thread and without this engine's lock: the
+//! engine reserves counters before, and checks what was opened afterwards.
+//!
+//! Cost: a packet to send is a look-up of its peer ([`Routes`]) and a counter. A packet that was
+//! received is a look-up of its session, and one of its source. Messages of handshakes allocate;
+//! packets do not.
+
+use crate::config::{Peer, WireguardConfig};
+use crate::counters::Counters;
+use crate::error::Error;
+use crate::ip::{self, Arriving, Header};
+use crate::keys::{PrivateKey, PublicKey};
+use crate::protocol::{Committed, Due, Incoming, Message, Open, PeerId, Protocol, Refused, Step};
+use crate::routes::Routes;
+use crate::status::PeerStatus;
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use neap_tcp::time::{Instant, Nanos};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::SystemTime;
+use zeroize::Zeroizing;
+
+/// Messages that wait to be sent. Beyond that the oldest is dropped: its sender makes it again.
+const OUTBOX_MAX: usize = 1024;
+/// The engine does not ask for time again before this, whatever the protocol says.
+const LEAST_PAUSE: Nanos = Nanos::from_millis(1);
+
+/// Interface and peers.
+pub(crate) struct Engine<P> {
+    protocol: P,
+    key: PrivateKey,
+    peers: Vec<Option<Entry>>,
+    /// The peers as they were given.
+    order: Vec<PeerId>,
+    by_key: HashMap<PublicKey, PeerId>,
+    routes: Routes,
+    /// When each peer is looked at next. The time may be too early, never too late.
+    deadlines: BTreeSet<(Instant, PeerId)>,
+    outbox: VecDeque<Outgoing>,
+    /// Frames that wait may be able to go.
+    is_revived: bool,
+    /// An initiation was not answered.
+    has_failed: bool,
+    counters: Arc<Counters>,
+    start: Instant,
+    unix: Duration,
+}
+
+/// A peer.
+struct Entry {
+    peer: Peer,
+    endpoint: Option<SocketAddr>,
+    /// Its place in `deadlines`.
+    deadline: Instant,
+    /// When a handshake begins without a packet, for a persistent keepalive.
+    restart: Option<Instant>,
+    /// An initiation was sent and not answered.
+    awaits_answer: bool,
+    /// An initiation was answered, and nothing was heard in the session.
+    awaits_data: bool,
+    latest_handshake: Option<Instant>,
+    received: u64,
+    sent: u64,
+    failed_handshakes: u32,
+}
+
+/// A message that is to be sent.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) to: SocketAddr,
+    pub(crate) message: Message,
+}
+
+/// Where a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// To this endpoint. As many counters as asked for were reserved.
+    To(SocketAddr),
+    /// It waits for a handshake with this peer.
+    Waits(PeerId),
+    /// Nobody has its address. It is counted.
+    NoPeer,
+    /// Nobody knows where its peer is. It is counted.
+    NoEndpoint,
+}
+
+/// Address and ECN of the outer header of a datagram.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outer {
+    pub(crate) from: SocketAddr,
+    pub(crate) ecn: u8,
+}
+
+impl<P: Protocol> Engine<P> {
+    /// An interface at `now`, when the time of day is `unix`. `seed` is 32 random bytes.
+    ///
+    /// # Errors
+    /// Those of [`set_peers`](Self::set_peers).
+    pub(crate) fn new(
+        config: &WireguardConfig,
+        seed: Zeroizing<[u8; 32]>,
+        counters: Arc<Counters>,
+        now: Instant,
+        unix: Duration,
+    ) -> Result<Self, Error> {
+        let mut engine = Self {
+            protocol: P::new(&config.private_key, seed, now, unix),
+            key: config.private_key.clone(),
+            peers: Vec::new(),
+            order: Vec::new(),
+            by_key: HashMap::new(),
+            routes: Routes::default(),
+            deadlines: BTreeSet::new(),
+            outbox: VecDeque::new(),
+            is_revived: false,
+            has_failed: false,
+            counters,
+            start: now,
+            unix,
+        };
+        engine.set_peers(config.peers.clone(), now)?;
+        Ok(engine)
+    }
+
+    /// The key that peers know this interface by.
+    pub(crate) fn public_key(&self) -> PublicKey {
+        self.key.public_key()
+    }
+
+    /// Sets the peers. One that stays with the same keys and keepalive keeps its session; one
+    /// that stays keeps its counters and, unless another endpoint is given than last time, its
+    /// endpoint.
+    ///
+    /// # Errors
+    /// [`Error::BadPeer`], [`Error::DuplicatePeer`]. Then nothing has changed.
+    pub(crate) fn set_peers(&mut self, peers: Vec<Peer>, now: Instant) -> Result<(), Error> {
+        let mut seen = std::collections::HashSet::from([self.public_key()]);
+        if let Some(twice) = peers.iter().find(|peer| !seen.insert(peer.public_key)) {
+            return Err(Error::DuplicatePeer(twice.public_key));
+        }
+        // New peers first: a key that cannot be a peer's leaves everything as it was.
+        let mut added = Vec::new();
+        for peer in &peers {
+            if self.by_key.contains_key(&peer.public_key) {
+                continue;
+            }
+            let free = self.peers.iter().position(Option::is_none);
+            let id = free.unwrap_or(self.peers.len());
+            if !self.protocol.add(id, peer, now) {
+                for id in added {
+                    self.forget(id);
+                }
+                return Err(Error::BadPeer(peer.public_key));
+            }
+            if id == self.peers.len() {
+                self.peers.push(None);
+            }
+            self.peers[id] = Some(Entry::new(peer.clone()));
+            self.by_key.insert(peer.public_key, id);
+            added.push(id);
+        }
+        for id in self.order.clone() {
+            let is_kept = self.entry(id).is_some_and(|entry| seen.contains(&entry.peer.public_key));
+            if !is_kept {
+                self.forget(id);
+            }
+        }
+        self.order = peers.iter().map(|peer| self.by_key[&peer.public_key]).collect();
+        for (peer, id) in peers.into_iter().zip(self.order.clone()) {
+            self.update(id, peer, now);
+        }
+        self.build_routes();
+        self.is_revived = true;
+        Ok(())
+    }
+
+    fn forget(&mut self, id: PeerId) {
+        self.protocol.remove(id);
+        if let Some(entry) = self.peers[id].take() {
+            self.by_key.remove(&entry.peer.public_key);
+            self.deadlines.remove(&(entry.deadline, id));
+        }
+    }
+
+    /// Takes the settings of a peer that is there.
+    fn update(&mut self, id: PeerId, peer: Peer, now: Instant) {
+        let Some(entry) = self.peers[id].as_mut() else { return };
+        let old = core::mem::replace(&mut entry.peer, peer);
+        let peer = &entry.peer;
+        if peer.endpoint.is_some() && peer.endpoint != old.endpoint {
+            entry.endpoint = peer.endpoint.map(canonical);
+        }
+        let has_new_session = old.preshared_key != peer.preshared_key
+            || old.persistent_keepalive != peer.persistent_keepalive;
+        if has_new_session {
+            self.protocol.remove(id);
+            self.protocol.add(id, peer, now);
+            (entry.awaits_answer, entry.awaits_data) = (false, false);
+        }
+        self.keep_alive(id, now, Nanos::ZERO);
+        self.plan(id, now);
+    }
+
+    /// Peers in their order; of equal prefixes the last peer has it, and the others lose it.
+    fn build_routes(&mut self) {
+        let mut owner = HashMap::new();
+        for &id in &self.order {
+            let Some(entry) = self.peers[id].as_ref() else { continue };
+            owner.extend(entry.peer.allowed_ips.iter().map(|net| (net.trunc(), id)));
+        }
+        for &id in &self.order {
+            let Some(entry) = self.peers[id].as_mut() else { continue };
+            entry.peer.allowed_ips.iter_mut().for_each(|net| *net = net.trunc());
+            entry.peer.allowed_ips.retain(|net| owner.get(net) == Some(&id));
+        }
+        self.routes = Routes::new(owner.iter().map(|(net, id)| (net, *id)));
+    }
+
+    /// Sets the key. All sessions end.
+    ///
+    /// # Errors
+    /// [`Error::DuplicatePeer`] if a peer has it.
+    pub(crate) fn set_private_key(
+        &mut self,
+        key: PrivateKey,
+        seed: Zeroizing<[u8; 32]>,
+        now: Instant,
+    ) -> Result<(), Error> {
+        let public = key.public_key();
+        if self.by_key.contains_key(&public) {
+            return Err(Error::DuplicatePeer(public));
+        }
+        let unix = self.unix + Duration::from_nanos(now.since(self.start).0);
+        self.protocol = P::new(&key, seed, now, unix);
+        self.key = key;
+        for id in self.order.clone() {
+            let Some(entry) = self.peers[id].as_mut() else { continue };
+            (entry.awaits_answer, entry.awaits_data) = (false, false);
+            self.protocol.add(id, &entry.peer, now);
+            self.keep_alive(id, now, Nanos::ZERO);
+            self.plan(id, now);
+        }
+        self.is_revived = true;
+        Ok(())
+    }
+
+    /// Sets where a peer is reached.
+    ///
+    /// # Errors
+    /// [`Error::NoPeer`].
+    pub(crate) fn set_endpoint(
+        &mut self,
+        key: &PublicKey,
+        endpoint: SocketAddr,
+        now: Instant,
+    ) -> Result<(), Error> {
+        let id = *self.by_key.get(key).ok_or(Error::NoPeer(*key))?;
+        if let Some(entry) = self.peers[id].as_mut() {
+            entry.peer.endpoint = Some(endpoint);
+            entry.endpoint = Some(canonical(endpoint));
+        }
+        self.is_revived = true;
+        self.keep_alive(id, now, Nanos::ZERO);
+        self.plan(id, now);
+        Ok(())
+    }
+
+    /// Where peers are reached.
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        self.peers.iter().flatten().filter_map(|entry| entry.endpoint)
+    }
+
+    /// State of the peers, in their order.
+    pub(crate) fn status(&self) -> Vec<PeerStatus> {
+        let status = |id: &PeerId| {
+            let entry = self.peers[*id].as_ref()?;
+            let handshake = entry.latest_handshake.map(|at| {
+                let age = Duration::from_nanos(at.since(self.start).0);
+                SystemTime::UNIX_EPOCH + self.unix + age
+            });
+            Some(PeerStatus {
+                public_key: entry.peer.public_key,
+                has_preshared_key: entry.peer.preshared_key.is_some(),
+                endpoint: entry.endpoint,
+                allowed_ips: entry.peer.allowed_ips.clone(),
+                latest_handshake: handshake,
+                received: entry.received,
+                sent: entry.sent,
+                persistent_keepalive: entry.peer.persistent_keepalive,
+                failed_handshakes: entry.failed_handshakes,
+            })
+        };
+        self.order.iter().filter_map(status).collect()
+    }
+
+    fn entry(&self, id: PeerId) -> Option<&Entry> {
+        self.peers.get(id)?.as_ref()
+    }
+
+    /// Finds the way of a frame of `count` packets, which will be `bytes` of datagrams, and
+    /// reserves a counter for each of them in `seals`.
+    ///
+    /// Without a session a handshake begins.
+    pub(crate) fn begin_send(
+        &mut self,
+        destination: IpAddr,
+        (count, bytes): (usize, usize),
+        seals: &mut Vec<P::Seal>,
+        now: Instant,
+    ) -> Way {
+        let Some(id) = self.routes.get(destination) else {
+            self.counters.dropped_no_peer.one();
+            return Way::NoPeer;
+        };
+        let Some(to) = self.entry(id).and_then(|entry| entry.endpoint) else {
+            self.counters.dropped_no_endpoint.one();
+            return Way::NoEndpoint;
+        };
+        let reserved = core::iter::from_fn(|| self.protocol.begin_seal(id, now));
+        let before = seals.len();
+        seals.extend(reserved.take(count));
+        if seals.len() - before < count {
+            seals.truncate(before);
+            self.initiate(id, now);
+            self.plan(id, now);
+            return Way::Waits(id);
+        }
+        if let Some(entry) = self.peers[id].as_mut() {
+            entry.sent += bytes as u64;
+        }
+        self.counters.frames_sealed.one();
+        self.counters.datagrams_sealed.add(count as u64);
+        self.plan(id, now);
+        Way::To(to)
+    }
+
+    /// Takes a datagram. One with data is returned, to be opened and [committed](Self::commit).
+    pub(crate) fn receive(
+        &mut self,
+        from: SocketAddr,
+        datagram: &[u8],
+        now: Instant,
+    ) -> Option<(PeerId, P::Open)> {
+        let by_key = |key: &PublicKey| self.by_key.get(key).copied();
+        let from = canonical(from);
+        match self.protocol.receive(from, datagram, now, by_key) {
+            Ok(Incoming::Data(id, open)) => return Some((id, open)),
+            Ok(Incoming::Handshake(id, message, step)) => {
+                if let Some(entry) = self.peers[id].as_mut() {
+                    entry.received += datagram.len() as u64;
+                }
+                self.hear(id, from);
+                match step {
+                    Step::Answered => {
+                        self.counters.initiations_answered.one();
+                        if let Some(entry) = self.peers[id].as_mut() {
+                            entry.awaits_data = true;
+                        }
+                    }
+                    Step::Completed => {
+                        self.counters.handshakes_completed.one();
+                        self.establish(id, now);
+                    }
+                }
+                self.post(Some(id), from, message);
+                self.plan(id, now);
+            }
+            Ok(Incoming::Cookie) => self.counters.cookies_received.one(),
+            Ok(Incoming::Demand(message)) => self.post(None, from, message),
+            Err(why) => self.count(why),
+        }
+        None
+    }
+
+    /// Takes a packet that was opened from `datagram_len` bytes. Returns its length if the stack
+    /// shall have it; its ECN is that after the tunnel.
+    pub(crate) fn commit(
+        &mut self,
+        (id, opened): (PeerId, <P::Open as Open>::Opened),
+        outer: Outer,
+        datagram_len: usize,
+        packet: &mut [u8],
+        now: Instant,
+    ) -> Option<usize> {
+        let committed = match self.protocol.commit(id, opened, now) {
+            Ok(committed) => committed,
+            Err(why) => {
+                self.count(why);
+                return None;
+            }
+        };
+        self.hear(id, canonical(outer.from));
+        let entry = self.peers[id].as_mut()?;
+        entry.received += datagram_len as u64;
+        if entry.awaits_data {
+            entry.awaits_data = false;
+            self.establish(id, now);
+        }
+        let Committed::Data(len) = committed else {
+            self.counters.keepalives_received.one();
+            return None;
+        };
+        self.counters.datagrams_opened.one();
+        let Some(header) = packet.get(..len).and_then(Header::parse) else {
+            self.counters.dropped_not_ip.one();
+            return None;
+        };
+        if self.routes.get(header.source) != Some(id) {
+            self.counters.dropped_not_allowed.one();
+            return None;
+        }
+        match ip::decapsulated(header.ecn, outer.ecn) {
+            Arriving::Dropped => {
+                self.counters.dropped_ecn.one();
+                return None;
+            }
+            Arriving::As(ecn) if ecn != header.ecn => ip::set_ecn(packet, ecn),
+            Arriving::As(_) => {}
+        }
+        Some(header.len)
+    }
+
+    /// Plans again after packets of a peer were committed: once per batch.
+    pub(crate) fn committed(&mut self, id: PeerId, now: Instant) {
+        self.plan(id, now);
+    }
+
+    /// A peer has proved to be at an address.
+    fn hear(&mut self, id: PeerId, from: SocketAddr) {
+        let Some(entry) = self.peers[id].as_mut() else { return };
+        if entry.endpoint != Some(from) {
+            self.counters.roamed.add(u64::from(entry.endpoint.is_some()));
+            entry.endpoint = Some(from);
+        }
+    }
+
+    /// A session with a peer can be used.
+    fn establish(&mut self, id: PeerId, now: Instant) {
+        let at = self.protocol.established(id, now).unwrap_or(now);
+        let Some(entry) = self.peers[id].as_mut() else { return };
+        entry.latest_handshake = Some(at);
+        (entry.awaits_answer, entry.failed_handshakes, entry.restart) = (false, 0, None);
+        self.is_revived = true;
+    }
+
+    fn count(&self, why: Refused) {
+        let counters = &self.counters;
+        match why {
+            Refused::Malformed => counters.dropped_malformed.one(),
+            Refused::NoSession => counters.dropped_no_session.one(),
+            Refused::NotAuthentic => counters.dropped_not_authentic.one(),
+            Refused::Replayed => counters.dropped_replayed.one(),
+            Refused::UnknownPeer => counters.dropped_unknown_peer.one(),
+            Refused::RateLimited => counters.dropped_rate_limited.one(),
+        }
+    }
+
+    fn initiate(&mut self, id: PeerId, now: Instant) {
+        let Some(to) = self.entry(id).and_then(|entry| entry.endpoint) else { return };
+        if let Some(message) = self.protocol.initiate(id, now) {
+            self.post(Some(id), to, message);
+        }
+    }
+
+    fn post(&mut self, id: Option<PeerId>, to: SocketAddr, message: Message) {
+        match &message {
+            Message::Initiation(_) => self.counters.initiations_sent.one(),
+            Message::Cookie(_) => self.counters.cookies_demanded.one(),
+            Message::Keepalive(_) => self.counters.keepalives_sent.one(),
+            Message::Response(_) => {}
+        }
+        if let Some(entry) = id.and_then(|id| self.peers[id].as_mut()) {
+            entry.sent += message.bytes().len() as u64;
+            if matches!(message, Message::Initiation(_)) {
+                entry.failed_handshakes += u32::from(entry.awaits_answer);
+                self.has_failed |= entry.awaits_answer;
+                entry.awaits_answer = true;
+            }
+        }
+        if self.outbox.len() == OUTBOX_MAX {
+            self.outbox.pop_front();
+        }
+        self.outbox.push_back(Outgoing { to, message });
+    }
+
+    /// The next message that is to be sent.
+    pub(crate) fn take_outgoing(&mut self) -> Option<Outgoing> {
+        self.outbox.pop_front()
+    }
+
+    /// Whether frames that wait may be able to go, since this was last asked.
+    pub(crate) fn take_revival(&mut self) -> bool {
+        core::mem::take(&mut self.is_revived)
+    }
+
+    /// Whether an initiation was not answered, since this was last asked.
+    pub(crate) fn take_failure(&mut self) -> bool {
+        core::mem::take(&mut self.has_failed)
+    }
+
+    /// Whether frames for a peer have reason to wait: a handshake is on its way.
+    pub(crate) fn awaits_answer(&self, id: PeerId) -> bool {
+        self.entry(id).is_some_and(|entry| entry.awaits_answer || entry.awaits_data)
+    }
+
+    /// Whether there is a session with a peer.
+    pub(crate) fn has_session(&self, id: PeerId, now: Instant) -> bool {
+        self.protocol.established(id, now).is_some()
+    }
+
+    /// When [`advance`](Self::advance) has something to do.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.deadlines.first().map_or(Instant::FAR_FUTURE, |(at, _)| *at)
+    }
+
+    /// Does what is due by `now`.
+    pub(crate) fn advance(&mut self, now: Instant) {
+        while let Some(&(at, id)) = self.deadlines.first()
+            && at <= now
+        {
+            self.deadlines.pop_first();
+            if let Some(entry) = self.peers[id].as_mut() {
+                entry.deadline = Instant::FAR_FUTURE;
+            }
+            self.advance_peer(id, now);
+        }
+    }
+
+    fn advance_peer(&mut self, id: PeerId, now: Instant) {
+        while let Some(due) = self.protocol.take_due(id, now) {
+            match due {
+                Due::Send(message) => {
+                    if let Some(to) = self.entry(id).and_then(|entry| entry.endpoint) {
+                        self.post(Some(id), to, message);
+                    }
+                }
+                Due::Expired => {
+                    let Some(entry) = self.peers[id].as_mut() else { return };
+                    entry.failed_handshakes += u32::from(entry.awaits_answer);
+                    self.has_failed |= entry.awaits_answer;
+                    (entry.awaits_answer, entry.awaits_data) = (false, false);
+                    // Those that wait in vain are given up.
+                    self.is_revived = true;
+                }
+            }
+        }
+        let restart = self.entry(id).and_then(|entry| entry.restart);
+        if restart.is_some_and(|at| at <= now) {
+            if let Some(entry) = self.peers[id].as_mut() {
+                entry.restart = None;
+            }
+            self.initiate(id, now);
+        }
+        let interval = self.entry(id).and_then(|entry| entry.peer.persistent_keepalive);
+        let nanos = interval.unwrap_or_default().as_nanos();
+        self.keep_alive(id, now, Nanos(u64::try_from(nanos).unwrap_or(u64::MAX / 4)));
+        self.plan(id, now + LEAST_PAUSE);
+    }
+
+    /// Plans a handshake `after` a time for a peer that has a persistent keepalive and no session.
+    fn keep_alive(&mut self, id: PeerId, now: Instant, after: Nanos) {
+        let has_session = self.protocol.established(id, now).is_some();
+        let Some(entry) = self.peers[id].as_mut() else { return };
+        let keeps = entry.peer.persistent_keepalive.is_some_and(|every| !every.is_zero());
+        let wants = keeps && entry.endpoint.is_some() && !has_session && !entry.awaits_answer;
+        entry.restart = wants.then(|| entry.restart.unwrap_or(now + after));
+    }
+
+    /// Sees to it that a peer is looked at in time, and not before `earliest`.
+    fn plan(&mut self, id: PeerId, earliest: Instant) {
+        let due = self.protocol.deadline(id);
+        let Some(entry) = self.peers[id].as_mut() else { return };
+        let due = due.min(entry.restart.unwrap_or(Instant::FAR_FUTURE)).max(earliest);
+        if due < entry.deadline {
+            self.deadlines.remove(&(entry.deadline, id));
+            entry.deadline = due;
+            self.deadlines.insert((due, id));
+        }
+    }
+}
+
+impl Entry {
+    fn new(peer: Peer) -> Self {
+        Self {
+            endpoint: peer.endpoint.map(canonical),
+            peer,
+            deadline: Instant::FAR_FUTURE,
+            restart: None,
+            awaits_answer: false,
+            awaits_data: false,
+            latest_handshake: None,
+            received: 0,
+            sent: 0,
+            failed_handshakes: 0,
+        }
+    }
+}
+
+impl<P> core::fmt::Debug for Engine<P> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Engine").field("peers", &self.order.len()).finish_non_exhaustive()
+    }
+}
+
+/// An IPv4 address as one, also where a socket of IPv6 tells it.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+#[cfg(test)]
+mod lab;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,542 @@
+//! Two engines in virtual time, joined by a path that may lose, delay and change datagrams.
+
+use super::*;
+use crate::keys::PresharedKey;
+use crate::protocol::sanstun::Sanstun;
+use crate::protocol::{Seal, sealed_len};
+use neap_stack::wire::checksum;
+use std::collections::BTreeMap;
+
+type Tested = Engine<Sanstun>;
+
+const DELAY: Nanos = Nanos::from_millis(10);
+const HERE: usize = 0;
+const THERE: usize = 1;
+const NOT_ECT: u8 = 0;
+
+fn second(seconds: u64) -> Nanos {
+    Nanos::from_secs(seconds)
+}
+
+fn address(end: usize) -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, 1 + end as u8], 51820))
+}
+
+fn inside(end: usize) -> IpAddr {
+    IpAddr::from([10, 0, 0, 1 + end as u8])
+}
+
+/// A packet of IPv4 from one address to another.
+fn packet(from: IpAddr, to: IpAddr, len: usize, ecn: u8) -> Vec<u8> {
+    let (IpAddr::V4(from), IpAddr::V4(to)) = (from, to) else { panic!("IPv4 alone") };
+    let mut packet = vec![7; len];
+    packet[..12].copy_from_slice(&[0x45, ecn, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0]);
+    packet[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+    packet[12..16].copy_from_slice(&from.octets());
+    packet[16..20].copy_from_slice(&to.octets());
+    let sum = checksum::of(&packet[..20]);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet
+}
+
+/// A datagram on its way.
+#[derive(Clone, Debug)]
+struct Flying {
+    to: usize,
+    from: SocketAddr,
+    bytes: Vec<u8>,
+    ecn: u8,
+}
+
+/// Two engines and the path between them.
+struct Two {
+    now: Instant,
+    engines: [Tested; 2],
+    keys: [PrivateKey; 2],
+    addresses: [SocketAddr; 2],
+    path: BTreeMap<(Instant, u64), Flying>,
+    sent: u64,
+    /// Packets that arrived.
+    arrived: [Vec<Vec<u8>>; 2],
+    /// Takes datagrams away, or changes them.
+    spoil: fn(&mut Flying) -> bool,
+}
+
+impl Two {
+    fn new() -> Self {
+        Self::with(|_, _| {})
+    }
+
+    /// Two ends whose peers are changed first.
+    fn with(change: impl Fn(usize, &mut Peer)) -> Self {
+        let keys = [PrivateKey::from([1; 32]), PrivateKey::from([2; 32])];
+        let now = Instant::ZERO + second(1000);
+        let engine = |end: usize| {
+            let mut config = WireguardConfig::new(keys[end].clone());
+            let mut peer = Peer::new(keys[1 - end].public_key());
+            peer.allowed_ips = vec![inside(1 - end).into()];
+            peer.endpoint = Some(address(1 - end));
+            change(end, &mut peer);
+            config.peers = vec![peer];
+            Self::engine(&config, end as u8, now)
+        };
+        Self {
+            now,
+            engines: [engine(HERE), engine(THERE)],
+            keys,
+            addresses: [address(HERE), address(THERE)],
+            path: BTreeMap::new(),
+            sent: 0,
+            arrived: Default::default(),
+            spoil: |_| false,
+        }
+    }
+
+    fn engine(config: &WireguardConfig, seed: u8, now: Instant) -> Tested {
+        let unix = Duration::from_secs(1_000_000) + Duration::from_nanos(now.as_nanos());
+        let seed = Zeroizing::new([seed; 32]);
+        Engine::new(config, seed, Arc::default(), now, unix).expect("an engine")
+    }
+
+    fn fly(&mut self, from: usize, to: SocketAddr, bytes: Vec<u8>, ecn: u8) {
+        let from = self.addresses[from];
+        // An address where nobody is.
+        let Some(to) = self.addresses.iter().position(|address| *address == to) else { return };
+        let mut flying = Flying { to, from, bytes, ecn };
+        if !(self.spoil)(&mut flying) {
+            self.sent += 1;
+            self.path.insert((self.now + DELAY, self.sent), flying);
+        }
+    }
+
+    fn flush(&mut self, end: usize) {
+        while let Some(Outgoing { to, message }) = self.engines[end].take_outgoing() {
+            self.fly(end, to, message.bytes().to_vec(), 0);
+        }
+    }
+
+    /// Sends one packet. Whether there was a session for it.
+    fn send(&mut self, from: usize, bytes: &[u8]) -> bool {
+        let header = Header::parse(bytes).expect("a packet");
+        let mut seals = Vec::new();
+        let sizes = (1, sealed_len(bytes.len()));
+        let way = self.engines[from].begin_send(header.destination, sizes, &mut seals, self.now);
+        if let Way::To(to) = way {
+            let mut datagram = vec![0; sizes.1];
+            let len = seals.remove(0).seal(bytes, &mut datagram);
+            assert_eq!(len, datagram.len());
+            self.fly(from, to, datagram, header.ecn);
+        }
+        self.flush(from);
+        matches!(way, Way::To(_))
+    }
+
+    /// A packet of the usual kind.
+    fn say(&mut self, from: usize) -> bool {
+        self.send(from, &packet(inside(from), inside(1 - from), 100, NOT_ECT))
+    }
+
+    fn receive(&mut self, flying: Flying) {
+        let Flying { to, from, bytes, ecn } = flying;
+        let engine = &mut self.engines[to];
+        if let Some((peer, open)) = engine.receive(from, &bytes, self.now) {
+            let mut packet = vec![0; bytes.len()];
+            let opened = open.open(&bytes, &mut packet);
+            let outer = Outer { from, ecn };
+            let taken = engine.commit((peer, opened), outer, bytes.len(), &mut packet, self.now);
+            engine.committed(peer, self.now);
+            if let Some(len) = taken {
+                packet.truncate(len);
+                self.arrived[to].push(packet);
+            }
+        }
+        self.flush(to);
+    }
+
+    /// Lets time pass.
+    fn run(&mut self, time: Nanos) {
+        let end = self.now + time;
+        loop {
+            let flying = self.path.first_key_value().map_or(Instant::FAR_FUTURE, |(at, _)| at.0);
+            let timer = self.engines.iter().map(Engine::deadline).min().expect("two");
+            let next = flying.min(timer);
+            if next > end {
+                break;
+            }
+            self.now = self.now.max(next);
+            for index in [HERE, THERE] {
+                self.engines[index].advance(self.now);
+                self.flush(index);
+            }
+            if flying <= self.now
+                && let Some((_, flying)) = self.path.pop_first()
+            {
+                self.receive(flying);
+            }
+        }
+        self.now = end;
+    }
+
+    /// Two ends that have a session which both may use.
+    fn joined() -> Self {
+        let mut two = Self::new();
+        two.join();
+        two
+    }
+
+    fn join(&mut self) {
+        assert!(!self.say(HERE), "without a session");
+        self.run(second(1));
+        assert!(self.say(HERE) && self.say(THERE));
+        self.run(second(1));
+        assert_eq!((self.arrived[HERE].len(), self.arrived[THERE].len()), (1, 1));
+        self.arrived = Default::default();
+    }
+
+    fn count(&self, end: usize, name: &str) -> u64 {
+        let figures = self.engines[end].counters.figures();
+        figures.iter().find(|(is, _)| *is == name).expect(name).1
+    }
+
+    fn peer(&self, end: usize) -> PeerStatus {
+        self.engines[end].status().remove(0)
+    }
+}
+
+#[test]
+fn a_packet_begins_a_handshake_and_the_next_ones_arrive() {
+    let mut two = Two::joined();
+    for len in [20, 21, 36, 1420, 65_535] {
+        for from in [HERE, THERE] {
+            let sent = packet(inside(from), inside(1 - from), len, NOT_ECT);
+            assert!(two.send(from, &sent));
+            two.run(second(1));
+            assert_eq!(two.arrived[1 - from].pop(), Some(sent), "without the padding");
+        }
+    }
+    let (here, there) = (two.peer(HERE), two.peer(THERE));
+    assert_eq!((here.sent, here.received), (there.received, there.sent));
+    assert_eq!(
+        here.latest_handshake,
+        there.latest_handshake.map(|at| at + Duration::from_nanos(DELAY.0))
+    );
+}
+
+#[test]
+fn keys_are_renewed_every_two_minutes_under_load_without_a_gap() {
+    let mut two = Two::joined();
+    let packets = 3600 * 10;
+    for _ in 0..packets {
+        assert!(two.say(HERE) && two.say(THERE), "a gap at {:?}", two.now);
+        two.run(Nanos::from_millis(100));
+    }
+    two.run(second(1));
+    assert_eq!((two.arrived[HERE].len(), two.arrived[THERE].len()), (packets, packets));
+    let handshakes =
+        two.count(HERE, "handshakes_completed") + two.count(THERE, "handshakes_completed");
+    assert!((29..=32).contains(&handshakes), "{handshakes} in an hour");
+    assert_eq!((two.peer(HERE).failed_handshakes, two.peer(THERE).failed_handshakes), (0, 0));
+}
+
+#[test]
+fn lost_initiations_are_repeated_and_given_up_after_ninety_seconds() {
+    let mut two = Two::new();
+    two.spoil = |flying| flying.to == THERE;
+    assert!(!two.say(HERE));
+    assert!(two.engines[HERE].awaits_answer(0));
+    two.run(second(60));
+    let failed = two.peer(HERE).failed_handshakes;
+    assert!((9..=12).contains(&failed), "{failed} in a minute");
+    assert!(two.engines[HERE].take_failure() && !two.engines[HERE].take_failure());
+    assert!(!two.engines[THERE].take_failure());
+    two.run(second(40));
+    assert!(!two.engines[HERE].awaits_answer(0), "given up");
+    let sent = two.count(HERE, "initiations_sent");
+    two.run(second(1000));
+    assert_eq!(two.count(HERE, "initiations_sent"), sent, "nobody asks");
+    two.spoil = |_| false;
+    two.join();
+    assert_eq!(two.peer(HERE).failed_handshakes, 0);
+}
+
+#[test]
+fn an_endpoint_roams_when_a_datagram_is_authentic_and_not_before() {
+    let mut two = Two::joined();
+    let old = two.addresses[HERE];
+    let elsewhere = SocketAddr::from(([203, 0, 113, 9], 9));
+    assert!(two.say(HERE));
+    let (_, mut forged) = two.path.pop_first().expect("a datagram");
+    let good = forged.clone();
+    forged.from = elsewhere;
+    *forged.bytes.last_mut().expect("a tag") ^= 1;
+    two.receive(forged);
+    assert_eq!(two.peer(THERE).endpoint, Some(old));
+    assert_eq!(two.count(THERE, "dropped_not_authentic"), 1);
+    two.receive(Flying { from: elsewhere, ..good });
+    assert_eq!(two.peer(THERE).endpoint, Some(elsewhere));
+    two.addresses[HERE] = elsewhere;
+    assert!(two.say(THERE));
+    two.run(second(1));
+    assert_eq!((two.arrived[HERE].len(), two.count(THERE, "roamed")), (1, 1));
+}
+
+#[test]
+fn replayed_truncated_and_spoiled_datagrams_change_nothing() {
+    let mut two = Two::joined();
+    assert!(two.say(HERE));
+    let (_, good) = two.path.pop_first().expect("a datagram");
+    let before = two.peer(THERE);
+    let elsewhere = SocketAddr::from(([203, 0, 113, 9], 9));
+    for len in 0..good.bytes.len() {
+        let bytes = good.bytes[..len].to_vec();
+        two.receive(Flying { from: elsewhere, bytes, ..good.clone() });
+    }
+    for at in 0..good.bytes.len() * 8 {
+        let mut bytes = good.bytes.clone();
+        bytes[at / 8] ^= 1 << (at % 8);
+        two.receive(Flying { from: elsewhere, bytes, ..good.clone() });
+    }
+    let after = two.peer(THERE);
+    assert_eq!(format!("{before:?}"), format!("{after:?}"));
+    assert!(two.arrived[THERE].is_empty() && two.path.is_empty());
+    two.receive(good.clone());
+    assert_eq!(two.arrived[THERE].len(), 1);
+    let replayed = two.count(THERE, "dropped_replayed");
+    two.receive(Flying { from: elsewhere, ..good });
+    assert_eq!((two.arrived[THERE].len(), two.count(THERE, "dropped_replayed")), (1, replayed + 1));
+    assert_eq!(two.peer(THERE).endpoint, before.endpoint);
+}
+
+#[test]
+fn reordered_datagrams_arrive_once_each() {
+    let mut two = Two::joined();
+    for index in 0..200 {
+        assert!(two.send(HERE, &packet(inside(HERE), inside(THERE), 30 + index, NOT_ECT)));
+    }
+    let mut flying: Vec<Flying> = core::mem::take(&mut two.path).into_values().collect();
+    flying.reverse();
+    for datagram in flying.clone().into_iter().chain(flying) {
+        two.receive(datagram);
+    }
+    assert_eq!((two.arrived[THERE].len(), two.count(THERE, "dropped_replayed")), (200, 200));
+}
+
+#[test]
+fn packets_of_foreign_addresses_are_dropped_and_counted() {
+    let mut two = Two::joined();
+    let foreign = IpAddr::from([10, 0, 0, 77]);
+    assert!(two.send(HERE, &packet(foreign, inside(THERE), 100, NOT_ECT)));
+    two.run(second(1));
+    assert_eq!((two.arrived[THERE].len(), two.count(THERE, "dropped_not_allowed")), (0, 1));
+    assert!(!two.send(HERE, &packet(inside(HERE), foreign, 100, NOT_ECT)));
+    assert_eq!(two.count(HERE, "dropped_no_peer"), 1);
+}
+
+#[test]
+fn what_was_sealed_and_is_no_packet_is_dropped_and_counted() {
+    let mut two = Two::joined();
+    let mut nonsense = packet(inside(HERE), inside(THERE), 100, NOT_ECT);
+    nonsense[3] = 200;
+    let mut seals = Vec::new();
+    let way = two.engines[HERE].begin_send(inside(THERE), (1, 144), &mut seals, two.now);
+    let mut datagram = vec![0; 144];
+    seals.remove(0).seal(&nonsense, &mut datagram);
+    assert_eq!(way, Way::To(address(THERE)));
+    two.fly(HERE, address(THERE), datagram, 0);
+    two.run(second(1));
+    assert_eq!((two.arrived[THERE].len(), two.count(THERE, "dropped_not_ip")), (0, 1));
+}
+
+#[test]
+fn ecn_passes_through() {
+    // Packet, mark on the way, what arrives.
+    for (inner, mark, expected) in [(2, 3, Some(3)), (1, 3, Some(3)), (0, 3, None), (2, 2, Some(2))]
+    {
+        let mut two = Two::joined();
+        assert!(two.send(HERE, &packet(inside(HERE), inside(THERE), 100, inner)));
+        for flying in two.path.values_mut() {
+            assert_eq!(flying.ecn, inner, "the outer header has that of the inner one");
+            flying.ecn = mark;
+        }
+        two.run(second(1));
+        let arrived = two.arrived[THERE].pop();
+        assert_eq!(arrived.as_ref().map(|packet| packet[1] & 3), expected);
+        assert!(arrived.is_none_or(|packet| checksum::of(&packet[..20]) == 0));
+        assert_eq!(two.count(THERE, "dropped_ecn"), u64::from(expected.is_none()));
+    }
+}
+
+#[test]
+fn a_peer_that_was_restarted_is_joined_again() {
+    let mut two = Two::joined();
+    let mut config = WireguardConfig::new(two.keys[THERE].clone());
+    let mut peer = Peer::new(two.keys[HERE].public_key());
+    peer.allowed_ips = vec![inside(HERE).into()];
+    peer.endpoint = Some(address(HERE));
+    config.peers = vec![peer];
+    two.run(second(5));
+    two.engines[THERE] = Two::engine(&config, 9, two.now);
+    two.say(THERE);
+    two.run(second(1));
+    assert!(two.say(THERE) && two.say(HERE));
+    two.run(second(1));
+    assert_eq!((two.arrived[HERE].len(), two.arrived[THERE].len()), (1, 1));
+    // And if it has nothing to say: the other side notices that nothing comes back.
+    two.engines[THERE] = Two::engine(&config, 10, two.now);
+    two.say(HERE);
+    two.run(second(17));
+    assert!(two.say(HERE));
+    two.run(second(1));
+    assert_eq!(two.arrived[THERE].len(), 2);
+}
+
+#[test]
+fn a_persistent_keepalive_greets_without_a_packet_and_again_after_everything() {
+    let every = Duration::from_secs(25);
+    let mut two = Two::with(|end, peer| {
+        if end == HERE {
+            peer.persistent_keepalive = Some(every);
+        }
+    });
+    two.run(second(1));
+    assert!(two.peer(THERE).latest_handshake.is_some());
+    two.run(second(3600));
+    let keepalives = two.count(THERE, "keepalives_received");
+    assert!((3600 / 25..3600 / 25 + 40).contains(&keepalives), "{keepalives}");
+    two.spoil = |_| true;
+    two.run(second(3600));
+    assert!(two.peer(HERE).failed_handshakes > 20);
+    two.spoil = |_| false;
+    two.run(second(26));
+    assert_eq!(two.peer(HERE).failed_handshakes, 0, "it has tried again by itself");
+}
+
+#[test]
+fn an_idle_session_is_renewed_every_three_minutes_and_wakes_nobody_in_between() {
+    let mut two = Two::joined();
+    two.run(second(600));
+    let (sent, mut wakes) = (two.sent, 0);
+    let end = two.now + second(3600);
+    while let at = two.engines.iter().map(Engine::deadline).min().expect("two")
+        && at < end
+    {
+        assert!(at > two.now, "it does not move on");
+        two.run(at.since(two.now));
+        wakes += 1;
+    }
+    // Each renewal is three datagrams and the deadlines around them.
+    assert!(two.sent - sent <= 3 * 21 && wakes <= 10 * 20, "{wakes}, {}", two.sent - sent);
+}
+
+#[test]
+fn other_preshared_keys_make_no_session() {
+    let mut two = Two::with(|end, peer| {
+        peer.preshared_key = Some(PresharedKey::from([end as u8; 32]));
+    });
+    two.say(HERE);
+    two.run(second(20));
+    assert!(!two.say(HERE));
+    assert!(two.count(HERE, "dropped_not_authentic") > 1);
+    assert!(two.peer(HERE).latest_handshake.is_none());
+}
+
+#[test]
+fn unknown_keys_are_counted_and_answered_by_nothing() {
+    let mut two = Two::new();
+    two.engines[THERE].set_peers(Vec::new(), two.now).expect("nobody");
+    two.say(HERE);
+    two.run(second(4));
+    assert_eq!(two.count(THERE, "dropped_unknown_peer"), 1);
+    assert!(two.path.is_empty());
+}
+
+#[test]
+fn a_flood_of_handshakes_is_answered_by_cookies_and_a_peer_still_gets_in() {
+    let mut two = Two::joined();
+    // Whoever knows the public key can make an initiation whose first MAC is right.
+    let mut config = WireguardConfig::new(PrivateKey::from([7; 32]));
+    let mut victim = Peer::new(two.keys[THERE].public_key());
+    victim.allowed_ips = vec![inside(THERE).into()];
+    victim.endpoint = Some(address(THERE));
+    config.peers = vec![victim];
+    let mut attacker = Two::engine(&config, 66, two.now);
+    attacker.begin_send(inside(THERE), (1, 64), &mut Vec::new(), two.now);
+    let initiation = attacker.take_outgoing().expect("an initiation").message.bytes().to_vec();
+    let flood = |two: &mut Two, from: u32| {
+        for index in 0..500 {
+            let from = SocketAddr::from((std::net::Ipv4Addr::from(from + index), 7));
+            let bytes = initiation.clone();
+            two.receive(Flying { to: THERE, from, bytes, ecn: 0 });
+        }
+    };
+    flood(&mut two, 0x0b00_0000);
+    assert!(two.count(THERE, "cookies_demanded") >= 390);
+    assert!(two.say(HERE) && two.say(THERE));
+    two.run(Nanos::from_millis(50));
+    assert_eq!((two.arrived[HERE].len(), two.arrived[THERE].len()), (1, 1), "sessions go on");
+    // The peer loses its session, and has to show a cookie under the flood.
+    let mut peer = Peer::new(two.keys[THERE].public_key());
+    peer.allowed_ips = vec![inside(THERE).into()];
+    peer.endpoint = Some(address(THERE));
+    two.engines[HERE]
+        .set_private_key(two.keys[HERE].clone(), Zeroizing::new([3; 32]), two.now)
+        .expect("a key");
+    two.say(HERE);
+    for round in 0..12 {
+        flood(&mut two, 0x0c00_0000 + 500 * round);
+        two.run(second(1));
+    }
+    assert!(two.count(HERE, "cookies_received") >= 1);
+    assert!(two.say(HERE), "a session");
+    let status = two.engines[THERE].status();
+    assert_eq!(status.len(), 1, "no state of strangers");
+}
+
+#[test]
+fn peers_that_stay_keep_sessions_and_counters() {
+    let mut two = Two::joined();
+    let known = two.peer(HERE);
+    let mut same = Peer::new(known.public_key);
+    same.allowed_ips = known.allowed_ips.clone();
+    same.endpoint = Some(address(THERE));
+    let mut other = Peer::new(PrivateKey::from([5; 32]).public_key());
+    other.allowed_ips = vec!["0.0.0.0/0".parse().expect("a prefix")];
+    let engine = &mut two.engines[HERE];
+    engine.set_peers(vec![other.clone(), same.clone()], two.now).expect("peers");
+    let status = engine.status();
+    assert_eq!((status[1].sent, status[1].latest_handshake), (known.sent, known.latest_handshake));
+    let way = engine.begin_send(IpAddr::from([8, 8, 8, 8]), (1, 64), &mut Vec::new(), two.now);
+    assert_eq!(way, Way::NoEndpoint);
+    assert!(two.say(HERE), "the session goes on");
+    // A prefix that a later peer has too is the later peer's.
+    other.allowed_ips = same.allowed_ips.clone();
+    let engine = &mut two.engines[HERE];
+    engine.set_peers(vec![same.clone(), other.clone()], two.now).expect("peers");
+    assert_eq!(engine.status()[0].allowed_ips, []);
+    // What cannot be taken changes nothing.
+    let low = Peer::new(PublicKey::from([0; 32]));
+    for (peers, expected) in [
+        (vec![same.clone(), same.clone()], "there twice"),
+        (vec![Peer::new(two.keys[HERE].public_key())], "there twice"),
+        (vec![low], "no private key"),
+    ] {
+        let error = two.engines[HERE].set_peers(peers, two.now).expect_err("refused");
+        assert!(error.to_string().contains(expected), "{error}");
+        assert_eq!(two.engines[HERE].status().len(), 2);
+    }
+    two.engines[HERE].set_peers(vec![same], two.now).expect("peers");
+    assert_eq!(two.engines[HERE].status().len(), 1);
+    assert!(two.say(HERE));
+}
+
+#[test]
+fn nothing_shows_a_secret() {
+    let two = Two::with(|_, peer| peer.preshared_key = Some(PresharedKey::from([0xab; 32])));
+    let mut config = WireguardConfig::new(PrivateKey::from([0xcd; 32]));
+    config.peers = vec![Peer::new(two.keys[HERE].public_key())];
+    config.peers[0].preshared_key = Some(PresharedKey::from([0xab; 32]));
+    let shown = format!("{:?} {config:?} {:?}", two.engines[HERE], two.peer(HERE));
+    for secret in ["171", "205", "abab", "cdcd", "q6ur", "zc3N"] {
+        assert!(!shown.to_lowercase().contains(secret), "{shown}");
+    }
+}

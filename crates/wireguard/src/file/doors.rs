@@ -1,0 +1,254 @@
+//! The sections of wireproxy: what comes into the tunnel, and out of it, without an interface of
+//! the machine.
+
+use super::error::FileError;
+use super::keys::{Keys, Value};
+use super::source::named_by;
+use super::value::{Host, HostPort, Password};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Longest user and password, bytes (RFC 1929).
+const LONGEST_LOGIN: usize = 255;
+/// What an address of this machine is expected to be.
+const BIND: &str = "ADDRESS:PORT of this machine, such as 127.0.0.1:1080, or :1080 for all";
+/// What a destination is expected to be.
+const TARGET: &str = "ADDRESS:PORT, [IPV6]:PORT or NAME:PORT, such as example.org:80";
+
+/// A way into the tunnel or out of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DoorSection {
+    /// Its line in the file.
+    pub line: usize,
+    /// What it is.
+    pub kind: DoorKind,
+}
+
+/// The kinds of [`DoorSection`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DoorKind {
+    /// `[Socks5]`: a SOCKS5 server of this machine, whose connections go through the tunnel.
+    Socks5 {
+        /// Where it listens.
+        bind: HostPort,
+        /// Who may use it; `None` for everybody.
+        login: Option<Login>,
+    },
+    /// `[http]`: an HTTP proxy of this machine, whose connections go through the tunnel.
+    Http {
+        /// Where it listens.
+        bind: HostPort,
+        /// Who may use it; `None` for everybody.
+        login: Option<Login>,
+        /// With it clients speak TLS to the proxy.
+        certificate: Option<Certificate>,
+    },
+    /// `[TCPClientTunnel]`: a port of this machine that leads to one destination in the tunnel.
+    Client {
+        /// Where it listens.
+        bind: HostPort,
+        /// Where its connections go.
+        target: HostPort,
+    },
+    /// `[TCPServerTunnel]`: a port in the tunnel that leads to one destination of this machine.
+    Server {
+        /// The port, at all addresses of the interface.
+        listen_port: u16,
+        /// Where its connections go.
+        target: HostPort,
+    },
+    /// `[STDIOTunnel]`: the standard streams of the process, which lead to one destination.
+    Stdio {
+        /// Where they go.
+        target: HostPort,
+    },
+    /// `[UDPProxyTunnel]`: a UDP port of this machine that leads to one destination in the tunnel.
+    Udp {
+        /// Where it listens.
+        bind: HostPort,
+        /// Where its datagrams go.
+        target: HostPort,
+        /// Time without a datagram after which a client is forgotten; `None` for never.
+        inactivity: Option<Duration>,
+    },
+    /// `[SNI]`: TLS connections to this machine go to port 443 of the name that their ClientHello
+    /// has.
+    Sni {
+        /// Where it listens.
+        bind: HostPort,
+    },
+}
+
+/// A user and a password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Login {
+    /// The user.
+    pub user: String,
+    /// The password.
+    pub password: Password,
+}
+
+/// The files of a certificate, in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Certificate {
+    /// The certificate with its chain.
+    pub chain: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+/// Which addresses of a name are taken first, `[Resolve]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ResolveStrategy {
+    /// IPv4 if the interface has IPv4 addresses only, else IPv6.
+    #[default]
+    Auto,
+    /// IPv4 first.
+    Ipv4,
+    /// IPv6 first.
+    Ipv6,
+}
+
+/// Reads a section by its name in small letters; `None` for another kind.
+pub(super) type Reader = fn(&mut Keys<'_, '_>) -> Result<DoorKind, FileError>;
+
+/// The sections, by their documented names.
+pub(super) const SECTIONS: [(&str, Reader); 7] = [
+    ("Socks5", socks5),
+    ("http", http),
+    ("TCPClientTunnel", client),
+    ("TCPServerTunnel", server),
+    ("STDIOTunnel", stdio),
+    ("UDPProxyTunnel", udp),
+    ("SNI", sni),
+];
+
+fn host_port(value: &Value, expected: &str) -> Result<HostPort, FileError> {
+    HostPort::parse(&value.text).ok_or_else(|| value.wrong(format!("expected {expected}")))
+}
+
+fn bind(keys: &mut Keys<'_, '_>) -> Result<HostPort, FileError> {
+    host_port(&keys.needed("BindAddress", BIND)?, BIND)
+}
+
+fn target(keys: &mut Keys<'_, '_>) -> Result<HostPort, FileError> {
+    let value = keys.needed("Target", TARGET)?;
+    let found = host_port(&value, TARGET)?;
+    if found.host == Host::Any || found.port == 0 {
+        return Err(value.wrong(format!("expected {TARGET}")));
+    }
+    Ok(found)
+}
+
+fn login(keys: &mut Keys<'_, '_>) -> Result<Option<Login>, FileError> {
+    let (user, password) = (keys.one("Username")?, keys.secret("Password")?);
+    let fits = |value: &Value| match (1..=LONGEST_LOGIN).contains(&value.text.len()) {
+        true => Ok(()),
+        false => Err(value.wrong(format!("expected 1 to {LONGEST_LOGIN} bytes"))),
+    };
+    // wireproxy takes an empty user and an empty password for none.
+    let is_there = |value: &Value| !value.text.is_empty();
+    match (user.filter(is_there), password.filter(is_there)) {
+        (None, None) => Ok(None),
+        (Some(user), None) => Err(user.wrong("expected a Password beside it")),
+        (None, Some(password)) => Err(password.wrong("expected a Username beside it")),
+        (Some(user), Some(password)) => {
+            fits(&user)?;
+            fits(&password)?;
+            let (user, password) = (user.text.to_string(), Password(password.text));
+            Ok(Some(Login { user, password }))
+        }
+    }
+}
+
+/// Says that everybody who reaches a proxy may use it.
+fn warn_of_open(keys: &mut Keys<'_, '_>, bind: &HostPort, has_login: bool, advice: &str) {
+    if !has_login && !bind.is_local() {
+        let place = keys.place();
+        let problem =
+            format!("a proxy without a password at {bind}, which others may reach: {advice}");
+        keys.context.warn(place, problem);
+    }
+}
+
+/// What helps against an open proxy.
+const LOGIN_OR_LOOPBACK: &str = "give it a Username and a Password, or bind it to 127.0.0.1";
+
+fn socks5(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
+    let (bind, login) = (bind(keys)?, login(keys)?);
+    warn_of_open(keys, &bind, login.is_some(), LOGIN_OR_LOOPBACK);
+    Ok(DoorKind::Socks5 { bind, login })
+}
+
+fn http(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
+    let (bind, login) = (bind(keys)?, login(keys)?);
+    let path = |value: Value, context: &super::keys::Context<'_>| {
+        named_by(context.file, Path::new(value.text.as_str()), context.source)
+    };
+    let is_there = |value: &Value| !value.text.is_empty();
+    let chain = keys.one("CertFile")?.filter(is_there);
+    let key = keys.one("KeyFile")?.filter(is_there);
+    let certificate = match (chain, key) {
+        (None, None) => None,
+        (Some(chain), None) => return Err(chain.wrong("expected a KeyFile beside it")),
+        (None, Some(key)) => return Err(key.wrong("expected a CertFile beside it")),
+        (Some(chain), Some(key)) => {
+            let (chain, key) = (path(chain, keys.context), path(key, keys.context));
+            Some(Certificate { chain, key })
+        }
+    };
+    warn_of_open(keys, &bind, login.is_some(), LOGIN_OR_LOOPBACK);
+    Ok(DoorKind::Http { bind, login, certificate })
+}
+
+fn client(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
+    Ok(DoorKind::Client { bind: bind(keys)?, target: target(keys)? })
+}
+
+fn server(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
+    let expected = "a port from 1 to 65535";
+    let port = keys.needed("ListenPort", expected)?.number(1, u16::MAX.into(), expected)?;
+    let listen_port = u16::try_from(port).unwrap_or(u16::MAX);
+    Ok(DoorKind::Server { listen_port, target: target(keys)? })
+}
+
+fn stdio(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
+    Ok(DoorKind::Stdio { target: target(keys)? })
+}
+
+fn udp(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
+    let (bind, target) = (bind(keys)?, target(keys)?);
+    let inactivity = keys.one("InactivityTimeout")?;
+    let inactivity = inactivity
+        .map(|seconds| seconds.number(0, u32::MAX, "seconds, such as 30; 0 for no timeout"));
+    let inactivity = inactivity.transpose()?.filter(|&seconds| seconds != 0);
+    let inactivity = inactivity.map(|seconds| Duration::from_secs(seconds.into()));
+    Ok(DoorKind::Udp { bind, target, inactivity })
+}
+
+fn sni(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
+    let bind = bind(keys)?;
+    warn_of_open(keys, &bind, false, "bind it to 127.0.0.1");
+    Ok(DoorKind::Sni { bind })
+}
+
+impl ResolveStrategy {
+    pub(super) fn read(mut keys: Keys<'_, '_>) -> Result<Self, FileError> {
+        let strategy = match keys.one("ResolveStrategy")? {
+            None => Self::Auto,
+            Some(value) => match value.text.to_ascii_lowercase().as_str() {
+                "" | "auto" => Self::Auto,
+                "ipv4" => Self::Ipv4,
+                "ipv6" => Self::Ipv6,
+                _ => return Err(value.wrong("expected auto, ipv4 or ipv6")),
+            },
+        };
+        keys.end()?;
+        Ok(strategy)
+    }
+}

@@ -1,0 +1,122 @@
+//! The lines of a file: sections, and keys with values. What they mean is not known here.
+//!
+//! The rules are those of wg(8) and of the library by which wireproxy reads its files: names of
+//! sections and keys have no case, `=` or `:` is between key and value, `#` and `;` begin comments,
+//! quotes keep what is in them as it is, and `\` at the end goes on in the next line.
+
+use super::error::{FileError, Place};
+use std::path::Path;
+use zeroize::Zeroizing;
+
+/// Longest name of a key that an error repeats, bytes. A base64 key is longer.
+const LONGEST_KEY: usize = 24;
+
+/// What may be around a value.
+const QUOTES: [&str; 4] = ["\"\"\"", "\"", "'", "`"];
+
+/// A section with its keys. The one before the first has no name.
+pub(super) struct Section {
+    pub(super) name: String,
+    /// Line of its name.
+    pub(super) line: usize,
+    pub(super) entries: Vec<Entry>,
+}
+
+/// A key with its value.
+pub(super) struct Entry {
+    pub(super) key: String,
+    pub(super) line: usize,
+    pub(super) value: Zeroizing<String>,
+}
+
+/// Reads the lines of a file. The first section is the one without a name.
+pub(super) fn sections(file: &Path, bytes: &[u8]) -> Result<Vec<Section>, FileError> {
+    let wrong = |line: usize, section: Option<&str>, problem: &str| FileError {
+        place: Place {
+            file: file.to_owned(),
+            line: Some(line),
+            section: section.map(str::to_owned),
+            key: None,
+        },
+        problem: problem.to_owned(),
+    };
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let before = &bytes[..error.valid_up_to()];
+        let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
+        wrong(line, None, "expected text in UTF-8")
+    })?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut all = vec![Section { name: String::new(), line: 1, entries: Vec::new() }];
+    let mut lines = text.lines().map(str::trim).zip(1..);
+    while let Some((line, number)) = lines.next() {
+        let last = all.last_mut().expect("there is one without a name");
+        if line.is_empty() || line.starts_with(['#', ';']) {
+            continue;
+        }
+        if let Some(rest) = line.strip_prefix('[') {
+            let closed = rest.split_once(']').filter(|(_, rest)| is_comment(rest));
+            let name = closed.map(|(name, _)| name.trim()).filter(|name| is_word(name));
+            let name = name.ok_or_else(|| {
+                wrong(number, None, "expected a section, such as [Interface] or [Peer]")
+            })?;
+            all.push(Section { name: name.to_owned(), line: number, entries: Vec::new() });
+            continue;
+        }
+        let section = Some(last.name.as_str()).filter(|name| !name.is_empty());
+        let (key, value) = line
+            .split_once(['=', ':'])
+            .map(|(key, value)| (key.trim(), value.trim()))
+            .filter(|(key, _)| is_word(key))
+            .ok_or_else(|| {
+                wrong(number, section, "expected KEY = VALUE, a [Section], or a comment with #")
+            })?;
+        let value = match value.strip_suffix('\\') {
+            Some(begin) => continued(begin, lines.by_ref().map(|(line, _)| line)),
+            None => Zeroizing::new(plain(value).to_owned()),
+        };
+        last.entries.push(Entry { key: key.to_owned(), line: number, value });
+    }
+    Ok(all)
+}
+
+/// Whether text can be the name of a section or a key. Keys of WireGuard and passwords seldom are,
+/// so that an error may repeat what is.
+fn is_word(text: &str) -> bool {
+    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    (1..=LONGEST_KEY).contains(&text.len()) && text.bytes().all(is_fine)
+}
+
+fn is_comment(text: &str) -> bool {
+    let text = text.trim_start();
+    text.is_empty() || text.starts_with(['#', ';'])
+}
+
+/// A value without quotes and comment.
+fn plain(value: &str) -> &str {
+    for quote in QUOTES {
+        let quoted = value.strip_prefix(quote).and_then(|rest| rest.split_once(quote));
+        if let Some((inside, rest)) = quoted
+            && is_comment(rest)
+        {
+            return inside;
+        }
+    }
+    value.find(['#', ';']).map_or(value, |end| value[..end].trim_end())
+}
+
+/// A value that goes on in the lines that follow.
+fn continued<'a>(begin: &str, lines: impl Iterator<Item = &'a str>) -> Zeroizing<String> {
+    let mut parts = vec![begin];
+    for line in lines {
+        let (part, goes_on) = match line.strip_suffix('\\') {
+            Some(part) => (part, true),
+            None => (line, false),
+        };
+        parts.push(part);
+        if !goes_on {
+            break;
+        }
+    }
+    let whole = Zeroizing::new(parts.concat());
+    Zeroizing::new(whole.trim().to_owned())
+}

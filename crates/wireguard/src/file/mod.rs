@@ -1,0 +1,324 @@
+//! Configuration files: those of wg-quick(8), with the sections of wireproxy.
+//!
+//! [`File::read`] reads a file into typed values, and says of each error in which file, line,
+//! section and key it is and what is expected there. Unknown sections and keys are errors. Keys
+//! that would change the machine (`PostUp` and its kin, `Table`, `SaveConfig`) are accepted and do
+//! nothing, and [`File::warnings`] says so.
+//!
+//! ```
+//! use neap_wireguard::file::{DoorKind, File};
+//! # let folder = std::env::temp_dir().join(format!("neap-file-doc-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder)?;
+//! # let path = folder.join("wg0.conf");
+//! # std::fs::write(&path, "[Interface]
+//! # PrivateKey = uCTIK+56CPyCvwJxmU5dBfuyJvPuSXAq1FzHdnIxe1Q=
+//! # Address = 10.200.200.2
+//! # [Peer]
+//! # PublicKey = QP+A67Z2UBrMgvNIdHv8gPel5URWNLS4B3ZQ2hQIZlg=
+//! # Endpoint = vpn.example.org:51820
+//! # [Socks5]
+//! # BindAddress = 127.0.0.1:25344")?;
+//!
+//! let file = File::read(&path)?;
+//! assert_eq!(file.interface.addresses, ["10.200.200.2/32".parse()?]);
+//! assert!(matches!(file.doors[0].kind, DoorKind::Socks5 { login: None, .. }));
+//! # std::fs::remove_dir_all(&folder)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod doors;
+mod error;
+mod interface;
+mod keys;
+mod lines;
+mod source;
+#[cfg(test)]
+mod tests;
+mod value;
+
+pub use doors::{Certificate, DoorKind, DoorSection, Login, ResolveStrategy};
+pub use error::{FileError, Place, Warning};
+pub use interface::{InterfaceSection, PeerSection};
+pub use value::{Host, HostPort, ParseHostPortError, Password};
+
+use crate::{Peer, WireguardConfig};
+use doors::SECTIONS;
+use keys::{Context, Keys};
+use lines::Section;
+use source::{MOST_BYTES, Source, System, Text, named_by};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// A configuration file, with the one that it names by `WGConfig`.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct File {
+    /// Its path.
+    pub path: PathBuf,
+    /// The path of the file that it names by `WGConfig`.
+    pub tunnel_path: Option<PathBuf>,
+    /// `[Interface]`.
+    pub interface: InterfaceSection,
+    /// `[Peer]`, in the order of the file. There is one at least.
+    pub peers: Vec<PeerSection>,
+    /// The proxies and tunnels, in the order of the file.
+    pub doors: Vec<DoorSection>,
+    /// `[Resolve]`.
+    pub resolve: ResolveStrategy,
+    /// What the user should know of.
+    pub warnings: Vec<Warning>,
+}
+
+impl File {
+    /// Reads a file, and the one that it names by `WGConfig`.
+    ///
+    /// # Errors
+    /// The file cannot be read, or something in it is not understood.
+    pub fn read(path: &Path) -> Result<Self, FileError> {
+        Self::read_from(path, &System)
+    }
+
+    fn read_from(path: &Path, source: &dyn Source) -> Result<Self, FileError> {
+        let (text, sections) = load(path, source)?;
+        let mut context = new_context(path, source);
+        let tunnel_path = tunnel_path(&mut context, &sections[0])?;
+        let mut reading = Reading::default();
+        let Some(tunnel_path) = tunnel_path else {
+            reading.read(&mut context, &sections[1..], &[Part::Tunnel, Part::Doors])?;
+            warn_of_secrets(&mut context, &text);
+            return reading.done(path, None, context.warnings);
+        };
+        reading.read(&mut context, &sections[1..], &[Part::Doors])?;
+        warn_of_secrets(&mut context, &text);
+        let (text, sections) = load(&tunnel_path, source)?;
+        let mut of_tunnel = new_context(&tunnel_path, source);
+        Keys::new(&mut of_tunnel, &sections[0], "").end()?;
+        reading.read(&mut of_tunnel, &sections[1..], &[Part::Tunnel])?;
+        warn_of_secrets(&mut of_tunnel, &text);
+        let mut warnings = context.warnings;
+        warnings.extend(of_tunnel.warnings);
+        reading.done(path, Some(&tunnel_path), warnings)
+    }
+
+    /// Returns the settings of a tunnel, with the endpoints that `resolve` knows.
+    pub fn wireguard(
+        &self,
+        mut resolve: impl FnMut(&HostPort) -> Option<SocketAddr>,
+    ) -> WireguardConfig {
+        let InterfaceSection { private_key, mtu, listen_port, fwmark, .. } = &self.interface;
+        let mut config = WireguardConfig::new(private_key.clone());
+        (config.mtu, config.listen_port, config.fwmark) = (*mtu, *listen_port, *fwmark);
+        config.peers = self.peers.iter().map(|peer| peer.with_endpoint(&mut resolve)).collect();
+        config
+    }
+}
+
+impl PeerSection {
+    /// Returns the peer, with the endpoint that `resolve` knows.
+    pub fn with_endpoint(&self, mut resolve: impl FnMut(&HostPort) -> Option<SocketAddr>) -> Peer {
+        let mut peer = Peer::new(self.public_key);
+        peer.preshared_key = self.preshared_key.clone();
+        peer.allowed_ips = self.allowed_ips.clone();
+        peer.endpoint = self
+            .endpoint
+            .as_ref()
+            .and_then(|endpoint| endpoint.address().or_else(|| resolve(endpoint)));
+        peer.persistent_keepalive = self.persistent_keepalive;
+        peer
+    }
+}
+
+/// Which sections are read from a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// `[Interface]` and `[Peer]`.
+    Tunnel,
+    /// All others.
+    Doors,
+}
+
+/// What was read so far.
+#[derive(Default)]
+struct Reading {
+    interface: Option<(usize, InterfaceSection)>,
+    peers: Vec<PeerSection>,
+    doors: Vec<DoorSection>,
+    resolve: Option<(usize, ResolveStrategy)>,
+}
+
+fn new_context<'a>(file: &'a Path, source: &'a dyn Source) -> Context<'a> {
+    Context { file, source, warnings: Vec::new(), first_secret: None }
+}
+
+/// The file as lines.
+fn load(path: &Path, source: &dyn Source) -> Result<(Text, Vec<Section>), FileError> {
+    let place = Place { file: path.to_owned(), ..Place::default() };
+    let wrong = |problem: String| FileError { place: place.clone(), problem };
+    let text = source.read(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    if text.bytes.len() > MOST_BYTES {
+        return Err(wrong(format!("too long: expected at most {MOST_BYTES} bytes")));
+    }
+    let sections = lines::sections(path, &text.bytes)?;
+    Ok((text, sections))
+}
+
+/// The keys before the first section: `WGConfig` names the file with the tunnel.
+fn tunnel_path(context: &mut Context<'_>, section: &Section) -> Result<Option<PathBuf>, FileError> {
+    let (file, source) = (context.file, context.source);
+    let mut keys = Keys::new(context, section, "");
+    let found = keys.one("WGConfig")?;
+    if let Some(value) = found.as_ref().filter(|value| value.text.is_empty()) {
+        return Err(value.wrong("expected the path of a file with [Interface] and [Peer]"));
+    }
+    keys.end()?;
+    Ok(found.map(|value| named_by(file, Path::new(value.text.as_str()), source)))
+}
+
+fn warn_of_secrets(context: &mut Context<'_>, text: &Text) {
+    if text.is_open
+        && let Some(place) = context.first_secret.take()
+    {
+        let advice = format!("others may read this file: chmod 600 {}", context.file.display());
+        context.warn(place, advice);
+    }
+}
+
+impl Reading {
+    /// Reads sections. Those of the other part belong into another file.
+    fn read(
+        &mut self,
+        context: &mut Context<'_>,
+        sections: &[Section],
+        parts: &[Part],
+    ) -> Result<(), FileError> {
+        for section in sections {
+            let (name, part, door) = kind_of(section).ok_or_else(|| FileError {
+                place: context.place(&section.name, section.line, None),
+                problem: format!(
+                    "unknown section: expected one of Interface, Peer, Resolve, {}",
+                    SECTIONS.map(|(name, _)| name).join(", ")
+                ),
+            })?;
+            if !parts.contains(&part) {
+                let place = context.place(name, section.line, None);
+                let problem = match part {
+                    Part::Tunnel => "this is not used, as WGConfig names another file for it",
+                    Part::Doors => "this is not used, as the file that names this one has these",
+                };
+                context.warn(place, problem);
+                continue;
+            }
+            let mut keys = Keys::new(context, section, name);
+            let line = section.line;
+            match (name, door) {
+                (_, Some(read)) => {
+                    let kind = read(&mut keys)?;
+                    keys.end()?;
+                    self.add_door(context, name, DoorSection { line, kind })?;
+                }
+                ("Interface", None) => {
+                    once(context, &self.interface, name, line)?;
+                    let keys = Keys::new(context, section, name);
+                    self.interface = Some((line, InterfaceSection::read(keys)?));
+                }
+                ("Resolve", None) => {
+                    once(context, &self.resolve, name, line)?;
+                    let keys = Keys::new(context, section, name);
+                    self.resolve = Some((line, ResolveStrategy::read(keys)?));
+                }
+                _ => {
+                    let peer = PeerSection::read(keys)?;
+                    self.add_peer(context, peer)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add_door(
+        &mut self,
+        context: &Context<'_>,
+        name: &str,
+        door: DoorSection,
+    ) -> Result<(), FileError> {
+        let is_stdio = |door: &&DoorSection| matches!(door.kind, DoorKind::Stdio { .. });
+        let other = self.doors.iter().find(is_stdio).map(|door| (door.line, ()));
+        if is_stdio(&&door) {
+            once(context, &other, name, door.line)?;
+        }
+        self.doors.push(door);
+        Ok(())
+    }
+
+    /// Adds a peer. What two peers are to have is the later one's, as in the kernel.
+    fn add_peer(&mut self, context: &mut Context<'_>, peer: PeerSection) -> Result<(), FileError> {
+        let place = |key| context.place("Peer", peer.line, Some(key));
+        let is_same = |other: &&PeerSection| other.public_key == peer.public_key;
+        if let Some(other) = self.peers.iter().find(is_same) {
+            let problem = format!("the peer in line {} has this key already", other.line);
+            return Err(FileError { place: place("PublicKey"), problem });
+        }
+        let of_other = |other: &PeerSection| {
+            let shared = peer.allowed_ips.iter().find(|one| other.allowed_ips.contains(one));
+            shared.map(|prefix| format!("{prefix} is taken from the peer in line {}", other.line))
+        };
+        if let Some(problem) = self.peers.iter().find_map(of_other) {
+            let place = place("AllowedIPs");
+            context.warn(place, problem);
+        }
+        self.peers.push(peer);
+        Ok(())
+    }
+
+    /// The whole file.
+    fn done(
+        self,
+        path: &Path,
+        tunnel: Option<&Path>,
+        warnings: Vec<Warning>,
+    ) -> Result<File, FileError> {
+        let missing = |section: &str| FileError {
+            place: Place { file: tunnel.unwrap_or(path).to_owned(), ..Place::default() },
+            problem: format!("expected a section [{section}]"),
+        };
+        let Some((_, interface)) = self.interface else { return Err(missing("Interface")) };
+        if self.peers.is_empty() {
+            return Err(missing("Peer"));
+        }
+        Ok(File {
+            path: path.to_owned(),
+            tunnel_path: tunnel.map(Path::to_owned),
+            interface,
+            peers: self.peers,
+            doors: self.doors,
+            resolve: self.resolve.map(|(_, strategy)| strategy).unwrap_or_default(),
+            warnings,
+        })
+    }
+}
+
+/// The documented name of a section, its part, and how a door is read.
+fn kind_of(section: &Section) -> Option<(&'static str, Part, Option<doors::Reader>)> {
+    let is_it = |name: &str| section.name.eq_ignore_ascii_case(name);
+    let tunnel = ["Interface", "Peer"].into_iter().find(|name| is_it(name));
+    if let Some(name) = tunnel {
+        return Some((name, Part::Tunnel, None));
+    }
+    if is_it("Resolve") {
+        return Some(("Resolve", Part::Doors, None));
+    }
+    let door = SECTIONS.into_iter().find(|(name, _)| is_it(name));
+    door.map(|(name, read)| (name, Part::Doors, Some(read)))
+}
+
+/// Complains of a section that is there already.
+fn once<T>(
+    context: &Context<'_>,
+    first: &Option<(usize, T)>,
+    name: &str,
+    line: usize,
+) -> Result<(), FileError> {
+    let Some((first, _)) = first else { return Ok(()) };
+    let problem = format!("expected once; it is in line {first} already");
+    Err(FileError { place: context.place(name, line, None), problem })
+}

@@ -1,0 +1,228 @@
+//! Two devices with somebody between them who drops, repeats, keeps back, cuts, spoils and invents
+//! datagrams: no panic, what comes out is what the other side has put in, and each packet at most
+//! once.
+//!
+//! Loopback sockets deliver at once, and time is an argument, so an input has the same course each
+//! time but for the keys of sessions. `cargo test` runs it for two seconds; docs/fuzzing.md tells
+//! of more.
+
+use bytes::Bytes;
+use neap_stack::device::{QueuePair, Received};
+use neap_stack::frame::{Frame, Gso, GsoKind, Headers, PartialChecksum};
+use neap_stack::wire::checksum;
+use neap_tcp::segment::Payload;
+use neap_tcp::time::{Instant, Nanos};
+use neap_wireguard::{Peer, PrivateKey, Wireguard, WireguardConfig, WireguardHandle};
+use std::collections::{HashMap, VecDeque};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+const TIME: Duration = Duration::from_secs(2);
+/// Decisions of one input.
+const STEPS: usize = 64;
+const INSIDE: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
+const TCP_HEADERS: usize = 40;
+
+/// Arbitrary bytes as a source of decisions; zeros when they are used up.
+struct Source<'a>(&'a [u8]);
+
+impl<'a> Source<'a> {
+    fn byte(&mut self) -> u8 {
+        let Some((&first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        first
+    }
+
+    fn short(&mut self) -> usize {
+        usize::from(u16::from_be_bytes([self.byte(), self.byte()]))
+    }
+
+    fn take(&mut self, len: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+}
+
+/// A device, and the socket by which the one in the middle is its peer.
+struct End {
+    queue: QueuePair,
+    handle: WireguardHandle,
+    middle: UdpSocket,
+    own: SocketAddr,
+}
+
+fn end(index: usize, socket: UdpSocket) -> End {
+    let keys = [PrivateKey::from([1; 32]), PrivateKey::from([2; 32])];
+    let mut peer = Peer::new(keys[1 - index].public_key());
+    peer.allowed_ips = vec![std::net::IpAddr::from(INSIDE[1 - index]).into()];
+    peer.endpoint = Some(socket.local_addr().expect("an address"));
+    let mut config = WireguardConfig::new(keys[index].clone());
+    config.peers = vec![peer];
+    let device = Wireguard::open(&config).expect("a device");
+    let handle = device.handle();
+    let own = SocketAddr::from((Ipv4Addr::LOCALHOST, handle.status().listen_port));
+    let queue = device.into_device().queues.pop().expect("a queue");
+    socket.set_nonblocking(true).expect("an option");
+    End { queue, handle, middle: socket, own }
+}
+
+/// Both ends and what is on its way.
+struct World {
+    ends: [End; 2],
+    now: Instant,
+    /// Datagrams that the one in the middle has.
+    caught: VecDeque<(usize, Vec<u8>)>,
+    /// Payload bytes that were put in, by sequence number, with how often they came out.
+    sent: [HashMap<u32, u32>; 2],
+    next: u32,
+}
+
+impl World {
+    fn new() -> Self {
+        let socket = || UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        Self {
+            ends: [end(0, socket()), end(1, socket())],
+            now: neap_device::clock::now(),
+            caught: VecDeque::new(),
+            sent: Default::default(),
+            next: 0,
+        }
+    }
+
+    /// Puts in a TCP frame of `len` bytes in pieces of `size`. Each word is its own number.
+    fn send(&mut self, from: usize, len: usize, size: u16) {
+        let words = (len / 4).max(1);
+        let payload: Bytes =
+            (self.next..).take(words).flat_map(|word: u32| word.to_be_bytes()).collect();
+        let mut headers = Headers::default();
+        let ip = headers.prepend(TCP_HEADERS);
+        ip[0] = 0x45;
+        let total = (TCP_HEADERS + payload.len()) as u16;
+        ip[2..4].copy_from_slice(&total.to_be_bytes());
+        (ip[8], ip[9]) = (64, 6);
+        ip[12..16].copy_from_slice(&INSIDE[from]);
+        ip[16..20].copy_from_slice(&INSIDE[1 - from]);
+        let sum = checksum::of(&ip[..20]);
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        ip[24..28].copy_from_slice(&(self.next * 4).to_be_bytes());
+        (ip[32], ip[33]) = (0x50, 0x10);
+        let is_whole = payload.len() <= usize::from(size);
+        let frame = Frame {
+            gso: (!is_whole).then_some(Gso { size, kind: GsoKind::Tcp4 }),
+            checksum: Some(PartialChecksum { start: 20, offset: 16 }),
+            ..Frame::new(headers, Payload::from(payload))
+        };
+        self.sent[from].extend((self.next..).take(words).map(|word| (word, 0)));
+        self.next += words as u32;
+        // What is given back was not sent.
+        let _ = self.ends[from].queue.tx.submit(frame, self.now);
+    }
+
+    /// Lets both ends do what they have to do, and catches what they send.
+    fn turn(&mut self) {
+        for index in 0..2 {
+            let end = &mut self.ends[index];
+            end.queue.tx.reap(self.now);
+            let mut taken = Vec::new();
+            while let Some(packet) = end.queue.rx.receive(self.now) {
+                taken.push(packet);
+            }
+            end.queue.tx.reap(self.now);
+            taken.into_iter().for_each(|packet| self.check(index, &packet));
+            let mut buffer = [0; 2048];
+            while let Ok(len) = self.ends[index].middle.recv(&mut buffer) {
+                self.caught.push_back((1 - index, buffer[..len].to_vec()));
+            }
+        }
+    }
+
+    /// What came out is what was put in.
+    fn check(&mut self, to: usize, packet: &Received) {
+        let data = &packet.data;
+        assert_eq!(usize::from(u16::from_be_bytes([data[2], data[3]])), data.len());
+        assert_eq!(checksum::of(&data[..20]), 0);
+        assert_eq!((&data[12..16], &data[16..20]), (&INSIDE[1 - to][..], &INSIDE[to][..]));
+        let (words, rest) = data[TCP_HEADERS..].as_chunks::<4>();
+        let first = u32::from_be_bytes([data[24], data[25], data[26], data[27]]);
+        assert!(rest.is_empty());
+        for (index, word) in (first / 4..).zip(words) {
+            assert_eq!(u32::from_be_bytes(*word), index);
+            let count = self.sent[1 - to].get_mut(&index).expect("it was sent");
+            *count += 1;
+            assert_eq!(*count, 1, "twice");
+        }
+    }
+
+    /// Hands a datagram on, from the socket that stands for the sender.
+    fn deliver(&self, to: usize, bytes: &[u8]) {
+        let end = &self.ends[to];
+        let _ = end.middle.send_to(bytes, end.own);
+    }
+
+    /// One decision of the one in the middle.
+    fn meddle(&mut self, source: &mut Source<'_>) {
+        let choice = source.byte();
+        let caught = self.caught.pop_front();
+        match (choice % 9, caught) {
+            (0..=3, Some((to, bytes))) => self.deliver(to, &bytes),
+            (4, Some((to, bytes))) => {
+                self.deliver(to, &bytes);
+                self.caught.push_back((to, bytes));
+            }
+            (5, Some(kept)) => self.caught.push_back(kept),
+            (6, Some((to, mut bytes))) => {
+                let at = source.short() % bytes.len();
+                bytes[at] ^= source.byte();
+                self.deliver(to, &bytes);
+            }
+            (7, Some((to, bytes))) => self.deliver(to, &bytes[..source.short() % bytes.len()]),
+            (8, Some((to, _))) => self.deliver(1 - to, source.take(160)),
+            (_, None) => self.deliver(usize::from(choice & 1), source.take(160)),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn wireguard() {
+    bolero::check!().with_test_time(TIME).with_max_len(1000).for_each(|bytes: &[u8]| {
+        let mut source = Source(bytes);
+        let mut world = World::new();
+        for _ in 0..STEPS {
+            let choice = source.byte();
+            match choice % 5 {
+                0 => {
+                    let size = 4 * (1 + u16::from(source.byte()));
+                    world.send(usize::from(choice >> 7), source.short() % 5000, size);
+                }
+                1 => world.now += Nanos::from_millis(u64::from(source.byte()) * 400),
+                _ => world.meddle(&mut source),
+            }
+            world.turn();
+        }
+        for end in &world.ends {
+            let status = end.handle.status();
+            assert_eq!(status.peers.len(), 1);
+        }
+    });
+}
+
+#[test]
+fn an_honest_one_in_the_middle_passes_everything() {
+    let mut world = World::new();
+    for round in 0..20 {
+        world.send(round % 2, 3000, 1000);
+        for _ in 0..5 {
+            world.turn();
+            while let Some((to, bytes)) = world.caught.pop_front() {
+                world.deliver(to, &bytes);
+            }
+        }
+    }
+    let counts = world.sent.iter().flat_map(HashMap::values);
+    assert!(counts.clone().count() > 10_000 && counts.clone().all(|count| *count == 1));
+    for end in &world.ends {
+        assert!(end.handle.status().peers[0].latest_handshake.is_some());
+    }
+}

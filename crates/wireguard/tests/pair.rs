@@ -1,0 +1,250 @@
+//! Two stacks, each on a WireGuard device of its own, joined by UDP sockets of the loopback.
+
+use neap::{Stack, TcpListener, TcpStream};
+use neap_wireguard::{Peer, PresharedKey, PrivateKey, Wireguard, WireguardConfig, WireguardHandle};
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr};
+
+/// One end of a tunnel.
+struct End {
+    stack: Stack,
+    handle: WireguardHandle,
+}
+
+/// An interface on a port that the host chooses, without peers.
+fn open(key: &PrivateKey) -> Wireguard {
+    Wireguard::open(&WireguardConfig::new(key.clone())).expect("a socket")
+}
+
+fn peer(key: &PrivateKey, inside: IpAddr, shared: &PresharedKey) -> Peer {
+    let mut peer = Peer::new(key.public_key());
+    peer.allowed_ips = vec![inside.into()];
+    peer.preshared_key = Some(shared.clone());
+    peer
+}
+
+/// Two ends. Each knows the other's address inside, and the first also where the second is.
+fn pair(insides: [&str; 2], loopback: &str) -> [End; 2] {
+    let keys = [(); 2].map(|()| PrivateKey::generate().expect("random bytes"));
+    let shared = PresharedKey::generate().expect("random bytes");
+    let devices = [open(&keys[0]), open(&keys[1])];
+    let handles = [devices[0].handle(), devices[1].handle()];
+    let loopback: IpAddr = loopback.parse().expect("an address");
+    let port = handles[1].status().listen_port;
+    for (index, handle) in handles.iter().enumerate() {
+        let inside = insides[1 - index].parse().expect("an address");
+        let mut peer = peer(&keys[1 - index], inside, &shared);
+        peer.endpoint = (index == 0).then_some(SocketAddr::new(loopback, port));
+        handle.set_peers(vec![peer]).expect("a peer");
+    }
+    let mut handles = handles.into_iter();
+    let mut insides = insides.into_iter();
+    devices.map(|device| {
+        let inside = insides.next().expect("two");
+        let len = if inside.contains(':') { 64 } else { 24 };
+        let stack = Stack::builder()
+            .device(device.into_device())
+            .address(format!("{inside}/{len}"))
+            .build()
+            .expect("a stack");
+        End { stack, handle: handles.next().expect("two") }
+    })
+}
+
+/// Bytes that a generator makes, so that both ends know them.
+fn pattern(from: usize, buffer: &mut [u8]) {
+    for (at, byte) in (from..).zip(buffer) {
+        *byte = (at.wrapping_mul(2_654_435_761) >> 13) as u8;
+    }
+}
+
+fn write_pattern(stream: &mut TcpStream, total: usize) {
+    let mut buffer = vec![0; 1 << 17];
+    let mut at = 0;
+    while at < total {
+        let len = buffer.len().min(total - at);
+        pattern(at, &mut buffer[..len]);
+        stream.write_all(&buffer[..len]).expect("written");
+        at += len;
+    }
+}
+
+fn read_pattern(stream: &mut TcpStream, total: usize) {
+    let (mut buffer, mut expected) = (vec![0; 1 << 17], vec![0; 1 << 17]);
+    let mut at = 0;
+    while at < total {
+        let len = stream.read(&mut buffer).expect("read");
+        assert!(len > 0, "the end after {at} bytes");
+        pattern(at, &mut expected[..len]);
+        assert!(buffer[..len] == expected[..len], "other bytes between {at} and {}", at + len);
+        at += len;
+    }
+}
+
+/// Bytes there and back through a tunnel.
+fn transfer(insides: [&str; 2], loopback: &str, total: usize) -> [End; 2] {
+    let [near, far] = pair(insides, loopback);
+    let to = SocketAddr::new(insides[1].parse().expect("an address"), 80);
+    let listener = TcpListener::bind(&far.stack, to).expect("a listener");
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            read_pattern(&mut stream, total);
+            write_pattern(&mut stream, total);
+        });
+        let mut stream = TcpStream::connect(&near.stack, to).expect("a connection");
+        write_pattern(&mut stream, total);
+        read_pattern(&mut stream, total);
+    });
+    [near, far]
+}
+
+fn counter(end: &End, name: &str) -> u64 {
+    let status = end.handle.status();
+    status.counters.iter().find(|(is, _)| *is == name).expect(name).1
+}
+
+#[test]
+fn bytes_pass_both_ways_and_both_sides_count_the_same() {
+    let [near, far] = transfer(["10.7.0.1", "10.7.0.2"], "127.0.0.1", 30_000_000);
+    let (here, there) = (near.handle.status(), far.handle.status());
+    let (here, there) = (&here.peers[0], &there.peers[0]);
+    assert!(here.sent > 30_000_000 && here.received > 30_000_000, "{here:?}");
+    // What is on its way, at most: an ACK or the other.
+    assert!(here.sent.abs_diff(there.received) < 10_000, "{here:?} {there:?}");
+    assert!(here.latest_handshake.is_some() && there.latest_handshake.is_some());
+    assert_eq!((here.failed_handshakes, there.failed_handshakes), (0, 0));
+    assert!(here.has_preshared_key);
+    for end in [&near, &far] {
+        let dropped: u64 = end
+            .handle
+            .status()
+            .counters
+            .iter()
+            .filter(|(name, _)| name.starts_with("dropped"))
+            .map(|(_, count)| count)
+            .sum();
+        assert_eq!(dropped, 0, "{:?}", end.handle.status());
+        let (frames, datagrams) = (counter(end, "frames_sealed"), counter(end, "datagrams_sealed"));
+        assert!(datagrams > 4 * frames, "{frames} frames of {datagrams} datagrams");
+    }
+}
+
+#[test]
+fn ipv6_within_and_without() {
+    transfer(["fd07::1", "fd07::2"], "::1", 3_000_000);
+}
+
+#[test]
+fn a_peer_that_nobody_can_reach_holds_up_no_other() {
+    let [near, far] = pair(["10.7.1.1", "10.7.1.2"], "127.0.0.1");
+    let mut peers = Vec::new();
+    let other = PrivateKey::generate().expect("random bytes");
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let mut dead = Peer::new(other.public_key());
+    dead.allowed_ips = vec!["10.7.1.3/32".parse().expect("a prefix")];
+    dead.endpoint = Some(silent.local_addr().expect("an address"));
+    peers.push(dead);
+    let known = near.handle.status().peers.remove(0);
+    let mut alive = Peer::new(known.public_key);
+    alive.allowed_ips = known.allowed_ips;
+    alive.endpoint = known.endpoint;
+    peers.push(alive);
+    near.handle.set_peers(peers).expect("peers");
+    // Without the key that they shared before.
+    let known = far.handle.status().peers.remove(0);
+    let mut back = Peer::new(known.public_key);
+    back.allowed_ips = known.allowed_ips;
+    far.handle.set_peers(vec![back]).expect("a peer");
+    let lost: SocketAddr = "10.7.1.3:80".parse().expect("an address");
+    let to: SocketAddr = "10.7.1.2:80".parse().expect("an address");
+    let listener = TcpListener::bind(&far.stack, to).expect("a listener");
+    let udp = neap::UdpSocket::bind(&near.stack, "10.7.1.1:9").expect("a socket");
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            read_pattern(&mut stream, 1_000_000);
+        });
+        for _ in 0..300 {
+            let _ = udp.send_to(&[0; 1000], lost);
+        }
+        let mut stream = TcpStream::connect(&near.stack, to).expect("a connection");
+        write_pattern(&mut stream, 1_000_000);
+    });
+    let status = near.handle.status();
+    assert!(status.peers[0].latest_handshake.is_none() && status.peers[0].sent > 0);
+    assert!(counter(&near, "dropped_waiting") > 0);
+}
+
+#[test]
+fn a_transfer_goes_on_while_both_ends_change_their_ports() {
+    const TOTAL: usize = 40_000_000;
+    let [near, far] = pair(["10.7.2.1", "10.7.2.2"], "127.0.0.1");
+    let to: SocketAddr = "10.7.2.2:80".parse().expect("an address");
+    let listener = TcpListener::bind(&far.stack, to).expect("a listener");
+    let ports = || [near.handle.status().listen_port, far.handle.status().listen_port];
+    let before = ports();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            read_pattern(&mut stream, TOTAL);
+        });
+        let mut stream = TcpStream::connect(&near.stack, to).expect("a connection");
+        for (part, handle) in [&near.handle, &far.handle, &near.handle].into_iter().enumerate() {
+            let (from, to) = (part * TOTAL / 4, (part + 1) * TOTAL / 4);
+            let mut buffer = vec![0; to - from];
+            pattern(from, &mut buffer);
+            stream.write_all(&buffer).expect("written");
+            handle.set_listen_port(0).expect("another port");
+        }
+        let mut buffer = vec![0; TOTAL / 4];
+        pattern(TOTAL / 4 * 3, &mut buffer);
+        stream.write_all(&buffer).expect("written");
+        // The reader's end ends the scope.
+    });
+    assert!(ports().iter().all(|port| !before.contains(port)), "{before:?}");
+    assert!(near.handle.status().peers[0].endpoint.is_some_and(|at| at.port() == ports()[1]));
+    assert!(counter(&far, "roamed") >= 1);
+}
+
+/// Hands datagrams of at most `most` bytes on to `to`, until one is empty.
+fn narrow_path(socket: &std::net::UdpSocket, to: SocketAddr, most: usize) {
+    let (mut buffer, mut back) = ([0; 2048], None);
+    while let Ok((len @ 1.., from)) = socket.recv_from(&mut buffer) {
+        let next = if from == to {
+            back
+        } else {
+            back = Some(from);
+            Some(to)
+        };
+        if let Some(next) = next.filter(|_| len <= most) {
+            let _ = socket.send_to(&buffer[..len], next);
+        }
+    }
+}
+
+#[test]
+fn a_path_that_loses_large_packets_without_a_word_is_passed_by_smaller_ones() {
+    let [near, far] = pair(["10.7.3.1", "10.7.3.2"], "127.0.0.1");
+    let middle = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let at = middle.local_addr().expect("an address");
+    let known = near.handle.status().peers.remove(0);
+    near.handle.set_endpoint(&known.public_key, at).expect("a peer");
+    let to: SocketAddr = "10.7.3.2:80".parse().expect("an address");
+    let listener = TcpListener::bind(&far.stack, to).expect("a listener");
+    std::thread::scope(|scope| {
+        let other = known.endpoint.expect("the far end");
+        let narrow = scope.spawn(move || narrow_path(&middle, other, 1400));
+        let reader = scope.spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            read_pattern(&mut stream, 1_000_000);
+        });
+        let mut stream = TcpStream::connect(&near.stack, to).expect("a connection");
+        write_pattern(&mut stream, 1_000_000);
+        reader.join().expect("all has come");
+        let end = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        end.send_to(&[], at).expect("sent");
+        narrow.join().expect("the end");
+    });
+    assert_eq!(counter(&near, "black_holes"), 1);
+}
