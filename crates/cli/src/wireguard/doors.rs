@@ -1,20 +1,18 @@
-//! The doors of a file: each has a thread of its own, so that one can be closed or opened while the
-//! others go on.
+//! The doors of a file, of which some are opened and closed while the others go on.
 
-use super::inspector::Shown;
 use crate::gateway::tunnel::names;
 use neap::Stack;
 use neap_gateway::doors::{
-    Door, Doors, DoorsConfig, DoorsError, DoorsHandle, DoorsInspector, ResolveStrategy, Target,
+    Door, DoorId, Doors, DoorsConfig, DoorsHandle, DoorsInspector, ResolveStrategy, Target,
     TlsIdentity, TunnelResolver, Users,
 };
 use neap_wireguard::file::{self, Certificate, DoorKind, File, Host, HostPort, Login};
 use socket2::{Domain, Socket, Type};
 use std::fs;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use zeroize::Zeroizing;
@@ -24,52 +22,45 @@ const MOST_PEM: usize = 1 << 20;
 /// Port of DNS servers.
 const DNS_PORT: u16 = 53;
 
-/// Called when the standard streams have come to their end, or the connection has failed.
-pub(super) type Ended = Arc<dyn Fn(Result<(), String>) + Send + Sync>;
+/// Called when the doors have come to their end, or have failed: with their standard streams, or
+/// since they were told to end.
+pub(super) type Ended = Box<dyn FnOnce(Result<(), String>) + Send>;
 
-/// Time between two tries to take a port that a door before is about to give back, and their
-/// number.
-const RETRY: (Duration, u32) = (Duration::from_millis(10), 100);
-/// Connections of a door that is served anew go on for so long.
-const DRAIN: Duration = Duration::from_secs(7 * 86_400);
-
-/// A door that is served.
-struct Opened {
-    kind: DoorKind,
+/// The doors of a file, which one thread serves.
+pub(super) struct AllDoors {
     handle: DoorsHandle,
     inspector: DoorsInspector,
+    resolver: TunnelResolver,
+    opened: Vec<(DoorKind, DoorId)>,
     thread: JoinHandle<()>,
 }
 
-/// The doors that are served.
-pub(super) struct AllDoors {
-    stack: Arc<Stack>,
-    most_connections: usize,
-    ended: Ended,
-    resolver: TunnelResolver,
-    opened: Vec<Opened>,
-    /// Connections of doors that were served before.
-    draining: Vec<Opened>,
-    shown: Shown,
-}
-
 impl AllDoors {
-    /// No doors yet. Each may have so many connections at the same time.
-    pub(super) fn new(stack: Arc<Stack>, most_connections: usize, ended: Ended) -> Self {
-        Self {
-            stack,
-            most_connections,
-            ended,
-            resolver: TunnelResolver::default(),
-            opened: Vec::new(),
-            draining: Vec::new(),
-            shown: Shown::default(),
-        }
+    /// Starts the thread, which has no doors yet. All together may have so many connections at the
+    /// same time.
+    ///
+    /// # Errors
+    /// There are no descriptors or threads left.
+    pub(super) fn start(
+        stack: Arc<Stack>,
+        most_connections: usize,
+        ended: Ended,
+    ) -> Result<Self, String> {
+        let failed = |error: &dyn std::fmt::Display| error.to_string();
+        let resolver = TunnelResolver::default();
+        let mut config = DoorsConfig::new(stack, resolver.clone(), Vec::new());
+        config.most_connections = most_connections;
+        let mut doors = Doors::open(config).map_err(|error| failed(&error))?;
+        let (handle, inspector) = (doors.handle(), doors.inspector());
+        let run = move || ended(doors.run().map_err(|error| error.to_string()));
+        let thread = thread::Builder::new().name("doors".to_owned()).spawn(run);
+        let thread = thread.map_err(|error| failed(&error))?;
+        Ok(Self { handle, inspector, resolver, opened: Vec::new(), thread })
     }
 
     /// What others see of the doors.
-    pub(super) fn shown(&self) -> Shown {
-        self.shown.clone()
+    pub(super) fn inspector(&self) -> DoorsInspector {
+        self.inspector.clone()
     }
 
     /// Serves the doors of a file: those that were served before go on, and others are closed. All
@@ -81,107 +72,59 @@ impl AllDoors {
         let resolver = resolver(file);
         let is_same = (&resolver.servers, &resolver.search, resolver.strategy)
             == (&self.resolver.servers, &self.resolver.search, self.resolver.strategy);
-        self.resolver = resolver;
-        let mut new: Vec<_> = file.doors.iter().map(|door| (door.line, &door.kind)).collect();
-        for one in std::mem::take(&mut self.opened) {
-            let place = new.iter().position(|(_, kind)| **kind == one.kind);
-            let is_stdio = matches!(one.kind, DoorKind::Stdio { .. });
-            match place {
-                // The connection of the standard streams was looked up long ago.
-                Some(place) if is_same || is_stdio => {
-                    new.swap_remove(place);
-                    self.opened.push(one);
-                }
-                Some(_) if one.handle.drain(DRAIN).is_ok() => self.draining.push(one),
-                _ => one.close(),
-            }
+        if !is_same && self.handle.set_resolver(resolver.clone()).is_ok() {
+            self.resolver = resolver;
         }
-        self.draining.retain(|one| !one.thread.is_finished());
+        let mut new: Vec<_> = file.doors.iter().map(|door| (door.line, &door.kind)).collect();
+        let handle = &self.handle;
+        self.opened.retain(|(kind, id)| {
+            if let Some(place) = new.iter().position(|(_, other)| *other == kind) {
+                new.swap_remove(place);
+                return true;
+            }
+            // The tunnel ends with its standard streams, and they go on until then.
+            let is_stdio = matches!(kind, DoorKind::Stdio { .. });
+            // Where the thread has ended there is nothing left to close.
+            is_stdio || handle.close(*id).is_err()
+        });
         let mut failed = Vec::new();
         for (line, kind) in new {
-            match self.open(kind) {
-                Ok(opened) => self.opened.push(opened),
+            match door(kind).and_then(|door| handle.open(door).map_err(|error| why(kind, &error))) {
+                Ok(id) => self.opened.push((kind.clone(), id)),
                 Err(why) => failed.push(format!("{}:{line}: {why}", file.path.display())),
             }
         }
-        self.show();
         if failed.is_empty() { Ok(()) } else { Err(failed) }
     }
 
-    fn show(&self) {
-        let all = self.opened.iter().chain(&self.draining);
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        *shown = all.map(|one| one.inspector.clone()).collect();
+    /// Refuses new connections, and ends when all others are over, or after this time.
+    pub(super) fn drain(&self, time: Duration) {
+        // Where the thread has ended there are no connections.
+        let _ = self.handle.drain(time);
     }
 
-    fn open(&self, kind: &DoorKind) -> Result<Opened, String> {
-        let failed = |error: &dyn std::fmt::Display| error.to_string();
-        let mut tries = RETRY.1;
-        let mut doors = loop {
-            let doors = vec![door(kind)?];
-            let (stack, resolver) = (self.stack.clone(), self.resolver.clone());
-            let mut config = DoorsConfig::new(stack, resolver, doors);
-            config.most_connections = self.most_connections;
-            match Doors::open(config) {
-                Ok(doors) => break doors,
-                Err(DoorsError { error, .. })
-                    if error.kind() == ErrorKind::AddrInUse
-                        && !self.draining.is_empty()
-                        && tries > 0 =>
-                {
-                    tries -= 1;
-                    thread::sleep(RETRY.0);
-                }
-                Err(error) => return Err(failed(&error)),
-            }
-        };
-        let (handle, inspector) = (doors.handle(), doors.inspector());
-        let is_stdio = matches!(kind, DoorKind::Stdio { .. });
-        let ended = self.ended.clone();
-        let run = move || {
-            let done = doors.run();
-            if let Err(error) = &done {
-                tracing::error!(%error, "a door is closed");
-            }
-            if is_stdio {
-                ended(done.map_err(|error| error.to_string()));
-            }
-        };
-        let thread = thread::Builder::new().name("doors".to_owned()).spawn(run);
-        let thread = thread.map_err(|error| failed(&error))?;
-        Ok(Opened { kind: kind.clone(), handle, inspector, thread })
+    /// By which any thread may end the doors.
+    pub(super) fn handle(&self) -> DoorsHandle {
+        self.handle.clone()
     }
 
-    /// Refuses new connections, and waits until all others are over, or until `stop` is called by
-    /// another thread.
-    pub(super) fn drain(&mut self, time: Duration) {
-        for one in self.opened.iter().chain(&self.draining) {
-            // One that has ended has no connections.
-            let _ = one.handle.drain(time);
-        }
-    }
-
-    /// The handles of all doors, by which any thread may end them.
-    pub(super) fn handles(&self) -> Vec<DoorsHandle> {
-        let all = self.opened.iter().chain(&self.draining);
-        all.map(|one| one.handle.clone()).collect()
-    }
-
-    /// Waits until all doors have come to their ends.
+    /// Waits until the thread has come to its end.
     pub(super) fn join(self) {
-        for one in self.opened.into_iter().chain(self.draining) {
-            // A thread that panicked has ended too.
-            let _ = one.thread.join();
-        }
+        // One that panicked has ended too.
+        let _ = self.thread.join();
     }
 }
 
-impl Opened {
-    /// Closes its port and resets its connections.
-    fn close(self) {
-        self.handle.stop();
-        // A thread that panicked has ended too.
-        let _ = self.thread.join();
+/// Why a door cannot be opened: with what it is that cannot be had.
+fn why(kind: &DoorKind, error: &io::Error) -> String {
+    match kind {
+        DoorKind::Socks5 { bind, .. }
+        | DoorKind::Http { bind, .. }
+        | DoorKind::Client { bind, .. }
+        | DoorKind::Udp { bind, .. }
+        | DoorKind::Sni { bind } => format!("BindAddress {bind}: {error}"),
+        DoorKind::Server { listen_port, .. } => format!("ListenPort {listen_port}: {error}"),
+        _ => error.to_string(),
     }
 }
 

@@ -12,7 +12,6 @@ use crate::gateway::watching::Watched;
 use crate::gateway::{confine, raise_file_limit};
 use neap::control::Application;
 use neap::metrics::{self, Metrics, MetricsAddress, MetricsListener};
-use neap_gateway::doors::DoorsHandle;
 use neap_wireguard::file::{DoorKind, File, HostPort};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -42,7 +41,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let waiting = if args.in_background {
-        if file.doors.iter().any(|door| matches!(door.kind, DoorKind::Stdio { .. })) {
+        if has_stdio(&file) {
             let why = "--daemon: a [STDIOTunnel] needs the standard streams";
             return Err(Failure::Arguments(why.to_owned()));
         }
@@ -88,6 +87,11 @@ fn read(path: &Path) -> Result<File, Failure> {
     Ok(file)
 }
 
+/// Whether the standard streams are those of a connection.
+fn has_stdio(file: &File) -> bool {
+    file.doors.iter().any(|door| matches!(door.kind, DoorKind::Stdio { .. }))
+}
+
 /// What is served for others, until it is dropped.
 type Served = (Watched, Option<Metrics>);
 
@@ -96,7 +100,7 @@ struct Running {
     tunnel: Tunnel,
     alive: Alive,
     doors: AllDoors,
-    /// Why the standard streams have failed.
+    /// Why the doors have failed.
     failure: Arc<Mutex<Option<String>>>,
 }
 
@@ -119,12 +123,13 @@ impl Running {
             *told.lock().unwrap_or_else(PoisonError::into_inner) = done.err();
             signals.close();
         };
-        let mut doors = AllDoors::new(tunnel.stack.clone(), limit / 4 * 3, Arc::new(ended));
+        let doors = AllDoors::start(tunnel.stack.clone(), limit / 4 * 3, Box::new(ended));
+        let mut doors = doors.map_err(Failure::System)?;
         doors.serve(&tunnel.file).map_err(|lines| Failure::System(lines.join("\n")))?;
         let alive = Alive::default();
         alive.set(&tunnel.file.interface);
         alive.watch(&tunnel.stack).map_err(|error| failed(&error))?;
-        let inspector = Inspector { tunnel: tunnel.shown(), doors: doors.shown() };
+        let inspector = Inspector { tunnel: tunnel.shown(), doors: doors.inspector() };
         let inspector: Arc<dyn Application> = Arc::new(inspector);
         let watched = listening.serve(&tunnel.stack, &inspector)?;
         let health = Health { handle: tunnel.handle.clone(), alive: alive.clone() };
@@ -156,18 +161,19 @@ impl Running {
         notifier.stopping();
         let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(why) = failure {
+            let what = if has_stdio(&self.tunnel.file) { "[STDIOTunnel]" } else { "the doors" };
             self.end();
-            return Err(Failure::System(format!("[STDIOTunnel]: {why}")));
+            return Err(Failure::System(format!("{what}: {why}")));
         }
         if drain.is_zero() || signals.is_closed() {
             self.end();
             return Ok(ExitCode::SUCCESS);
         }
         self.doors.drain(drain);
-        let handles = self.doors.handles();
+        let handle = self.doors.handle();
         thread::spawn(move || {
             if signals.forever().any(|signal| signal != SIGHUP) {
-                handles.iter().for_each(DoorsHandle::stop);
+                handle.stop();
             }
         });
         self.doors.join();
@@ -176,7 +182,7 @@ impl Running {
 
     /// Resets all connections.
     fn end(self) {
-        self.doors.handles().iter().for_each(DoorsHandle::stop);
+        self.doors.handle().stop();
         self.doors.join();
     }
 

@@ -347,7 +347,7 @@ fn flows_go_on_while_files_change() {
         say(&kept, "still");
         say(&connect(9003).expect("a door"), "still");
 
-        // With other resolvers doors are opened anew, and connections stay.
+        // Other resolvers are for what comes; connections stay.
         folder.write("near.conf", &new.replace("ListenPort", "DNS = 10.9.0.2\nListenPort"));
         tunnel.reload();
         say(&kept, "resolvers");

@@ -324,6 +324,10 @@ impl Doors {
         let place = place.ok_or(io::ErrorKind::NotFound)?;
         self.ports[place] = Port::Closed;
         self.mappings.close_door(place);
+        let own = self.sessions.iter().filter(|(_, session)| session.door == place);
+        for key in own.map(|(key, _)| key).collect::<Vec<_>>() {
+            self.end(key, "closed", |counters| &counters.closed);
+        }
         Ok(())
     }
 

@@ -63,6 +63,8 @@ counters! {
     finished = "DoorsFinished",
     /// Connections that one side lost, and the other was told by a reset.
     lost = "DoorsLost",
+    /// Connections that ended with their door.
+    closed = "DoorsClosed",
     /// Bytes of connections that came from the host's side and were taken by the other.
     bytes_out = "DoorsBytesOut",
     /// Bytes of connections that the host's side took.

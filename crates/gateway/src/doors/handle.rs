@@ -92,7 +92,8 @@ impl DoorsHandle {
         self.ask(|answer| Request::Open(door, answer))?
     }
 
-    /// Closes the port of a door. Its connections go on; datagrams of a [`Door::Udp`] do not.
+    /// Closes a door: its port, and its connections, which are reset. Cost: O(connections of all
+    /// doors).
     ///
     /// # Errors
     /// `NotFound` if there is no such door; `BrokenPipe` if the run has ended.

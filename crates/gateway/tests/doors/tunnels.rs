@@ -178,17 +178,14 @@ fn doors_are_opened_and_closed_while_they_run() {
         assert!(last < Some(id), "{last:?} {id:?}");
         last = Some(id);
         let mut stream = std::net::TcpStream::connect(listen).expect("it is open");
-        let mut check = || {
-            stream.write_all(b"hello").expect("sent");
-            stream.read_exact(&mut [0; 5]).expect("the echo");
-        };
-        check();
+        stream.write_all(b"hello").expect("sent");
+        stream.read_exact(&mut [0; 5]).expect("the echo");
         world.handle.close(id).expect("it was open");
         assert_eq!(world.handle.close(id).expect_err("no more").kind(), ErrorKind::NotFound);
         std::net::TcpStream::connect(listen).expect_err("it is closed");
-        check();
+        assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "its connection ended with it");
     }
-    world.until(|figures| figures.finished == 3);
+    world.until(|figures| figures.closed == 3);
     let handle = world.handle.clone();
     world.end();
     let error = handle.open(door()).expect_err("the run has ended");
