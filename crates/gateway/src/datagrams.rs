@@ -604,24 +604,13 @@ fn length(datagrams: &[Datagram]) -> u64 {
 /// destination, of one manner and length; the last may be shorter.
 fn first_run(datagrams: &[Datagram]) -> usize {
     let first = &datagrams[0];
-    let (size, mut bytes) = (first.data.len(), 0);
-    let mut count = 0;
-    for datagram in datagrams.iter().take(MOST_SEGMENTS) {
-        bytes += datagram.data.len();
-        let is_alike = datagram.peer == first.peer
+    let is_alike = |datagram: &&Datagram| {
+        datagram.peer == first.peer
             && datagram.local == first.local
-            && manner(datagram) == manner(first);
-        let is_empty_part = count > 0 && datagram.data.is_empty();
-        if !is_alike || is_empty_part || datagram.data.len() > size || bytes > MOST_BYTES {
-            break;
-        }
-        count += 1;
-        // A super-datagram has no empty parts.
-        if datagram.data.len() < size || size == 0 {
-            break;
-        }
-    }
-    count.max(1)
+            && manner(datagram) == manner(first)
+    };
+    let alike = datagrams.iter().take_while(is_alike);
+    crate::host_datagrams::first_run(alike.map(|datagram| datagram.data.len()))
 }
 
 #[cfg(test)]

@@ -19,6 +19,27 @@ pub const MOST_BYTES: usize = 65_507;
 /// Most datagrams of a call (`UDP_MAX_SEGMENTS`).
 pub const MOST_SEGMENTS: usize = 64;
 
+/// How many datagrams of these lengths, from the first on, the host can send in one call: of one
+/// length; the last may be shorter. There is at least one.
+pub(crate) fn first_run(lengths: impl Iterator<Item = usize>) -> usize {
+    let (mut size, mut bytes, mut count) = (0, 0, 0);
+    for length in lengths.take(MOST_SEGMENTS) {
+        if count == 0 {
+            size = length;
+        }
+        bytes += length;
+        // A super-datagram has no empty parts.
+        if count > 0 && (length == 0 || length > size || bytes > MOST_BYTES) {
+            break;
+        }
+        count += 1;
+        if length < size || size == 0 {
+            break;
+        }
+    }
+    count
+}
+
 /// Bytes of datagrams that wait for the gateway, which may have other work for some milliseconds.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
@@ -239,6 +260,18 @@ mod tests {
         let (a, b) = (a.expect("a socket"), b.expect("a socket"));
         let port = b.socket.local_addr().expect("a port").port();
         (a, b, SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port))
+    }
+
+    #[test]
+    fn a_run_ends_behind_a_shorter_datagram_and_before_a_longer_one() {
+        let run = |lengths: &[usize]| first_run(lengths.iter().copied());
+        assert_eq!(run(&[100, 100, 100]), 3);
+        assert_eq!(run(&[100, 100, 50, 50]), 3);
+        assert_eq!(run(&[100, 200]), 1);
+        assert_eq!(run(&[0, 0]), 1);
+        assert_eq!(run(&[100, 0, 100]), 1);
+        assert_eq!(run(&[1400; 100]), MOST_BYTES / 1400);
+        assert_eq!(run(&[10; 100]), MOST_SEGMENTS);
     }
 
     #[test]

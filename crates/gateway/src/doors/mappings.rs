@@ -10,7 +10,7 @@ use super::config::{Host, Target};
 use super::figures::Counters;
 use super::lookups::{Found, Lookups, Waiter};
 use super::{ports, socks};
-use crate::host_datagrams::{HostDatagrams, MOST_BYTES, MOST_SEGMENTS};
+use crate::host_datagrams::{HostDatagrams, MOST_BYTES, MOST_SEGMENTS, first_run};
 use crate::host_errors::Manner;
 use crate::stack_upstream::StackDatagrams;
 use crate::token::{Generation, Slot, Token};
@@ -419,48 +419,11 @@ fn deliver(
             let ports::Port::Datagrams(socket) = &mut ports[*door] else { return (0, bad) };
             let (mut sent, mut rest) = (0, &own[..]);
             while !rest.is_empty() {
-                let (run, others) = rest.split_at(first_run(rest));
+                let (run, others) = rest.split_at(first_run(rest.iter().map(Bytes::len)));
                 sent += socket.send(run, *client, MANNER).count;
                 rest = others;
             }
             (sent, bad)
         }
-    }
-}
-
-/// How many datagrams from the first on the host can send in one call: of one length; the last may
-/// be shorter.
-fn first_run(datagrams: &[Bytes]) -> usize {
-    let (size, mut bytes, mut count) = (datagrams[0].len(), 0, 0);
-    for data in datagrams.iter().take(MOST_SEGMENTS) {
-        bytes += data.len();
-        if count > 0 && (data.is_empty() || data.len() > size || bytes > MOST_BYTES) {
-            break;
-        }
-        count += 1;
-        if data.len() < size || size == 0 {
-            break;
-        }
-    }
-    count
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_run_ends_behind_a_shorter_datagram_and_before_a_longer_one() {
-        let run = |lengths: &[usize]| {
-            let data = |&length: &usize| Bytes::from(vec![0; length]);
-            first_run(&lengths.iter().map(data).collect::<Vec<_>>())
-        };
-        assert_eq!(run(&[100, 100, 100]), 3);
-        assert_eq!(run(&[100, 100, 50, 50]), 3);
-        assert_eq!(run(&[100, 200]), 1);
-        assert_eq!(run(&[0, 0]), 1);
-        assert_eq!(run(&[100, 0, 100]), 1);
-        assert_eq!(run(&[1400; 100]), MOST_BYTES / 1400);
-        assert_eq!(run(&[10; 100]), MOST_SEGMENTS);
     }
 }
