@@ -20,7 +20,7 @@ use crate::exhausted::Exhausted;
 use crate::guest::GuestStream;
 use crate::guest_rate;
 use crate::guests::{Account, Guests};
-use crate::handle::{GatewayHandle, Request, Requests};
+use crate::handle::{GatewayHandle, Request};
 use crate::holdings::{FlowView, Holdings};
 use crate::inspect::Inspector;
 use crate::journal::{self, Journal};
@@ -28,6 +28,7 @@ use crate::news::News;
 use crate::published::PublishedPorts;
 use crate::refused::{Refused, pass_on};
 use crate::relay::{End, Progress, Relay, Side, VISIT};
+use crate::requests::Requests;
 use crate::sending::{Scheduled, Sender, Sending, Service};
 use crate::token::{Generation, Slot, Token};
 use crate::turns::{Turn, Turns};
@@ -97,7 +98,7 @@ pub struct Gateway {
     journal: Journal,
     exhausted: Exhausted,
     guests: Guests,
-    requests: Requests,
+    requests: Requests<Request>,
     /// When the run ends, though flows are left.
     ends: Option<Instant>,
 }
@@ -215,7 +216,7 @@ impl Gateway {
 
     /// What other threads use while it [runs](Self::run).
     pub fn handle(&self) -> GatewayHandle {
-        self.requests.handle()
+        GatewayHandle(self.requests.caller())
     }
 
     /// What happened so far.

@@ -2,28 +2,19 @@
 
 use crate::holdings::Holdings;
 use crate::published::{Publication, PublishedId, PublishedPort, Transport};
-use neap::Poller;
+use crate::requests::Caller;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
-
-/// Requests that wait for the gateway. Whoever has one more waits until there is room.
-const MOST_WAITING: usize = 64;
 
 /// Changes the published ports of a gateway while it [runs](crate::Gateway::run), and ends the run.
 ///
 /// Any thread may use it, except for that of the gateway. A request waits for the gateway to begin
 /// its run.
 #[derive(Clone, Debug)]
-pub struct GatewayHandle {
-    poller: Arc<Poller>,
-    is_stopped: Arc<AtomicBool>,
-    requests: SyncSender<Request>,
-}
+pub struct GatewayHandle(pub(crate) Caller<Request>);
 
 /// A request, with the way of its answer.
 pub(crate) enum Request {
@@ -36,45 +27,10 @@ pub(crate) enum Request {
     Drain(Duration),
 }
 
-/// The gateway's end of its handles.
-pub(crate) struct Requests {
-    /// The first handle, of which all others are clones.
-    handle: GatewayHandle,
-    receiver: Receiver<Request>,
-}
-
-impl Requests {
-    pub(crate) fn new(poller: Arc<Poller>) -> Self {
-        let (requests, receiver) = sync_channel(MOST_WAITING);
-        let handle = GatewayHandle { poller, is_stopped: Arc::default(), requests };
-        Self { handle, receiver }
-    }
-
-    pub(crate) fn handle(&self) -> GatewayHandle {
-        self.handle.clone()
-    }
-
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.handle.is_stopped.load(Ordering::SeqCst)
-    }
-
-    /// The next request.
-    pub(crate) fn next(&self) -> Option<Request> {
-        self.receiver.try_recv().ok()
-    }
-
-    /// Ends the service. Requests that wait, and those to come, are told so.
-    pub(crate) fn close(&self) {
-        self.handle.is_stopped.store(true, Ordering::SeqCst);
-        while self.next().is_some() {}
-    }
-}
-
 impl GatewayHandle {
     /// Ends the run. Connections are closed.
     pub fn stop(&self) {
-        self.is_stopped.store(true, Ordering::SeqCst);
-        self.poller.notify();
+        self.0.stop();
     }
 
     /// Ends the run when no flow is left, and after `time` at the latest. New connections, mappings
@@ -83,10 +39,7 @@ impl GatewayHandle {
     /// # Errors
     /// `BrokenPipe` if the run has ended.
     pub fn drain(&self, time: Duration) -> io::Result<()> {
-        let sent = self.requests.send(Request::Drain(time));
-        sent.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
-        self.poller.notify();
-        Ok(())
+        self.0.tell(Request::Drain(time))
     }
 
     /// Publishes a port, see [`Gateway::publish`](crate::Gateway::publish).
@@ -94,7 +47,7 @@ impl GatewayHandle {
     /// # Errors
     /// As [`Gateway::publish`](crate::Gateway::publish); `BrokenPipe` if the run has ended.
     pub fn publish(&self, publication: Publication) -> io::Result<PublishedId> {
-        self.ask(|answer| Request::Publish(publication, answer))?
+        self.0.ask(|answer| Request::Publish(publication, answer))?
     }
 
     /// Publishes a port with a socket that is bound, see
@@ -108,7 +61,7 @@ impl GatewayHandle {
         socket: OwnedFd,
         publication: Publication,
     ) -> io::Result<PublishedId> {
-        self.ask(|answer| Request::PublishSocket(socket, publication, answer))?
+        self.0.ask(|answer| Request::PublishSocket(socket, publication, answer))?
     }
 
     /// Joins a socket of another namespace with a server of this one, see
@@ -122,7 +75,7 @@ impl GatewayHandle {
         socket: OwnedFd,
         to: SocketAddr,
     ) -> io::Result<PublishedId> {
-        self.ask(|answer| Request::Cross(transport, socket, to, answer))?
+        self.0.ask(|answer| Request::Cross(transport, socket, to, answer))?
     }
 
     /// Closes a published port, see [`Gateway::unpublish`](crate::Gateway::unpublish).
@@ -130,7 +83,7 @@ impl GatewayHandle {
     /// # Errors
     /// `NotFound` if there is no such port; `BrokenPipe` if the run has ended.
     pub fn unpublish(&self, id: PublishedId) -> io::Result<()> {
-        self.ask(|answer| Request::Unpublish(id, answer))?
+        self.0.ask(|answer| Request::Unpublish(id, answer))?
     }
 
     /// The published ports, in the order in which they were published.
@@ -138,38 +91,26 @@ impl GatewayHandle {
     /// # Errors
     /// `BrokenPipe` if the run has ended.
     pub fn published(&self) -> io::Result<Vec<PublishedPort>> {
-        self.ask(Request::List)
+        self.0.ask(Request::List)
     }
 
     /// What the gateway holds; `None` if it does not answer within `patience`, or too many ask.
     pub(crate) fn look(&self, patience: Duration) -> Option<Holdings> {
-        let (answer, answered) = sync_channel(1);
-        self.requests.try_send(Request::Look(answer)).ok()?;
-        self.poller.notify();
-        answered.recv_timeout(patience).ok()
-    }
-
-    fn ask<T>(&self, request: impl FnOnce(SyncSender<T>) -> Request) -> io::Result<T> {
-        let ended = || io::Error::from(io::ErrorKind::BrokenPipe);
-        let (answer, answered) = sync_channel(1);
-        self.requests.send(request(answer)).map_err(|_| ended())?;
-        // A gateway that has ended before this has forgotten its requests already.
-        if self.is_stopped.load(Ordering::SeqCst) {
-            return Err(ended());
-        }
-        self.poller.notify();
-        answered.recv().map_err(|_| ended())
+        self.0.look(Request::Look, patience)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::requests::Requests;
+    use neap::Poller;
+    use std::sync::Arc;
 
     #[test]
     fn requests_that_nobody_will_answer_end_with_an_error() {
         let requests = Requests::new(Arc::new(Poller::new().expect("descriptors")));
-        let handle = requests.handle();
+        let handle = GatewayHandle(requests.caller());
         let asks = {
             let handle = handle.clone();
             std::thread::spawn(move || handle.published())

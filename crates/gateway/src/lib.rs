@@ -40,6 +40,7 @@ pub mod proxy;
 mod published;
 mod refused;
 mod relay;
+mod requests;
 mod resolver;
 mod schedule;
 mod sending;

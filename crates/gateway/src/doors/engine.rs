@@ -4,7 +4,7 @@
 use super::config::{Door, DoorsConfig, DoorsError, Host, Target};
 use super::dialogue::{Dialogue, MOST_HEAD};
 use super::figures::{Counters, DoorsFigures, DoorsInspector};
-use super::handle::{DoorId, DoorsHandle, Request, Requests};
+use super::handle::{DoorId, DoorsHandle, Request};
 use super::lookups::{Done, Found, Lookups, Waiter};
 use super::mappings::{Mappings, Ways};
 use super::near::Near;
@@ -19,6 +19,7 @@ use crate::guest::GuestStream;
 use crate::holdings::FlowView;
 use crate::news::News;
 use crate::relay::{End, Side};
+use crate::requests::Requests;
 use crate::stack_upstream;
 use crate::token::{Generation, Slot, Token};
 use crate::turns::{Turn, Turns};
@@ -106,7 +107,7 @@ pub struct Doors {
     patience: Duration,
     generation: Generation,
     counters: Arc<Counters>,
-    requests: Requests,
+    requests: Requests<Request>,
     /// When the run ends, though connections are left.
     ends: Option<Instant>,
     /// How the connection of standard input and output has ended, once it has.
@@ -169,7 +170,7 @@ impl Doors {
 
     /// What other threads use while it [runs](Self::run).
     pub fn handle(&self) -> DoorsHandle {
-        self.requests.handle()
+        DoorsHandle(self.requests.caller())
     }
 
     /// What looks at the doors from other threads while they run.
