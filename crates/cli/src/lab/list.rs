@@ -32,7 +32,7 @@ pub(super) fn main(out: &mut impl Write) -> Result<bool, Box<dyn Error>> {
 }
 
 /// Lines of at most [`WIDTH`] characters, unless a word is longer.
-fn wrapped(text: &str) -> Vec<String> {
+pub(super) fn wrapped(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         match lines.last_mut() {
