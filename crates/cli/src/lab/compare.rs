@@ -3,7 +3,7 @@
 //! The world is E1's: one bulk flow at 100 Mbit/s and 1 Gbit/s. On the machine it is two network
 //! namespaces, a veth pair between them and `tbf` as the slow link; neap sends over AF_PACKET, then
 //! the kernel in its place; the kernel receives. The lab's hosts are told how late this machine
-//! woke a thread during the measurement: that a reader is late shows in when it acknowledges.
+//! woke a thread during the measurement.
 //! Three kinds of flow follow, then smaller twins of E2, E3 and E4, and flows over a link with
 //! delay and loss.
 
@@ -152,9 +152,9 @@ struct Comparison {
 }
 
 /// What is known of figures that differ.
-const QUEUE_WHY: &str =
-    "the queue comes in steps of one frame, and cwnd decides how many fit below the socket";
-const ROUND_TRIP_WHY: &str = "the lab's receiver is late with every ACK; the kernel acknowledges in its interrupts, unless its reader is behind";
+const QUEUE_WHY: &str = "the queue comes in steps of one frame, and cwnd decides how many fit below the socket; its p99 follows how late the machine was at its worst";
+const ROUND_TRIP_WHY: &str =
+    "the round trip contains the queue, and how late the machine woke the sender and the reader";
 const WINDOW_WHY: &str = "nothing bounds cwnd while small queues limit the flow: it depends on how often the window was full by chance";
 
 impl Comparison {
