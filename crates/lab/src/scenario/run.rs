@@ -77,10 +77,16 @@ impl ScenarioWorld {
         };
         let warm_up = scenario.warm_up.map_or(Nanos::ZERO, |Time(time)| time);
         let (begin, duration) = (start + warm_up, scenario.duration.0);
-        until(&mut world, begin)?;
+        let all = (warm_up + duration).0 as f64;
+        let mut passed = Nanos::ZERO;
+        let sample = scenario.sample();
+        while passed < warm_up {
+            passed = Nanos((passed.0 + sample.0).min(warm_up.0));
+            until(&mut world, start + passed)?;
+            progress(passed.0 as f64 / all);
+        }
         let mut probes = Probes::begin(&world, &hosts, &links, &groups);
         let mut recorder = watch.record.then(|| Recorder::begin(&world, &hosts, &links, &logs));
-        let sample = scenario.sample();
         let mut passed = Nanos::ZERO;
         while passed < duration {
             passed = Nanos((passed.0 + sample.0).min(duration.0));
@@ -89,7 +95,7 @@ impl ScenarioWorld {
             if let Some(recorder) = &mut recorder {
                 recorder.sample(&world);
             }
-            progress(passed.0 as f64 / duration.0 as f64);
+            progress((warm_up + passed).0 as f64 / all);
         }
         let (figures, series) = probes.finish(&world);
         let recording = recorder.map(|recorder| recorder.finish(&world));
