@@ -189,7 +189,7 @@ impl<'a> Experiment<'a> {
         let warm_up = scenario.warm_up.map_or(Nanos::ZERO, |Time(time)| time);
         let seconds = (warm_up + scenario.duration.0).0 as f64 / 1e9;
         let rate = |link: &toml::Spanned<model::LinkSpec>| {
-            link.get_ref().direction(0).rate.map_or(0.0, |Speed(rate)| rate.as_bits_per_sec() as f64)
+            link.get_ref().direction(0).rate.map_or(0.0, |Speed(rate)| 8.0 * rate.0 as f64)
         };
         // A slow link has timers and applications to serve too.
         let rates: f64 = scenario.link.values().map(rate).sum();
@@ -312,10 +312,10 @@ impl<'a> Experiment<'a> {
     }
 }
 
-/// A number as people say it: three digits that count.
-fn short(value: f64) -> String {
+/// Returns a number as people say it: three digits that count.
+pub fn short(value: f64) -> String {
     let digits = match value.abs() {
-        100.0.. => 0,
+        0.0 | 100.0.. => 0,
         10.0.. => 1,
         _ => 2,
     };

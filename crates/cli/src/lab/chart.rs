@@ -3,7 +3,7 @@
 
 use super::terminal::wrapped;
 use anstyle::{AnsiColor, Style};
-use neap_lab::scenario::{Bar, Role, Story};
+use neap_lab::scenario::{Bar, Role, Story, short};
 use std::fmt::{self, Write};
 
 /// What stands for a published value.
@@ -63,7 +63,7 @@ fn caption(story: &Story, axis: &Axis) -> String {
     }
     let is_marked = story.bars.iter().any(|bar| bar.published.is_some());
     match (is_marked, axis.is_log) {
-        (true, true) => said + &format!(" ({MARK} published, log scale)"),
+        (true, true) => said + &format!(" (log scale, {MARK} published)"),
         (true, false) => said + &format!(" ({MARK} published)"),
         (false, true) => said + " (log scale)",
         (false, false) => said,
@@ -76,7 +76,7 @@ fn rows(out: &mut String, story: &Story, axis: &Axis, width: usize) -> fmt::Resu
         texts.map(|text| text.chars().count()).max().unwrap_or_default()
     };
     let labels = longest(&mut story.bars.iter().map(|bar| bar.label.clone()));
-    let values = longest(&mut story.bars.iter().map(|bar| number(bar.value)));
+    let values = longest(&mut story.bars.iter().map(|bar| short(bar.value)));
     let compared = |bar: &Bar| {
         let is_roomy = width >= ROOMY;
         if is_roomy { comparison(story, bar) } else { String::new() }
@@ -91,15 +91,18 @@ fn rows(out: &mut String, story: &Story, axis: &Axis, width: usize) -> fmt::Resu
         let style = colour(bar.role);
         let name = if bar.role == Role::Neap { style.bold() } else { Style::new() };
         write!(out, "{:INDENT$}{name}{:labels$}  ", "", bar.label)?;
-        write!(out, "{:>values$}{name:#}  ", number(bar.value))?;
-        let mut line = drawn(bar, axis, cells);
-        if changes > 0 {
-            write!(line, "  {name}{:changes$}{name:#}", compared(bar))?;
+        write!(out, "{:>values$}{name:#}  ", short(bar.value))?;
+        let (change, mark) = (compared(bar), mark(bar));
+        let is_last = change.is_empty() && mark.is_empty();
+        write!(out, "{}", drawn(bar, axis, cells, is_last))?;
+        if !change.is_empty() {
+            write!(out, "  {name}{change}{name:#}")?;
         }
-        if marks > 0 {
-            write!(line, "  {MARKED}{:marks$}{MARKED:#}", mark(bar))?;
+        if !mark.is_empty() {
+            let space = gap(changes) - gap(change.len());
+            write!(out, "{:space$}  {MARKED}{mark}{MARKED:#}", "")?;
         }
-        writeln!(out, "{}", line.trim_end())?;
+        writeln!(out)?;
     }
     writeln!(out, "{:left$}{DIM}{}{DIM:#}", "", axis.labels(cells))
 }
@@ -121,33 +124,24 @@ fn comparison(story: &Story, bar: &Bar) -> String {
         (bar.value / first.value, "more")
     };
     if ratio <= 1.0 + SAME {
-        return "the same".to_owned();
+        return "as before".to_owned();
     }
     let digits = usize::from(ratio < 10.0);
     format!("{ratio:.digits$}x {word}")
 }
 
-/// A value as people say it: three digits that count.
-fn number(value: f64) -> String {
-    let digits = match value.abs() {
-        100.0.. => 0,
-        10.0.. => 1,
-        _ => 2,
-    };
-    format!("{value:.digits$}")
-}
-
 const fn colour(role: Role) -> Style {
     match role {
         Role::Before => AnsiColor::Yellow.on_default(),
-        Role::Published => AnsiColor::Blue.on_default(),
+        Role::Published => AnsiColor::Cyan.on_default(),
         Role::Neap => AnsiColor::Green.on_default(),
-        _ => AnsiColor::Cyan.on_default(),
+        _ => Style::new(),
     }
 }
 
-/// A bar, the mark of what was published, and the ticks that neither covers.
-fn drawn(bar: &Bar, axis: &Axis, cells: usize) -> String {
+/// A bar, the mark of what was published, and the ticks that neither covers. Blanks at the end are
+/// left away if nothing stands behind.
+fn drawn(bar: &Bar, axis: &Axis, cells: usize, is_last: bool) -> String {
     let eighths = (axis.place(bar.value) * (cells * 8) as f64).round() as usize;
     // A bar that is there is seen.
     let eighths = if bar.value > 0.0 { eighths.max(1) } else { 0 };
@@ -165,6 +159,9 @@ fn drawn(bar: &Bar, axis: &Axis, cells: usize) -> String {
     if let Some(marked) = marked {
         row[marked] = MARK;
     }
+    while is_last && row.last() == Some(&' ') {
+        row.pop();
+    }
     let style = colour(bar.role);
     let style_of = |index: usize| match row[index] {
         MARK => MARKED,
@@ -172,9 +169,10 @@ fn drawn(bar: &Bar, axis: &Axis, cells: usize) -> String {
         _ => style,
     };
     let (mut out, mut from) = (String::new(), 0);
-    while from < cells {
+    while from < row.len() {
         let style = style_of(from);
-        let until = (from..cells).find(|&index| style_of(index) != style).unwrap_or(cells);
+        let until = (from..row.len()).find(|&index| style_of(index) != style);
+        let until = until.unwrap_or(row.len());
         let text: String = row[from..until].iter().collect();
         out.push_str(&format!("{style}{text}{style:#}"));
         from = until;
@@ -218,13 +216,14 @@ impl Axis {
         share.clamp(0.0, 1.0)
     }
 
-    /// The numbers of the ticks. Each begins at its tick.
+    /// The numbers of the ticks. Each begins at its tick, or ends where the axis does.
     fn labels(&self, cells: usize) -> String {
         let mut row = String::new();
         let mut taken = 0;
         for tick in &self.ticks {
-            let (at, text) = (cell(self.place(*tick), cells), format!("{tick}"));
-            if (taken > 0 && at <= taken) || at + text.len() > cells {
+            let text = format!("{tick}");
+            let at = cell(self.place(*tick), cells).min(cells.saturating_sub(text.len()));
+            if taken > 0 && at <= taken {
                 continue;
             }
             row.push_str(&" ".repeat(at - taken));
@@ -287,7 +286,7 @@ mod tests {
     #[test]
     fn values_that_are_far_apart_have_a_logarithmic_axis() {
         let log = plain(&story([122.0, 7.02, 0.49]), 80);
-        assert!(log.contains("(◆ published, log scale)") && log.contains("249x less"), "{log}");
+        assert!(log.contains("(log scale, ◆ published)") && log.contains("249x less"), "{log}");
         let labels = log.lines().rfind(|line| line.contains("100")).expect("an axis");
         assert_eq!(labels.split_whitespace().collect::<Vec<_>>(), ["0.1", "1", "10", "100"]);
         let linear = plain(&story([654.0, 164.0, 169.0]), 80);

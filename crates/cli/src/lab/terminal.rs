@@ -2,7 +2,7 @@
 
 use anstream::AutoStream;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::{Stdout, StdoutLock, stdout};
+use std::io::{Stdout, stdout};
 
 /// Columns where the output is no terminal.
 const USUAL: usize = 80;
@@ -20,8 +20,8 @@ pub(super) fn width() -> usize {
 
 /// Returns standard output. It passes colours to a terminal alone, and not where `NO_COLOR` is set
 /// (<https://no-color.org>).
-pub(super) fn output() -> AutoStream<StdoutLock<'static>> {
-    AutoStream::auto(Stdout::lock(&stdout()))
+pub(super) fn output() -> AutoStream<Stdout> {
+    AutoStream::auto(stdout())
 }
 
 /// Returns a text in lines of at most `width` columns, unless a word is longer.
