@@ -3,6 +3,7 @@
 use super::files::find;
 use super::output::OutputFile;
 use super::report::{self, Packets};
+use super::terminal;
 use clap::Args as ClapArgs;
 use neap_lab::report::{Observed, Watch};
 use neap_lab::scenario::{Choice, Experiment, Figures, Run, Verdict};
@@ -90,7 +91,9 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
     }
     print_figures(out, &run.figures, args.all)?;
     if let Some(look_at) = &scenario.look_at {
-        writeln!(out, "\nLook at: {look_at}")?;
+        let look_at = format!("Look at: {look_at}");
+        let lines = terminal::wrapped(&look_at, terminal::width());
+        writeln!(out, "\n{}", lines.join("\n"))?;
     }
     print_verdicts(out, &verdicts)?;
     if count > 1 {

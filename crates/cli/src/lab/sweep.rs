@@ -93,7 +93,9 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
         runs.push((choice.clone(), line.figures.clone()));
     }
     if let Some(look_at) = &experiment.scenario().look_at {
-        writeln!(out, "\nLook at: {look_at}")?;
+        let look_at = format!("Look at: {look_at}");
+        let lines = terminal::wrapped(&look_at, terminal::width());
+        writeln!(out, "\n{}", lines.join("\n"))?;
     }
     let verdicts = experiment.judge(&runs)?;
     print_verdicts(out, &verdicts)?;
