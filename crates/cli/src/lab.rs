@@ -1,8 +1,10 @@
 //! `neap lab`: four published experiments, in virtual time; and scenarios.
 
 mod chart;
+mod choose;
 mod compare;
 mod experiments;
+mod explain;
 pub(crate) mod files;
 mod list;
 mod output;
@@ -17,6 +19,7 @@ mod sweep;
 mod tables;
 mod terminal;
 
+use choose::ArgumentError;
 use output::OutputError;
 
 use clap::{Args as ClapArgs, Subcommand};
@@ -53,6 +56,7 @@ pub(crate) struct Args {
 #[derive(Clone, Debug, Subcommand)]
 enum Command {
     Run(run::Args),
+    Explain(explain::Args),
     Sweep(sweep::Args),
     Swarm(swarm::Args),
     Script(script::Args),
@@ -80,7 +84,8 @@ pub(crate) fn main(args: &Args) -> ExitCode {
                 return ExitCode::SUCCESS;
             }
             eprintln!("neap lab: {error}");
-            if error.is::<OutputError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+            let is_argument = error.is::<OutputError>() || error.is::<ArgumentError>();
+            if is_argument { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -90,6 +95,7 @@ fn print(args: &Args) -> Result<bool, Box<dyn Error>> {
     let mut out = terminal::output();
     match &args.command {
         Some(Command::Run(args)) => return run::main(args, &mut out),
+        Some(Command::Explain(args)) => return explain::main(args, &mut out),
         Some(Command::Sweep(args)) => return sweep::main(args, &mut out),
         Some(Command::Swarm(args)) => return swarm::main(args, &mut out),
         Some(Command::Script(args)) => return Ok(script::main(args)),

@@ -90,11 +90,11 @@ pub(super) fn main(args: &super::Args) -> Result<bool, Box<dyn Error>> {
         let shown = show(&all[done.len()], &runs)?;
         report.holds &= shown.holds;
         done.push(runs);
-        progress.aside(|| match () {
-            () if !args.json => print(&mut out, &shown, args.verbose, width),
-            () if progress.is_seen() => Ok(()),
-            () => Ok(eprintln!("{} of {count} experiments: {}", done.len(), shown.about)),
-        })?;
+        if !args.json {
+            progress.aside(|| print(&mut out, &shown, args.verbose, width))?;
+        } else if !progress.is_seen() {
+            eprintln!("{} of {count} experiments: {}", done.len(), shown.about);
+        }
         report.experiments.push(shown);
         Ok(())
     })?;

@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fmt;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::thread;
 
@@ -89,6 +89,15 @@ impl End {
     }
 }
 
+/// Moves the calling thread into the network namespace at a path.
+///
+/// # Errors
+/// The namespace cannot be opened or entered.
+pub(crate) fn enter(path: &Path) -> rustix::io::Result<()> {
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+}
+
 impl EndSpec {
     /// Opens the end.
     ///
@@ -109,11 +118,7 @@ impl EndSpec {
         let said = |what: String| Failure::System(format!("{self}: {what}"));
         thread::scope(|scope| {
             let inside = scope.spawn(|| {
-                let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-                let entered = rustix::fs::open(&path, flags, Mode::empty()).and_then(|file| {
-                    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
-                });
-                entered.map_err(|error| {
+                enter(&path).map_err(|error| {
                     let path = path.display();
                     said(format!("cannot enter the network namespace {path}: {error}"))
                 })?;
