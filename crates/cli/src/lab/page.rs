@@ -93,8 +93,7 @@ pub(super) fn run_page(
     run: &Run,
     said: &[Verdict],
 ) -> String {
-    let mut page = begin(experiment, name, said);
-    page.text(&format!("The hash of the run is {}.", run.hash));
+    let mut page = begin(experiment, &format!("{name}, hash of the run {}", run.hash), None, said);
     if let Some(recording) = &run.recording {
         page.compare(&[case(&Place::default(), recording)], &[]);
     }
@@ -110,9 +109,9 @@ pub(super) fn sweep_page(
     recordings: &[Recording],
     said: &[Verdict],
 ) -> Result<String, ScenarioError> {
-    let mut page = begin(experiment, name, said);
     let story = experiment.story(runs)?;
-    page.cards(&story.iter().map(card).collect::<Vec<_>>());
+    let mut page = begin(experiment, name, story.as_ref(), said);
+    page.heading("All runs, side by side");
     let places = experiment.places();
     let names: Vec<String> = runs.iter().map(|(choice, _)| describe(choice)).collect();
     let figures = expected(experiment);
@@ -121,7 +120,7 @@ pub(super) fn sweep_page(
             let bar = |((_, figures), place): (&(Choice, Figures), &Place)| {
                 Some(BarView {
                     label: label(place),
-                    role: String::new(),
+                    role: place.role.map_or("", Role::name).to_owned(),
                     value: *figures.get(*figure)?,
                     published: None,
                 })
@@ -142,9 +141,12 @@ pub(super) fn sweep_page(
 }
 
 /// The head of a page about one scenario.
-fn begin(experiment: &Experiment<'_>, name: &str, said: &[Verdict]) -> Page {
+fn begin(experiment: &Experiment<'_>, name: &str, story: Option<&Story>, said: &[Verdict]) -> Page {
     let scenario = experiment.scenario();
     let mut page = Page::new(&scenario.about);
+    if let Some(story) = story {
+        page.cards(&[card(story)]);
+    }
     page.text(&format!("Scenario {name}."));
     if let Some(look_at) = &scenario.look_at {
         page.text(&format!("Look at: {look_at}"));

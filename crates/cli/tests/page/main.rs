@@ -318,6 +318,9 @@ fn the_opening_of_an_experiment_shows_its_story() {
     let roles =
         "[...document.querySelectorAll('.story tbody tr')].map((row) => row.className).join()";
     assert_eq!(open.browser.text(roles), "before,published,today,neap,axis");
+    let lost = "[...document.querySelectorAll('a')].filter((link) => \
+         !document.querySelector(link.getAttribute('href'))).length";
+    assert_eq!(open.browser.number(lost), 0.0, "links lead somewhere");
     // Bars are as long as their values are large, and published values are marked.
     let widths = "[...document.querySelectorAll('.story .fill')].map((bar) => bar.offsetWidth)";
     let widths: Vec<f64> = serde_json::from_value(open.browser.evaluate(widths)).expect("numbers");

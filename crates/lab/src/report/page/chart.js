@@ -149,11 +149,11 @@ class Chart {
 
   paintGrid(across, up) {
     const parts = [];
-    for (const tick of this.y.ticks(up > LOW ? 4 : 2)) {
+    for (const tick of this.y.ticks(up > LOW ? 4 : 3)) {
       const at = TOP + this.y.place(tick);
       parts.push(drawn("path", { d: `M${LEFT} ${at.toFixed(1)}h${across}` }));
       const text = drawn("text", { x: LEFT - 5, y: at + 4, class: "end" });
-      text.textContent = this.label(tick, this.unit, this.y.to);
+      text.textContent = this.label(tick, this.unit, this.y);
       parts.push(text);
     }
     const ticks = this.x.ticks(Math.max(2, Math.floor(across / 55)));
@@ -165,18 +165,22 @@ class Chart {
         y: this.height - 5,
         class: "middle",
       });
-      text.textContent = this.label(tick, this.axis.unit, this.axis.to);
+      text.textContent = this.label(tick, this.axis.unit, this.x);
       parts.push(text);
     }
     this.grid.replaceChildren(...parts);
   }
 
-  /** A number at an axis: with its unit, as charts have no other place for it. */
-  label(tick, unit, most) {
-    if (unit === "ms" && !this.isLog && most < 1000) {
-      return `${digits(tick)} ms`;
+  /** A number at an axis, with its unit if that is short. */
+  label(tick, unit, scale) {
+    if (tick === 0) {
+      return "0";
     }
-    return tick === 0 ? "0" : spoken(tick, unit);
+    // Numbers of a linear axis have all the same unit.
+    if (unit === "ms" && !scale.isLog) {
+      return scale.to < 2000 ? `${digits(tick)} ms` : `${digits(tick / 1000)} s`;
+    }
+    return isShort(unit) ? spoken(tick, unit) : digits(tick);
   }
 
   /** Places the cursor, and reads the values there. */

@@ -40,6 +40,11 @@ function spoken(value, unit) {
   return `${digits(value)} ${unit}`;
 }
 
+/** Whether a unit has room beside the numbers of an axis. */
+function isShort(unit) {
+  return ["share", "ms", "bytes", "per second"].includes(unit);
+}
+
 /** Round values of a linear scale, about so many. */
 function linearTicks(from, to, about) {
   const rough = (to - from) / about;

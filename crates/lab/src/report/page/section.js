@@ -56,7 +56,7 @@ class Row {
       this.button.setAttribute("aria-pressed", String(this.isLog));
       this.draw();
     });
-    const heading = element("div", { class: "row-head" }, [element("h3", {}, [title])]);
+    const heading = element("div", { class: "row-head" }, [element("h3", {}, [isShort(unit) ? title : `${title}, ${unit}`])]);
     // Shares have all their place between nothing and everything.
     if (unit !== "share") {
       heading.append(this.button);
@@ -84,17 +84,21 @@ class Row {
     this.draw();
   }
 
+  /** Puts as many charts in each line, as far as it goes. */
+  lay() {
+    const count = this.charts.length;
+    const fit = Math.max(1, Math.floor(this.element.clientWidth / PANEL));
+    this.panels.style.setProperty("--columns", Math.ceil(count / Math.ceil(count / fit)));
+  }
+
   /** Draws all charts on one scale, as soon as they are on the screen. */
   draw() {
+    this.lay();
     this.isDirty = true;
     if (!this.isSeen) {
       return;
     }
     this.isDirty = false;
-    // As many in each line, as far as it goes.
-    const count = this.charts.length;
-    const lines = Math.ceil(count / Math.max(1, Math.floor(this.panels.clientWidth / PANEL)));
-    this.panels.style.setProperty("--columns", Math.ceil(count / lines));
     const ends = this.charts.map((chart) => chart.gather(this.isLog));
     let least = Math.min(...ends.map((end) => end[0]));
     let most = Math.max(...ends.map((end) => end[1]));
