@@ -1,5 +1,6 @@
 //! `neap lab`: four published experiments, in virtual time; and scenarios.
 
+mod chart;
 mod choose;
 mod compare;
 mod experiments;
@@ -12,8 +13,11 @@ mod parquet;
 mod report;
 mod run;
 mod script;
+mod state;
 mod swarm;
 mod sweep;
+mod tables;
+mod terminal;
 
 use choose::ArgumentError;
 use output::OutputError;
@@ -31,9 +35,12 @@ pub(crate) struct Args {
     /// Without a command: the four experiments
     #[command(subcommand)]
     command: Option<Command>,
-    /// Print JSON instead of tables
+    /// Print JSON instead of charts
     #[arg(long)]
     json: bool,
+    /// Print all figures in tables, and a sentence about each bound and each published figure
+    #[arg(long, short, conflicts_with = "json")]
+    verbose: bool,
     /// Seed of all randomness; equal seeds print equal figures
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -60,7 +67,7 @@ enum Command {
 
 impl Default for Args {
     fn default() -> Self {
-        Self { command: None, json: false, seed: 1, html: None, pcapng: None }
+        Self { command: None, json: false, verbose: false, seed: 1, html: None, pcapng: None }
     }
 }
 
@@ -85,7 +92,7 @@ pub(crate) fn main(args: &Args) -> ExitCode {
 
 /// Whether all that is promised holds.
 fn print(args: &Args) -> Result<bool, Box<dyn Error>> {
-    let mut out = std::io::stdout();
+    let mut out = terminal::output();
     match &args.command {
         Some(Command::Run(args)) => return run::main(args, &mut out),
         Some(Command::Explain(args)) => return explain::main(args, &mut out),
@@ -96,5 +103,5 @@ fn print(args: &Args) -> Result<bool, Box<dyn Error>> {
         Some(Command::List) => return list::main(&mut out),
         None => {}
     }
-    experiments::main(args, &mut out)
+    experiments::main(args)
 }

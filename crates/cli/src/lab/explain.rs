@@ -2,7 +2,7 @@
 
 use super::choose::{ArgumentError, Chosen};
 use super::files::{ScenarioFile, find};
-use super::list::wrapped;
+use super::terminal::{self, wrapped};
 use clap::Args as ClapArgs;
 use neap_lab::report::{Explanation, Watch};
 use neap_lab::scenario::Experiment;
@@ -60,7 +60,7 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
 }
 
 fn print(out: &mut impl Write, explanation: &Explanation) -> std::io::Result<()> {
-    for line in wrapped(&explanation.sentences.join(" ")) {
+    for line in wrapped(&explanation.sentences.join(" "), terminal::width()) {
         writeln!(out, "{line}")?;
     }
     if explanation.shares.is_empty() {

@@ -85,6 +85,8 @@ pub(super) struct Packets {
     interfaces: u32,
     /// First interface of each link of the run that is captured.
     links: BTreeMap<String, u32>,
+    /// What was run, in words, in the order of the file.
+    runs: Vec<String>,
     failure: Option<PcapError>,
 }
 
@@ -94,13 +96,21 @@ impl Packets {
         let (path, file) = output.begin()?;
         let writer = PcapNgWriter::with_endianness(BufWriter::new(file), Endianness::Little);
         let writer = writer.map_err(|error| OutputError::new(&path, reason(error)))?;
-        Ok(Self { path, writer, interfaces: 0, links: BTreeMap::new(), failure: None })
+        Ok(Self {
+            path,
+            writer,
+            interfaces: 0,
+            links: BTreeMap::new(),
+            runs: Vec::new(),
+            failure: None,
+        })
     }
 
-    /// The packets that follow are those of a run of `experiment`. The names of its interfaces
-    /// begin with `run`.
-    pub(super) fn begin_run(&mut self, run: &str, experiment: &Experiment<'_>) {
+    /// The packets that follow are those of a run of `experiment`, which is called `name`. The names
+    /// of its interfaces begin with `run`.
+    pub(super) fn begin_run(&mut self, run: &str, name: String, experiment: &Experiment<'_>) {
         self.links.clear();
+        self.runs.push(name);
         for (name, link) in &experiment.scenario().link {
             self.links.insert(name.clone(), self.interfaces);
             for end in link.get_ref().ends.iter() {
@@ -143,14 +153,22 @@ impl Packets {
         }
     }
 
-    /// The first error, if there was one.
+    /// Completes the file, and says on standard error what is in it.
+    ///
+    /// # Errors
+    /// The first error of all that was written.
     pub(super) fn finish(self) -> Result<(), OutputError> {
-        let Self { path, writer, failure, .. } = self;
+        let Self { path, writer, failure, runs, interfaces, .. } = self;
         let written = match failure {
             Some(error) => Err(reason(error)),
             None => writer.into_inner().flush(),
         };
-        written.map_err(|why| OutputError::new(&path, why))
+        written.map_err(|why| OutputError::new(&path, why))?;
+        let (path, runs) = (path.display(), runs.join(", then "));
+        eprintln!(
+            "wrote {path}: packets of {runs}; {interfaces} interfaces, one for each end of a link"
+        );
+        Ok(())
     }
 }
 

@@ -2,9 +2,12 @@
 //! line of JSON on the disk before the next begins there, so that an interrupted sweep goes on
 //! where it was.
 
+use super::chart;
 use super::files::find;
 use super::output::{OutputError, OutputFile};
 use super::run::print_verdicts;
+use super::state::{State, build};
+use super::terminal;
 use clap::Args as ClapArgs;
 use indicatif::{ProgressBar, ProgressStyle};
 use neap_lab::scenario::{Choice, Experiment, Figures, describe};
@@ -25,10 +28,11 @@ const STEPS: u64 = 1000;
 pub(super) struct Args {
     /// A scenario file, or the name of one that neap brings along (neap lab list)
     scenario: String,
-    /// Where the results go, as lines of JSON; NAME.jsonl of the scenario's own name if not given
+    /// Keep the results here, as lines of JSON; if not given, what is done is in the state
+    /// directory (XDG_STATE_HOME) until all is
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Where the results go as a Parquet file too; NAME.parquet if neither this nor --out is given
+    /// Write the results as a Parquet file too
     #[cfg(feature = "parquet")]
     #[arg(long, value_name = "FILE")]
     parquet: Option<PathBuf>,
@@ -42,6 +46,8 @@ pub(super) struct Args {
 struct Line {
     /// Hash of the scenario's text.
     scenario: String,
+    /// The program that ran it.
+    build: String,
     choice: BTreeMap<String, toml::Value>,
     hash: String,
     figures: Figures,
@@ -58,23 +64,25 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
     let found = find(&args.scenario)?;
     let files = |name: &str| found.read(name);
     let experiment = Experiment::parse(&found.name, &found.text, &files)?;
-    let own = PathBuf::from(Path::new(&args.scenario).file_stem().unwrap_or_default());
-    let path = args.out.clone().unwrap_or_else(|| own.with_extension("jsonl"));
+    let state = State::of(args.out.as_ref(), &args.scenario, &experiment)?;
+    let path = state.path.clone();
     #[cfg(feature = "parquet")]
-    let table = args.parquet.clone().or_else(|| {
-        let is_unnamed = args.out.is_none();
-        is_unnamed.then(|| own.with_extension("parquet"))
-    });
-    #[cfg(feature = "parquet")]
-    let [_, table] = OutputFile::open_all([Some(&path), table.as_ref()])?;
+    let [_, table] = OutputFile::open_all([Some(&path), args.parquet.as_ref()])?;
     #[cfg(not(feature = "parquet"))]
     OutputFile::open_all([Some(&path)])?;
     let mut lines = read(&path, &experiment.fingerprint())?;
+    state.tell(lines.len(), experiment.choices().len());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let jobs = args.jobs.unwrap_or(cores).max(1);
     lines.extend(run_missing(&experiment, &path, &lines, jobs)?);
     let mut runs = Vec::new();
     writeln!(out, "{}\n", experiment.scenario().about)?;
+    let figures = |choice: &Choice| lines.iter().find(|line| line.choice() == *choice);
+    let told = experiment.choices().iter();
+    let told = told.filter_map(|choice| Some((choice.clone(), figures(choice)?.figures.clone())));
+    if let Some(story) = experiment.story(&told.collect::<Vec<_>>())? {
+        writeln!(out, "{}", chart::draw(&story, terminal::width())?)?;
+    }
     for choice in experiment.choices() {
         let line = lines.iter().find(|line| line.choice() == *choice);
         let line = line.ok_or("a run is missing")?;
@@ -85,16 +93,18 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
         runs.push((choice.clone(), line.figures.clone()));
     }
     if let Some(look_at) = &experiment.scenario().look_at {
-        writeln!(out, "\nLook at: {look_at}")?;
+        let look_at = format!("Look at: {look_at}");
+        let lines = terminal::wrapped(&look_at, terminal::width());
+        writeln!(out, "\n{}", lines.join("\n"))?;
     }
     let verdicts = experiment.judge(&runs)?;
     print_verdicts(out, &verdicts)?;
-    write!(out, "\n{} runs in {}", runs.len(), path.display())?;
+    write!(out, "\n{} runs{}", runs.len(), state.end())?;
     #[cfg(feature = "parquet")]
     if let Some(table) = table {
         let (path, file) = table.begin()?;
         write_table(file, &lines).map_err(|error| format!("{}: {error}", path.display()))?;
-        write!(out, " and {}", path.display())?;
+        write!(out, ", and as a table in {}", path.display())?;
     }
     writeln!(out)?;
     Ok(verdicts.iter().all(|verdict| verdict.holds))
@@ -114,18 +124,18 @@ fn expected<'a>(experiment: &'a Experiment<'_>, figures: &Figures) -> Vec<(&'a s
     shown
 }
 
-/// What an earlier sweep of the same text has left. A line that was cut off is dropped, as are
-/// those of other texts.
+/// What an earlier sweep of the same text by the same program has left. A line that was cut off is
+/// dropped, as are all others.
 fn read(path: &Path, fingerprint: &str) -> Result<Vec<Line>, Box<dyn Error>> {
     // A device or a pipe keeps nothing.
     if !std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
         return Ok(Vec::new());
     }
     let text = std::fs::read_to_string(path).map_err(|why| OutputError::new(path, why))?;
-    let (mut lines, mut kept) = (Vec::new(), String::new());
+    let (mut lines, mut kept, build) = (Vec::new(), String::new(), build());
     for whole in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
         let Ok(line) = serde_json::from_str::<Line>(whole) else { continue };
-        if line.scenario == fingerprint {
+        if line.scenario == fingerprint && line.build == build {
             lines.push(line);
             kept.push_str(whole);
         }
@@ -201,6 +211,7 @@ fn run_one(
     bar.inc(STEPS.saturating_sub(told.get()));
     let line = Line {
         scenario: experiment.fingerprint(),
+        build: build(),
         choice: choice.iter().cloned().collect(),
         hash: run.hash,
         figures: run.figures,
