@@ -3,7 +3,8 @@
 use super::choose::Chosen;
 use super::files::find;
 use super::output::OutputFile;
-use super::report::{self, Packets};
+use super::page::run_page;
+use super::report::Packets;
 use super::terminal;
 use clap::Args as ClapArgs;
 use neap_lab::report::{Observed, Watch};
@@ -66,7 +67,7 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
     let verdicts = experiment.judge(&[(Choice::new(), run.figures.clone())])?;
     let holds = verdicts.iter().all(|verdict| verdict.holds);
     if let Some(file) = html {
-        file.write(&report::page(&experiment, &found.name, &run, &verdicts))?;
+        file.write(&run_page(&experiment, &found.name, &run, &verdicts))?;
     }
     let scenario = experiment.scenario();
     if args.json {
