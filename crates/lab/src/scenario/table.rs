@@ -149,7 +149,7 @@ impl Table {
             if shown.case.is_empty() { String::new() } else { format!(" at {}", shown.case) };
         let why = published.why.as_deref().unwrap_or("of a reason that is not known");
         let agrees = differing == 0;
-        let verdict = if agrees { "agrees".to_owned() } else { format!("differs, because {why}") };
+        let verdict = if agrees { "agrees".to_owned() } else { format!("differs, because {why}.") };
         let text = format!("{}{case}: {}: {verdict}", row.what.trim(), figures.join("; "));
         Some(Judged { text, agrees, figures: figures.len(), differing })
     }
