@@ -29,7 +29,7 @@ pub struct Judged {
     /// Text that names the figures of the runs and the published ones, and says why they differ if
     /// they do.
     pub text: String,
-    /// Whether the runs have the published figures within a tenth, or are below the published bound.
+    /// Whether the runs have the published figures within a tenth, or keep the published bound.
     pub agrees: bool,
     /// Number of published figures in the row.
     pub figures: usize,
@@ -171,7 +171,8 @@ impl Span {
         Some(Self { least: least.parse().ok()?, most: most.parse().ok()?, is_bound: false })
     }
 
-    /// By what part of the published figure a value is off, if that is more than is called the same.
+    /// By what part of the published figure a value is off, if that is more than is called the
+    /// same.
     pub(super) fn miss(&self, value: f64) -> Option<f64> {
         let tolerance = if self.is_bound { 0.0 } else { SAME };
         let off = self.off(value);
