@@ -8,6 +8,7 @@ mod explain;
 pub(crate) mod files;
 mod list;
 mod output;
+mod page;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod report;

@@ -9,7 +9,6 @@ use crate::lab::files::find;
 use crate::perf::interrupt::Interrupt;
 use clap::Args as ClapArgs;
 use driver::{Driver, Pace};
-pub(crate) use ends::enter;
 use ends::{EndSpec, Settings};
 use neap::net::Address;
 use neap::scheduling::Scheduling;

@@ -47,6 +47,24 @@ fn other_values_and_seeds_are_explained() {
 }
 
 #[test]
+fn run_takes_other_values_and_seeds_too() {
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_neap"));
+        command.args(["lab", "run", "policer"]).args(arguments).output().expect("neap runs")
+    };
+    let hash = |arguments: &[&str]| {
+        let said = text(&run(arguments).stdout);
+        said.lines().find(|line| line.starts_with("hash of the run: ")).expect("a hash").to_owned()
+    };
+    let plain = hash(&[]);
+    assert_ne!(hash(&["--seed", "7"]), plain);
+    assert_eq!(hash(&["--seed", "1"]), plain);
+    let slower = hash(&["--set", "link.wan.there.policer={rate=\"10mbit\",burst=\"64k\"}"]);
+    assert_ne!(slower, plain);
+    assert_eq!(run(&["--set", "app.bulk.kind=nothing"]).status.code(), Some(2));
+}
+
+#[test]
 fn a_wrong_name_is_told_with_what_there_is() {
     let wrong: [(&[&str], &str); 5] = [
         (

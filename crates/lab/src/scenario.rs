@@ -28,6 +28,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod beside;
 mod bounds;
 mod build;
 mod figures;
@@ -41,6 +42,7 @@ mod table;
 mod units;
 mod watch;
 
+pub use beside::Place;
 pub use figures::{Figures, Series};
 use model::{Expectation, Name};
 pub use model::{Oracles, Role, Scenario};

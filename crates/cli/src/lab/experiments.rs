@@ -2,7 +2,8 @@
 
 use super::chart;
 use super::output::OutputFile;
-use super::report::{self, Packets, Section};
+use super::page::{Section, front_page};
+use super::report::Packets;
 use super::tables;
 use super::terminal::{self, Progress};
 use neap_lab::library::{self, Builtin};
@@ -25,10 +26,6 @@ const CAPTURED: [(&str, &[&str]); 2] = [
     ("small-queues", &["column=neap", "gso=true", "rate=100mbit"]),
     ("autosizing", &["column=neap"]),
 ];
-
-/// Settings of the first experiment that the page does not draw.
-const ALIKE: [&str; 4] =
-    ["gso=false", "column=limit 40000", "column=6.18, host.a.nic.gso", "rate=10gbit"];
 
 /// What all runs have come to.
 #[derive(Serialize)]
@@ -100,7 +97,7 @@ pub(super) fn main(args: &super::Args) -> Result<bool, Box<dyn Error>> {
     })?;
     report.hash = format!("{digest:016x}");
     if let Some(file) = html {
-        file.write(&page(&all, &done, &report.experiments))?;
+        file.write(&page(&all, &done, &report.experiments)?)?;
     }
     if args.json {
         serde_json::to_writer_pretty(&mut out, &report)?;
@@ -288,7 +285,7 @@ fn run(
     }
     let mut write = packets.map(|packets| |packet: &Observed<'_>| packets.write(packet));
     let watch = Watch {
-        record: args.html.is_some() && is_drawn(job.choice),
+        record: args.html.is_some(),
         packets: write.as_mut().map(|write| write as &mut dyn FnMut(&Observed<'_>)),
     };
     let progress = progress.of_run(job.work, name);
@@ -302,30 +299,18 @@ fn is_captured(name: &str, choice: &Choice) -> bool {
     CAPTURED.iter().any(|(own, words)| *own == name && words.iter().all(|word| said.contains(word)))
 }
 
-/// What would be one more line among many that are alike is not drawn.
-fn is_drawn(choice: &Choice) -> bool {
-    let said = describe(choice);
-    !ALIKE.iter().any(|alike| said.contains(alike))
-}
-
-fn page(all: &[Planned<'_>], done: &[Vec<Run>], shown: &[Shown]) -> String {
+fn page(all: &[Planned<'_>], done: &[Vec<Run>], shown: &[Shown]) -> Result<String, Box<dyn Error>> {
     let mut sections = Vec::new();
     for ((planned, runs), shown) in all.iter().zip(done).zip(shown) {
-        let cases = planned.experiment.choices().iter().zip(runs);
-        let cases = cases.filter_map(|(choice, run)| {
-            run.recording.as_ref().map(|recording| (brief(choice), recording))
-        });
-        let said = shown.verdicts.iter().map(|said| (said.text.as_str(), said.holds));
-        let unmatched = shown.table.judged.iter().map(|one| (one.text.as_str(), one.agrees));
+        let judged = shown.table.judged.iter();
         sections.push(Section {
-            title: &shown.about,
-            introduction: &shown.look_at,
+            experiment: &planned.experiment,
+            runs,
             table: cells(&shown.table),
-            verdicts: said.chain(unmatched).collect(),
-            cases: cases.collect(),
+            published: judged.map(|one| (one.text.as_str(), one.agrees)).collect(),
         });
     }
-    report::front_page(&sections)
+    front_page(&sections)
 }
 
 /// As a page shows it: head and rows.

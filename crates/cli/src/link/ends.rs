@@ -1,15 +1,13 @@
 //! Ends of a link: TUNs and interfaces, in any network namespace.
 
 use super::Failure;
+use crate::netns::enter;
 use neap::device::{
     Device, Error, LinkConfig, Medium, Packet, PacketConfig, Tun, TunConfig, configure_link,
 };
 use neap::net::Address;
-use rustix::fs::{Mode, OFlags};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fmt;
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::thread;
 
@@ -87,15 +85,6 @@ impl End {
     pub(super) fn is_ethernet(&self) -> bool {
         matches!(self.device.capabilities.medium, Medium::Ethernet(_))
     }
-}
-
-/// Moves the calling thread into the network namespace at a path.
-///
-/// # Errors
-/// The namespace cannot be opened or entered.
-pub(crate) fn enter(path: &Path) -> rustix::io::Result<()> {
-    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
 }
 
 impl EndSpec {

@@ -11,8 +11,8 @@ const PAUSES: usize = 3;
 /// token bucket leave less than this.
 const FULL: f64 = 0.95;
 
-/// Part of what a link carried below which other traffic counts. Headers and what was sent again are
-/// less than the rest.
+/// Part of what a link carried below which other traffic counts. Headers and what was sent again
+/// are less than the rest.
 const OWN: f64 = 0.85;
 
 /// Share of a flow's time from which on waiting for timeouts explains its rate.

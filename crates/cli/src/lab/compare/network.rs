@@ -2,7 +2,7 @@
 //! `tbf`, or one of the lab in real time (`neap link`) in a third namespace.
 
 use super::{Link, Sender};
-use crate::link::enter;
+use crate::netns::enter;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::ffi::OsStr;
