@@ -39,21 +39,21 @@ struct Report {
 
 /// One experiment.
 #[derive(Serialize)]
-pub(super) struct Shown {
-    pub(super) name: &'static str,
-    pub(super) about: String,
-    pub(super) look_at: String,
-    pub(super) story: Option<Story>,
-    pub(super) table: Table,
-    pub(super) verdicts: Vec<Said>,
-    pub(super) holds: bool,
+struct Shown {
+    name: &'static str,
+    about: String,
+    look_at: String,
+    story: Option<Story>,
+    table: Table,
+    verdicts: Vec<Said>,
+    holds: bool,
 }
 
 /// A sentence, and whether it holds.
 #[derive(Serialize)]
-pub(super) struct Said {
-    pub(super) text: String,
-    pub(super) holds: bool,
+struct Said {
+    text: String,
+    holds: bool,
 }
 
 /// An experiment and where it comes from.
@@ -127,7 +127,11 @@ fn print(
             }
             writeln!(out)?;
         }
-        _ => tables::print(out, shown, width)?,
+        _ => {
+            let introduction = [shown.about.as_str(), &shown.look_at];
+            let bounds = shown.verdicts.iter().map(|said| &said.text);
+            tables::print(out, introduction, &shown.table, bounds, width)?;
+        }
     }
     Ok(out.flush()?)
 }

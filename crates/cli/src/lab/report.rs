@@ -45,8 +45,8 @@ impl Packets {
         })
     }
 
-    /// The packets that follow are those of a run of `experiment`, which is called `name`. The names
-    /// of its interfaces begin with `run`.
+    /// The packets that follow are those of a run of `experiment`, which is called `name`. The
+    /// names of its interfaces begin with `run`.
     pub(super) fn begin_run(&mut self, run: &str, name: String, experiment: &Experiment<'_>) {
         self.links.clear();
         self.runs.push(name);

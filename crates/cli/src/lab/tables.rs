@@ -1,7 +1,6 @@
 //! `neap lab --verbose`: all figures of an experiment in a table, and a sentence about each bound
 //! and each published figure.
 
-use super::experiments::Shown;
 use super::terminal::wrapped;
 use neap_lab::scenario::Table;
 use std::error::Error;
@@ -15,17 +14,20 @@ const CELL: usize = 14;
 /// Columns by which all lines of a paragraph but the first are indented.
 const INDENT: usize = 2;
 
-/// Prints an experiment, in paragraphs of at most `width` columns.
-pub(super) fn print(
+/// Prints the table of an experiment, below what is said first and above the verdicts, in
+/// paragraphs of at most `width` columns.
+pub(super) fn print<'a>(
     out: &mut impl Write,
-    shown: &Shown,
+    introduction: [&str; 2],
+    all: &'a Table,
+    bounds: impl Iterator<Item = &'a String>,
     width: usize,
 ) -> Result<(), Box<dyn Error>> {
-    writeln!(out, "{}\n{}\n", paragraph(&shown.about, width), paragraph(&shown.look_at, width))?;
-    writeln!(out, "{}", table(&shown.table)?)?;
-    let verdicts = shown.verdicts.iter().map(|said| &said.text);
-    verdicts
-        .chain(shown.table.judged.iter().map(|one| &one.text))
+    let [about, look_at] = introduction.map(|text| paragraph(text, width));
+    writeln!(out, "{about}\n{look_at}\n")?;
+    writeln!(out, "{}", table(all)?)?;
+    bounds
+        .chain(all.judged.iter().map(|one| &one.text))
         .try_for_each(|said| writeln!(out, "{}", paragraph(said, width)))?;
     Ok(writeln!(out)?)
 }

@@ -29,7 +29,7 @@ pub struct Judged {
     /// Text that names the figures of the runs and the published ones, and says why they differ if
     /// they do.
     pub text: String,
-    /// Whether the runs have the published figures within a tenth, or are below the published bound.
+    /// Whether the runs have the published figures within a tenth, or keep the published bound.
     pub agrees: bool,
     /// Number of published figures in the row.
     pub figures: usize,
@@ -149,7 +149,7 @@ impl Table {
             if shown.case.is_empty() { String::new() } else { format!(" at {}", shown.case) };
         let why = published.why.as_deref().unwrap_or("of a reason that is not known");
         let agrees = differing == 0;
-        let verdict = if agrees { "agrees".to_owned() } else { format!("differs, because {why}") };
+        let verdict = if agrees { "agrees".to_owned() } else { format!("differs, because {why}.") };
         let text = format!("{}{case}: {}: {verdict}", row.what.trim(), figures.join("; "));
         Some(Judged { text, agrees, figures: figures.len(), differing })
     }
@@ -171,7 +171,8 @@ impl Span {
         Some(Self { least: least.parse().ok()?, most: most.parse().ok()?, is_bound: false })
     }
 
-    /// By what part of the published figure a value is off, if that is more than is called the same.
+    /// By what part of the published figure a value is off, if that is more than is called the
+    /// same.
     pub(super) fn miss(&self, value: f64) -> Option<f64> {
         let tolerance = if self.is_bound { 0.0 } else { SAME };
         let off = self.off(value);
