@@ -473,6 +473,7 @@ impl<'a> Builder<'a> {
                 request: need(app.request, "request")?,
                 response: need(app.response, "response")?,
                 think: time(app.think),
+                barrier: app.barrier.unwrap_or(false),
             },
             AppKind::OnOff => {
                 Traffic::OnOff { burst: need(app.burst, "burst")?, off: time(app.off) }
@@ -503,6 +504,7 @@ impl<'a> Builder<'a> {
         }
         let inherited = SocketOptions {
             receive_buffer: twice(app.rcvbuf),
+            max_pacing_rate: app.response_rate.map_or(Rate::UNLIMITED, |Speed(rate)| rate),
             keepalive: options.keepalive,
             keepalive_idle: options.keepalive_idle,
             ..SocketOptions::default()
@@ -510,7 +512,8 @@ impl<'a> Builder<'a> {
         Ok(GroupConfig {
             traffic,
             read_rate: app.read_rate.map(|Speed(rate)| rate),
-            polls: false,
+            // Who waits at a barrier is woken by no socket.
+            polls: app.barrier == Some(true),
             client: ConnectOptions { options, ..ConnectOptions::default() },
             server: ListenOptions { options: inherited, ..ListenOptions::default() },
         })

@@ -430,6 +430,11 @@ apps! {
     response: Size, for RequestResponse;
     /// Time from a response to the next request.
     think: Time, for RequestResponse;
+    /// The next requests of all clients wait for the last response to any of them: one query of
+    /// many servers. Latencies are those of whole queries then.
+    barrier: bool, for RequestResponse;
+    /// `SO_MAX_PACING_RATE` of the servers.
+    response_rate: Speed, for RequestResponse;
     /// Mean bytes of a burst.
     burst: Size, for OnOff;
     /// Mean pause between two bursts.
