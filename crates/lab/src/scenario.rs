@@ -35,6 +35,7 @@ mod model;
 pub mod netem;
 mod run;
 mod source;
+mod story;
 mod sweep;
 mod table;
 mod units;
@@ -42,11 +43,12 @@ mod watch;
 
 pub use figures::{Figures, Series};
 use model::{Expectation, Name};
-pub use model::{Oracles, Scenario};
+pub use model::{Oracles, Role, Scenario};
 pub use run::{Run, RunError};
 pub use source::{Files, ScenarioError, SourceFile};
+pub use story::{Bar, Story};
 pub use sweep::{Choice, describe, plain};
-pub use table::{Table, TableGroup, TableRow, brief};
+pub use table::{Judged, Table, TableGroup, TableRow, brief};
 pub use watch::{EventCounts, Outcome, Peaks};
 
 use crate::link::RelayConfig;
@@ -84,6 +86,8 @@ pub struct Verdict {
     pub text: String,
     /// Whether the expectation holds.
     pub holds: bool,
+    /// Whether the expectation has a bound; without one it only tells a value.
+    pub is_bound: bool,
 }
 
 impl<'a> Experiment<'a> {
@@ -111,7 +115,9 @@ impl<'a> Experiment<'a> {
         let scenario: Scenario = toml::from_str(text).map_err(|e| source.parse_error(&e))?;
         source.build(&scenario, files, &extensions)?;
         let choices = source.choices(&scenario, files, &extensions)?;
-        Ok(Self { source, scenario, choices, files, extensions })
+        let experiment = Self { source, scenario, choices, files, extensions };
+        experiment.check_story()?;
+        Ok(experiment)
     }
 
     /// Returns the contents of the file.
@@ -243,6 +249,7 @@ impl<'a> Experiment<'a> {
         }
         let holds = expect.at_least.is_none_or(|least| value >= least)
             && expect.at_most.is_none_or(|most| value <= most);
+        let is_bound = expect.at_least.is_some() || expect.at_most.is_some();
         let bounds = match (expect.at_least, expect.at_most) {
             (Some(least), Some(most)) => format!("from {least} to {most}"),
             (Some(least), None) => format!("at least {least}"),
@@ -253,11 +260,10 @@ impl<'a> Experiment<'a> {
             None => format!("{text}: {value:.4}, {bounds}: {word}"),
             Some(says) => {
                 let said = says.replace("{}", &short(value * expect.scale.unwrap_or(1.0)));
-                let is_judged = expect.at_least.is_some() || expect.at_most.is_some();
-                if is_judged { format!("{said}: {word}") } else { said }
+                if is_bound { format!("{said}: {word}") } else { said }
             }
         };
-        Ok((value, Verdict { text, holds }))
+        Ok((value, Verdict { text, holds, is_bound }))
     }
 
     /// The figure of the run with other values, and their description.

@@ -71,10 +71,17 @@ fn frames_of_a_long_path_are_few_and_the_table_says_where_others_were_different(
     assert_eq!(table.published, ["at write", "2014"]);
     assert_eq!(table.columns, ["at write", "2014", "6.18", "neap"]);
     assert_eq!(table.groups[1].rows[0].published, ["599", "232"]);
-    let packets = table.unmatched.iter().find(|text| text.contains("IpOutRequests: "));
-    let packets = packets.expect("fewer packets than published");
-    assert!(packets.contains(", not 232 (-") && !packets.contains("not 599"), "{packets}");
-    assert!(!table.unmatched.iter().any(|text| text.contains("TcpOutSegs")));
+    assert_eq!(table.judged.len(), 5, "every published row has a verdict");
+    let judged = |what: &str| {
+        let own = table.judged.iter().find(|one| one.text.starts_with(what));
+        own.expect("a verdict")
+    };
+    let packets = judged("IpOutRequests: ");
+    assert!(!packets.agrees && packets.text.contains(", published 232 (-"), "{packets:?}");
+    assert!(packets.text.contains(": differs, because "), "{packets:?}");
+    let segments = judged("TcpOutSegs: ");
+    assert!(segments.agrees && segments.text.ends_with(": agrees"), "{segments:?}");
+    assert_eq!(table.differing(), 2);
 }
 
 #[test]

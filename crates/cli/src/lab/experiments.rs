@@ -97,8 +97,8 @@ pub(super) fn main(args: &super::Args, out: &mut impl Write) -> Result<bool, Box
         return Ok(report.holds);
     }
     let summary = if report.holds { "All bounds hold" } else { "NOT ALL BOUNDS HOLD" };
-    let unmatched: usize = report.experiments.iter().map(|one| one.table.unmatched.len()).sum();
-    writeln!(out, "{summary}; {unmatched} rows are not as published, and say why.")?;
+    let unmatched: usize = report.experiments.iter().map(|one| one.table.differing()).sum();
+    writeln!(out, "{summary}; {unmatched} rows differ from what was published, and say why.")?;
     writeln!(out, "hash of all runs: {}", report.hash)?;
     Ok(report.holds)
 }
@@ -117,7 +117,7 @@ fn show(planned: &Planned<'_>, runs: &[Run]) -> Result<Shown, Box<dyn Error>> {
         holds: verdicts.iter().all(|verdict| verdict.holds),
         verdicts: verdicts
             .into_iter()
-            .map(|Verdict { text, holds }| Said { text, holds })
+            .map(|Verdict { text, holds, .. }| Said { text, holds })
             .collect(),
     })
 }
@@ -219,7 +219,7 @@ fn page(all: &[Planned<'_>], done: &[Vec<Run>], shown: &[Shown]) -> String {
             run.recording.as_ref().map(|recording| (brief(choice), recording))
         });
         let said = shown.verdicts.iter().map(|said| (said.text.as_str(), said.holds));
-        let unmatched = shown.table.unmatched.iter().map(|text| (text.as_str(), false));
+        let unmatched = shown.table.judged.iter().map(|one| (one.text.as_str(), one.agrees));
         sections.push(Section {
             title: &shown.about,
             introduction: &shown.look_at,
@@ -257,7 +257,7 @@ fn print(out: &mut impl Write, shown: &Shown) -> Result<(), Box<dyn Error>> {
     writeln!(out, "{}", table(&shown.table)?)?;
     let verdicts = shown.verdicts.iter().map(|said| &said.text);
     verdicts
-        .chain(&shown.table.unmatched)
+        .chain(shown.table.judged.iter().map(|one| &one.text))
         .try_for_each(|said| writeln!(out, "{}", paragraph(said)))?;
     Ok(writeln!(out)?)
 }

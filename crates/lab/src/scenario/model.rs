@@ -2,9 +2,12 @@
 
 mod hostile;
 mod session;
+mod story;
 
 pub(super) use hostile::HostileSpec;
 pub(super) use session::{EndingSpec, SessionSpec};
+pub use story::Role;
+pub(super) use story::{BarSpec, StorySpec, ValueSpec};
 
 use super::units::{Room, Share, Size, Speed, Time};
 use neap_tcp::time::Nanos;
@@ -75,6 +78,9 @@ pub struct Scenario {
     /// Figures that are shown for each column.
     #[serde(default)]
     pub row: Vec<RowSpec>,
+    /// The chart that makes the point of the scenario.
+    #[serde(default)]
+    pub story: Option<StorySpec>,
     /// Parameters with the values that they take.
     #[serde(default)]
     pub sweep: BTreeMap<Name, Vec<toml::Value>>,
@@ -539,7 +545,7 @@ pub struct Published {
     pub when: BTreeMap<Name, toml::Value>,
     /// Values by the columns named as published; empty if nothing was measured.
     pub values: Vec<String>,
-    /// Reason why the runs differ, if they do.
+    /// Reason why the runs differ, if they do: what follows "because".
     #[serde(default)]
     pub why: Option<String>,
 }

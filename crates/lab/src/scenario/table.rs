@@ -19,8 +19,18 @@ pub struct Table {
     pub columns: Vec<String>,
     /// Groups of rows, one per figure that is shown.
     pub groups: Vec<TableGroup>,
-    /// Texts that say where the runs differ from published figures by more than a tenth, and why.
-    pub unmatched: Vec<String>,
+    /// Verdicts about all published figures, in the order of the rows.
+    pub judged: Vec<Judged>,
+}
+
+/// Verdict about the published figures of one row.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Judged {
+    /// Text that names the figures of the runs and the published ones, and says why they differ if
+    /// they do.
+    pub text: String,
+    /// Whether the runs have the published figures within a tenth, or are below the published bound.
+    pub agrees: bool,
 }
 
 /// Rows of one figure.
@@ -75,7 +85,7 @@ impl Experiment<'_> {
             published: self.scenario.published.iter().map(|name| name.get_ref().clone()).collect(),
             columns: self.scenario.column.iter().map(|one| one.name.get_ref().clone()).collect(),
             groups: Vec::new(),
-            unmatched: Vec::new(),
+            judged: Vec::new(),
         };
         for row in &self.scenario.row {
             let mut group =
@@ -92,7 +102,7 @@ impl Experiment<'_> {
                 };
                 if let Some(published) = published {
                     shown.published.clone_from(&published.values);
-                    table.unmatched.extend(table.misses(row, published, &shown));
+                    table.judged.extend(table.verdict(row, published, &shown));
                 }
                 group.rows.push(shown);
             }
@@ -103,44 +113,51 @@ impl Experiment<'_> {
 }
 
 impl Table {
-    /// In words, if a figure is not what was published.
-    fn misses(
+    /// Returns how many rows differ from what was published.
+    pub fn differing(&self) -> usize {
+        self.judged.iter().filter(|one| !one.agrees).count()
+    }
+
+    /// In words, whether the figures of a row are those that were published.
+    fn verdict(
         &self,
         row: &model::RowSpec,
         published: &model::Published,
         shown: &TableRow,
-    ) -> Option<String> {
-        let mut misses = Vec::new();
+    ) -> Option<Judged> {
+        let (mut figures, mut agrees) = (Vec::new(), true);
         for (column, said) in self.published.iter().zip(&published.values) {
             let own = self.columns.iter().position(|own| own == column);
             let Some(&value) = own.and_then(|own| shown.values.get(own)) else { continue };
-            if let Some(off) = Span::of(said).and_then(|span| span.miss(value)) {
-                let digits = row.digits;
-                let percent = off * 100.0;
-                let text = format!("\"{column}\" {value:.digits$}, not {said} ({percent:+.0} %)");
-                misses.push(text);
-            }
+            let Some(span) = Span::of(said) else { continue };
+            agrees &= span.miss(value).is_none();
+            let percent = span.off(value) * 100.0;
+            let apart =
+                if percent.abs() < 0.5 { String::new() } else { format!(" ({percent:+.0} %)") };
+            let digits = row.digits;
+            figures.push(format!("\"{column}\" {value:.digits$}, published {said}{apart}"));
         }
-        if misses.is_empty() {
+        if figures.is_empty() {
             return None;
         }
         let case =
             if shown.case.is_empty() { String::new() } else { format!(" at {}", shown.case) };
-        let why = published.why.as_deref().unwrap_or("no explanation is known");
-        let (what, misses) = (&row.what, misses.join("; "));
-        Some(format!("Not as published: {what}{case}: {misses}. {why}"))
+        let why = published.why.as_deref().unwrap_or("of a reason that is not known");
+        let verdict = if agrees { "agrees".to_owned() } else { format!("differs, because {why}") };
+        let text = format!("{}{case}: {}: {verdict}", row.what.trim(), figures.join("; "));
+        Some(Judged { text, agrees })
     }
 }
 
 /// What a published figure says: a value, a range ("5849-6635") or a bound ("< 8").
-struct Span {
-    least: f64,
-    most: f64,
-    is_bound: bool,
+pub(super) struct Span {
+    pub(super) least: f64,
+    pub(super) most: f64,
+    pub(super) is_bound: bool,
 }
 
 impl Span {
-    fn of(said: &str) -> Option<Self> {
+    pub(super) fn of(said: &str) -> Option<Self> {
         if let Some(most) = said.strip_prefix("< ") {
             return Some(Self { least: 0.0, most: most.parse().ok()?, is_bound: true });
         }
@@ -148,12 +165,22 @@ impl Span {
         Some(Self { least: least.parse().ok()?, most: most.parse().ok()?, is_bound: false })
     }
 
-    /// By what part of it a value is off.
-    fn miss(&self, value: f64) -> Option<f64> {
+    /// By what part of the published figure a value is off, if that is more than is called the same.
+    pub(super) fn miss(&self, value: f64) -> Option<f64> {
         let tolerance = if self.is_bound { 0.0 } else { SAME };
-        let nearest = value.clamp(self.least, self.most);
-        let off = (value - nearest) / nearest;
+        let off = self.off(value);
         (off.abs() > tolerance).then_some(off)
+    }
+
+    /// By what part of the published figure a value is off.
+    fn off(&self, value: f64) -> f64 {
+        let nearest = value.clamp(self.least, self.most);
+        (value - nearest) / nearest
+    }
+
+    /// The middle of a range, or the bound.
+    pub(super) fn middle(&self) -> f64 {
+        if self.is_bound { self.most } else { f64::midpoint(self.least, self.most) }
     }
 }
 
