@@ -4,12 +4,17 @@
 //! figures and hash of a run stay what they are.
 
 mod capture;
+mod explain;
+mod flows;
 mod page;
 mod plot;
 mod record;
 
 pub(crate) use capture::Capture;
 pub use capture::Observed;
+pub use explain::{Explanation, GateShare, LongPause};
+pub use flows::{AppFlows, FlowRecord, Gate, Pause, Side, Slowest, WATCHED};
+pub(crate) use flows::{FlowRecorder, FlowSource};
 pub use page::{Case, Page};
 pub use plot::{Line, Plot, Shape};
 pub(crate) use record::Recorder;
@@ -18,10 +23,11 @@ pub use record::{Distribution, Quantity, Recording, Track};
 /// Request to record more of a run than its figures.
 #[derive(Default)]
 pub struct Watch<'a> {
-    /// Whether to record series and distributions for plots.
+    /// Whether to record series and distributions for plots, and what held each flow.
     ///
-    /// It costs a look at every connection in each sample, and 24 bytes per frame that leaves
-    /// within it.
+    /// It costs a look at every connection in each sample, 24 bytes per frame that leaves within
+    /// it, and after each turn of a host a look at its first [`WATCHED`] connections of each
+    /// application.
     pub record: bool,
     /// Function that gets every packet that leaves a NIC or the port of a router, warm-up included.
     ///

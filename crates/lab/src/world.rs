@@ -441,21 +441,21 @@ impl World {
     /// # Errors
     /// [`Fault`].
     pub fn run_until(&mut self, until: Instant) -> Result<(), Fault> {
-        self.run_watched(until, &mut |_| {})
+        self.run_watched(until, &mut |_, _| {})
     }
 
-    /// Runs until `until`, and calls `watch` after the turn of each host.
+    /// Runs until `until`, and calls `watch` with each host that has had its turn.
     ///
     /// # Errors
     /// [`Fault`].
     pub fn run_watched(
         &mut self,
         until: Instant,
-        watch: &mut dyn FnMut(&Self),
+        watch: &mut dyn FnMut(&Self, HostId),
     ) -> Result<(), Fault> {
         self.is_stale = true;
-        while self.step(until)?.is_some() {
-            watch(self);
+        while let Some(host) = self.step(until)? {
+            watch(self, host);
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Recordings of a run: series and distributions.
 
+use super::flows::AppFlows;
 use crate::app::group::SharedGroupLog;
 use crate::histogram::Times;
 use crate::link::ENDS;
@@ -71,6 +72,8 @@ pub struct Recording {
     pub tracks: Vec<Track>,
     /// Distributions over the whole run.
     pub distributions: Vec<Distribution>,
+    /// What held the flows of each application, in the order of the applications' names.
+    pub flows: Vec<AppFlows>,
 }
 
 impl Recording {

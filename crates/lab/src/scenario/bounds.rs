@@ -7,7 +7,7 @@ use super::figures::Figures;
 use super::model::{AppKind, AppSpec, EventSpec, LatenessSpec, LinkSpec, Name, Scenario};
 use super::units::{Speed, Time};
 use crate::link::ENDS;
-use crate::report::{Quantity, Recording};
+use crate::report::{AppFlows, Quantity, Recording, Side, Slowest};
 use crate::world::{LinkId, World, WorldConfig};
 use neap_tcp::time::{Instant, Nanos, Rate};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -55,8 +55,9 @@ impl Way {
 #[derive(Clone, Debug)]
 struct Trip {
     kind: AppKind,
-    /// Names of the directions that its data pass.
+    /// Names of the directions that its data pass, and of those that answers pass.
     there: Vec<String>,
+    back: Vec<String>,
     /// Propagation delay of the data, and of the answers.
     delays: [Nanos; ENDS],
     /// How late data may be handed over behind their arrival.
@@ -112,7 +113,7 @@ impl Bounds {
         };
         let moderated = Nanos::from_micros(host.nic.rx_usecs.unwrap_or(0).into());
         let spread = late + moderated + time(host.per_wakeup) + time(host.per_switch);
-        Some(Trip { kind: app.kind, there, delays, spread })
+        Some(Trip { kind: app.kind, there, back, delays, spread })
     }
 
     /// Checks the figures of the time from `from` to `to`.
@@ -192,6 +193,40 @@ impl Bounds {
             }
         }
         Ok(())
+    }
+
+    /// Adds to the records of flows what their links carry, and the goodput of all connections.
+    pub(super) fn complete(
+        &self,
+        world: &World,
+        figures: &Figures,
+        apps: &mut [AppFlows],
+        [from, to]: [Instant; 2],
+    ) {
+        let seconds = to.since(from).as_secs_f64();
+        for app in apps {
+            // The figure is of what arrives at servers.
+            let goodput = figures.get(&format!("app.{}.goodput_mbit", app.app));
+            if let (Side::Client, Some(goodput)) = (app.side, goodput) {
+                app.goodput_mbit = *goodput;
+            }
+            let Some(trip) = self.trips.get(&app.app) else { continue };
+            let names = if app.side == Side::Client { &trip.there } else { &trip.back };
+            let link = |name: &String| {
+                let way = self.ways.get(name)?;
+                let is_limited = way.carries != Rate::UNLIMITED || way.has_trace;
+                let most = is_limited.then(|| way.capacity(world, from, to))?;
+                let carried_mbit = figures.get(&format!("link.{name}.wire_mbit"))?;
+                let (link, direction) = name.rsplit_once('.')?;
+                Some(Slowest {
+                    link: format!("{link} {direction}"),
+                    mbit: most as f64 * 8e-6 / seconds,
+                    carried_mbit: *carried_mbit,
+                })
+            };
+            let links = names.iter().filter_map(link);
+            app.slowest = links.min_by(|a, b| a.mbit.total_cmp(&b.mbit));
+        }
     }
 
     /// When the data that are handed over in an interval have left the direction of this name, at

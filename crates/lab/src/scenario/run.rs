@@ -6,10 +6,12 @@ use super::figures::{Figures, Probes, Series};
 use super::model::Scenario;
 use super::source::ScenarioError;
 use super::units::{Share, Speed, Time};
+use crate::app::group::SharedGroupLog;
 use crate::link::ENDS;
-use crate::report::{Capture, Recorder, Recording, Watch};
+use crate::report::{Capture, FlowRecorder, FlowSource, Recorder, Recording, Watch};
 use crate::rng::mix;
-use crate::world::{Fault, World};
+use crate::world::{Fault, HostId, World};
+use core::iter::Peekable;
 use neap_tcp::time::{Instant, Nanos};
 
 /// Result of a run.
@@ -62,38 +64,37 @@ impl ScenarioWorld {
         let mut events = events.into_iter().peekable();
         let logs: Vec<_> =
             groups.iter().map(|(name, _, log)| (name.clone(), log.clone())).collect();
-        let mut capture =
-            watch.packets.map(|listener| Capture::begin(&world, &links, &logs, listener));
-        let mut advance = |world: &mut World, until: Instant| match &mut capture {
-            None => world.run_until(until),
-            Some(capture) => world.run_watched(until, &mut |world| capture.look(world)),
-        };
-        let mut until = |world: &mut World, until: Instant| -> Result<(), Fault> {
-            while let Some(change) = events.next_if(|change| change.at <= until) {
-                advance(world, change.at)?;
-                apply(world, &change);
-            }
-            advance(world, until)
-        };
+        let sources = flow_sources(scenario, &hosts, &logs);
+        let capture = watch.packets.map(|to| Capture::begin(&world, &links, &logs, to));
+        let mut watchers = Watchers { capture, flows: None };
         let warm_up = scenario.warm_up.map_or(Nanos::ZERO, |Time(time)| time);
         let (begin, duration) = (start + warm_up, scenario.duration.0);
-        until(&mut world, begin)?;
+        watchers.run(&mut world, &mut events, begin)?;
         let mut probes = Probes::begin(&world, &hosts, &links, &groups);
         let mut recorder = watch.record.then(|| Recorder::begin(&world, &hosts, &links, &logs));
+        watchers.flows = watch.record.then(|| FlowRecorder::begin(&world, &sources));
         let sample = scenario.sample();
         let mut passed = Nanos::ZERO;
         while passed < duration {
             passed = Nanos((passed.0 + sample.0).min(duration.0));
-            until(&mut world, begin + passed)?;
+            watchers.run(&mut world, &mut events, begin + passed)?;
             probes.sample(&world);
             if let Some(recorder) = &mut recorder {
                 recorder.sample(&world);
             }
+            if let Some(flows) = &mut watchers.flows {
+                flows.sample(world.now());
+            }
             progress(passed.0 as f64 / duration.0 as f64);
         }
         let (figures, series) = probes.finish(&world);
-        let recording = recorder.map(|recorder| recorder.finish(&world));
+        let mut recording = recorder.map(|recorder| recorder.finish(&world));
+        let Watchers { capture, flows } = watchers;
         let bounds = Bounds::new(scenario, &links);
+        if let (Some(recording), Some(flows)) = (&mut recording, flows) {
+            recording.flows = flows.finish(world.now());
+            bounds.complete(&world, &figures, &mut recording.flows, [begin, world.now()]);
+        }
         bounds.check(&world, &figures, [begin, world.now()]).map_err(RunError::Impossible)?;
         if let Some(recording) = &recording {
             bounds.check_recording(&world, recording, begin).map_err(RunError::Impossible)?;
@@ -114,6 +115,57 @@ impl ScenarioWorld {
         figures.values().for_each(|value| hash = mix(hash ^ value.to_bits()));
         Ok(Run { figures, series, hash: format!("{hash:016x}"), recording })
     }
+}
+
+/// Who looks at a world while it runs.
+struct Watchers<'a> {
+    capture: Option<Capture<'a>>,
+    flows: Option<FlowRecorder<'a>>,
+}
+
+impl Watchers<'_> {
+    /// Runs until `until`, and makes the changes that are due before.
+    fn run(
+        &mut self,
+        world: &mut World,
+        events: &mut Peekable<impl Iterator<Item = Change>>,
+        until: Instant,
+    ) -> Result<(), Fault> {
+        while let Some(change) = events.next_if(|change| change.at <= until) {
+            self.advance(world, change.at)?;
+            apply(world, &change);
+        }
+        self.advance(world, until)
+    }
+
+    fn advance(&mut self, world: &mut World, until: Instant) -> Result<(), Fault> {
+        if self.capture.is_none() && self.flows.is_none() {
+            return world.run_until(until);
+        }
+        world.run_watched(until, &mut |world, turn| {
+            if let Some(capture) = &mut self.capture {
+                capture.look(world);
+            }
+            if let Some(flows) = &mut self.flows {
+                flows.look(world.now(), Some(turn));
+            }
+        })
+    }
+}
+
+/// The applications whose flows are watched, with the hosts of their ends.
+fn flow_sources(
+    scenario: &Scenario,
+    hosts: &[(String, HostId)],
+    logs: &[(String, SharedGroupLog)],
+) -> Vec<FlowSource> {
+    let find = |name: &str| hosts.iter().find(|(own, _)| own == name).map(|(_, id)| *id);
+    let source = |(name, log): &(String, SharedGroupLog)| {
+        let app = scenario.app.get(name)?.get_ref();
+        let ends = [find(app.from.get_ref())?, find(app.to.get_ref())?];
+        Some((name.clone(), ends, log.clone()))
+    };
+    logs.iter().filter_map(source).collect()
 }
 
 pub(super) fn apply(world: &World, Change { what, .. }: &Change) {
@@ -143,3 +195,6 @@ pub(super) fn apply(world: &World, Change { what, .. }: &Change) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
