@@ -7,6 +7,7 @@ mod list;
 mod output;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod published;
 mod report;
 mod run;
 mod script;
@@ -16,6 +17,7 @@ mod sweep;
 use output::OutputError;
 
 use clap::{Args as ClapArgs, Subcommand};
+use neap_lab::library::EXPERIMENTS;
 use std::error::Error;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -50,6 +52,7 @@ enum Command {
     Swarm(swarm::Args),
     Script(script::Args),
     Compare(compare::Args),
+    Published(published::Args),
     /// List the scenarios that neap brings along
     List,
 }
@@ -87,8 +90,9 @@ fn print(args: &Args) -> Result<bool, Box<dyn Error>> {
         Some(Command::Swarm(args)) => return swarm::main(args, &mut out),
         Some(Command::Script(args)) => return Ok(script::main(args)),
         Some(Command::Compare(args)) => return compare::main(args, &mut out),
+        Some(Command::Published(args)) => return published::main(args, &mut out),
         Some(Command::List) => return list::main(&mut out),
         None => {}
     }
-    experiments::main(args, &mut out)
+    experiments::main(&EXPERIMENTS, args, &mut out)
 }

@@ -471,7 +471,11 @@ impl<'a> Builder<'a> {
             AppKind::Transfer => Traffic::Bulk { bytes: Some(need(app.bytes, "bytes")?), write },
             AppKind::RequestResponse => Traffic::RequestResponse {
                 request: need(app.request, "request")?,
-                response: need(app.response, "response")?,
+                response: {
+                    let response = need(app.response, "response")?;
+                    let is_shared = app.barrier == Some(true);
+                    if is_shared { response.div_ceil(app.count.into()) } else { response }
+                },
                 think: time(app.think),
                 barrier: app.barrier.unwrap_or(false),
             },

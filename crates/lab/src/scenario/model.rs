@@ -432,7 +432,7 @@ apps! {
     write: Size, for Bulk | Transfer;
     /// Bytes of a request.
     request: Size, for RequestResponse;
-    /// Bytes of a response.
+    /// Bytes of a response; with a barrier, of all responses to one query together.
     response: Size, for RequestResponse;
     /// Time from a response to the next request.
     think: Time, for RequestResponse;
