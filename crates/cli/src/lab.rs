@@ -11,6 +11,7 @@ mod output;
 mod page;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod published;
 mod report;
 mod run;
 mod script;
@@ -24,6 +25,7 @@ use choose::ArgumentError;
 use output::OutputError;
 
 use clap::{Args as ClapArgs, Subcommand};
+use neap_lab::library::EXPERIMENTS;
 use std::error::Error;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -62,6 +64,7 @@ enum Command {
     Swarm(swarm::Args),
     Script(script::Args),
     Compare(compare::Args),
+    Published(published::Args),
     /// List the scenarios that neap brings along
     List,
 }
@@ -101,8 +104,9 @@ fn print(args: &Args) -> Result<bool, Box<dyn Error>> {
         Some(Command::Swarm(args)) => return swarm::main(args, &mut out),
         Some(Command::Script(args)) => return Ok(script::main(args)),
         Some(Command::Compare(args)) => return compare::main(args, &mut out),
+        Some(Command::Published(args)) => return published::main(args),
         Some(Command::List) => return list::main(&mut out),
         None => {}
     }
-    experiments::main(args)
+    experiments::main(&EXPERIMENTS, args)
 }

@@ -21,6 +21,10 @@ pub const SCENARIOS: &[Builtin] = scenarios![
     "autosizing",
     "low-water-mark",
     "internal-pacing",
+    "bbr-shares",
+    "codel-target",
+    "fq-codel",
+    "incast-timeouts",
     "bufferbloat",
     "lte",
     "wifi",
@@ -39,6 +43,10 @@ pub const SCENARIOS: &[Builtin] = scenarios![
 /// Names of the scenarios that repeat published experiments, in the order in which they are run.
 pub const EXPERIMENTS: [&str; 4] =
     ["small-queues", "autosizing", "low-water-mark", "internal-pacing"];
+
+/// Names of the scenarios that repeat results of others about controllers and queues, in the order in
+/// which they are run.
+pub const PUBLISHED: [&str; 4] = ["bbr-shares", "codel-target", "fq-codel", "incast-timeouts"];
 
 /// Files that the scenarios name, and their text.
 pub const FILES: &[(&str, &str)] = &[("lte.trace", include_str!("../scenarios/lte.trace"))];

@@ -62,11 +62,12 @@ struct Planned<'a> {
     experiment: Experiment<'a>,
 }
 
-/// Runs all and prints each as soon as it and those before it are done; whether all bounds hold.
-pub(super) fn main(args: &super::Args) -> Result<bool, Box<dyn Error>> {
+/// Runs the experiments of these names, and prints each as soon as it and those before it are
+/// done; whether all bounds hold.
+pub(super) fn main(names: &[&str], args: &super::Args) -> Result<bool, Box<dyn Error>> {
     let files = |name: &str| Err(format!("there is no file {name}"));
     let mut all = Vec::new();
-    for builtin in library::SCENARIOS.iter().filter(|s| library::EXPERIMENTS.contains(&s.name)) {
+    for builtin in library::SCENARIOS.iter().filter(|s| names.contains(&s.name)) {
         let experiment = Experiment::parse(builtin.name, builtin.text, &files)?;
         all.push(Planned { builtin: *builtin, experiment });
     }

@@ -1,5 +1,6 @@
 //! Groups of equal connections: the traffic of their clients, and its measurement.
 
+mod barrier;
 mod client;
 mod datagrams;
 mod messages;
@@ -11,6 +12,7 @@ use crate::app::client::Client;
 use crate::app::server::Server;
 use crate::histogram::Times;
 use crate::rng::Rng;
+use barrier::Barrier;
 use client::GroupClient;
 use core::net::SocketAddr;
 use neap_stack::socket::SocketError;
@@ -52,6 +54,9 @@ pub enum Traffic {
         response: u64,
         /// Time from the response to the next request.
         think: Nanos,
+        /// Whether the next requests of all clients wait for the last response to any of them, as
+        /// those of a client that reads stripes from many servers (barrier-synchronized requests).
+        barrier: bool,
     },
     /// Bursts of bytes with pauses between them. Sizes and pauses are uniform around their mean.
     OnOff {
@@ -126,8 +131,23 @@ pub struct GroupLog {
     /// First byte at which a stream was not what was written.
     pub wrong_at: Option<u64>,
     /// Times from the writing of a message to its whole arrival, or from the writing of a request
-    /// to the whole arrival of its response.
+    /// to the whole arrival of its response. With a barrier, times of whole queries.
     pub latency: Times,
+    /// Queries of a group with a barrier.
+    pub queries: QueryLog,
+}
+
+/// Record of the queries of a group with a barrier. A query is one request of each client, and it
+/// lasts until the last response is whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueryLog {
+    /// Number of queries.
+    pub count: u64,
+    /// Sum of the times that they took.
+    pub time: Nanos,
+    /// Number of queries during which a retransmission timeout expired at either end of any
+    /// connection of the group.
+    pub with_timeout: u64,
 }
 
 impl EndLog {
@@ -170,13 +190,14 @@ pub struct Group {
     config: Rc<GroupConfig>,
     log: SharedGroupLog,
     births: Births,
+    barrier: Rc<RefCell<Barrier>>,
 }
 
 impl Group {
     /// Returns a group of which nothing runs yet.
     pub fn new(config: GroupConfig) -> Self {
         let config = Rc::new(config);
-        Self { config, log: SharedGroupLog::default(), births: Births::default() }
+        Self { config, log: Rc::default(), births: Rc::default(), barrier: Rc::default() }
     }
 
     /// Returns the log of the group.

@@ -471,8 +471,13 @@ impl<'a> Builder<'a> {
             AppKind::Transfer => Traffic::Bulk { bytes: Some(need(app.bytes, "bytes")?), write },
             AppKind::RequestResponse => Traffic::RequestResponse {
                 request: need(app.request, "request")?,
-                response: need(app.response, "response")?,
+                response: {
+                    let response = need(app.response, "response")?;
+                    let is_shared = app.barrier == Some(true);
+                    if is_shared { response.div_ceil(app.count.into()) } else { response }
+                },
                 think: time(app.think),
+                barrier: app.barrier.unwrap_or(false),
             },
             AppKind::OnOff => {
                 Traffic::OnOff { burst: need(app.burst, "burst")?, off: time(app.off) }
@@ -503,6 +508,7 @@ impl<'a> Builder<'a> {
         }
         let inherited = SocketOptions {
             receive_buffer: twice(app.rcvbuf),
+            max_pacing_rate: app.response_rate.map_or(Rate::UNLIMITED, |Speed(rate)| rate),
             keepalive: options.keepalive,
             keepalive_idle: options.keepalive_idle,
             ..SocketOptions::default()
@@ -510,7 +516,8 @@ impl<'a> Builder<'a> {
         Ok(GroupConfig {
             traffic,
             read_rate: app.read_rate.map(|Speed(rate)| rate),
-            polls: false,
+            // Who waits at a barrier is woken by no socket.
+            polls: app.barrier == Some(true),
             client: ConnectOptions { options, ..ConnectOptions::default() },
             server: ListenOptions { options: inherited, ..ListenOptions::default() },
         })

@@ -3,7 +3,7 @@
 //! Counters have the names that `nstat` prints; times are milliseconds, rates Mbit/s or per second.
 
 use super::model::AppKind;
-use crate::app::group::{GroupLog, SharedGroupLog};
+use crate::app::group::{GroupLog, QueryLog, SharedGroupLog};
 use crate::histogram::Times;
 use crate::link::{ENDS, LinkStats};
 use crate::world::{CpuStats, HostId, LinkId, World};
@@ -84,6 +84,7 @@ impl<'a> Probes<'a> {
         let app = |(_, _, log): &(String, AppKind, SharedGroupLog)| {
             let mut log = log.borrow_mut();
             log.latency.clear();
+            log.queries = QueryLog::default();
             let now = world.now();
             let received = log.servers.iter().map(|server| server.received(now)).collect();
             AppProbe { delivered: log.delivered(), received, ..AppProbe::default() }
@@ -320,6 +321,11 @@ impl AppProbe {
         out("messages", log.latency.count() as f64);
         quantiles("latency", &log.latency, out);
         quantiles("srtt", &self.srtt, out);
+        let QueryLog { count: queries, time, with_timeout } = log.queries;
+        if queries > 0 {
+            out("query_mean_ms", millis(time) / queries as f64);
+            out("queries_with_timeout", with_timeout as f64 / queries as f64);
+        }
         if kind == AppKind::Transfer {
             let begun = log.clients.iter().filter_map(|client| client.begun).min();
             let done: Vec<Instant> = log.servers.iter().filter_map(|end| end.finished).collect();

@@ -432,10 +432,15 @@ apps! {
     write: Size, for Bulk | Transfer;
     /// Bytes of a request.
     request: Size, for RequestResponse;
-    /// Bytes of a response.
+    /// Bytes of a response; with a barrier, of all responses to one query together.
     response: Size, for RequestResponse;
     /// Time from a response to the next request.
     think: Time, for RequestResponse;
+    /// The next requests of all clients wait for the last response to any of them: one query of
+    /// many servers. Latencies are those of whole queries then.
+    barrier: bool, for RequestResponse;
+    /// `SO_MAX_PACING_RATE` of the servers.
+    response_rate: Speed, for RequestResponse;
     /// Mean bytes of a burst.
     burst: Size, for OnOff;
     /// Mean pause between two bursts.

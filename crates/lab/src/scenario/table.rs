@@ -155,7 +155,7 @@ impl Table {
     }
 }
 
-/// What a published figure says: a value, a range ("5849-6635") or a bound ("< 8").
+/// What a published figure says: a value, a range ("5849-6635") or a bound ("< 8", "> 0.1").
 pub(super) struct Span {
     pub(super) least: f64,
     pub(super) most: f64,
@@ -166,6 +166,9 @@ impl Span {
     pub(super) fn of(said: &str) -> Option<Self> {
         if let Some(most) = said.strip_prefix("< ") {
             return Some(Self { least: 0.0, most: most.parse().ok()?, is_bound: true });
+        }
+        if let Some(least) = said.strip_prefix("> ") {
+            return Some(Self { least: least.parse().ok()?, most: f64::INFINITY, is_bound: true });
         }
         let (least, most) = said.split_once('-').unwrap_or((said, said));
         Some(Self { least: least.parse().ok()?, most: most.parse().ok()?, is_bound: false })
@@ -182,12 +185,16 @@ impl Span {
     /// By what part of the published figure a value is off.
     fn off(&self, value: f64) -> f64 {
         let nearest = value.clamp(self.least, self.most);
-        (value - nearest) / nearest
+        if value == nearest { 0.0 } else { (value - nearest) / nearest }
     }
 
     /// The middle of a range, or the bound.
     pub(super) fn middle(&self) -> f64 {
-        if self.is_bound { self.most } else { f64::midpoint(self.least, self.most) }
+        match (self.is_bound, self.most.is_finite()) {
+            (true, true) => self.most,
+            (true, false) => self.least,
+            (false, _) => f64::midpoint(self.least, self.most),
+        }
     }
 }
 
@@ -204,6 +211,9 @@ mod tests {
         assert_eq!(miss("100-200", 300.0), Some(0.5));
         assert_eq!(miss("< 8", 7.99), None);
         assert_eq!(miss("< 8", 10.0), Some(0.25));
+        assert_eq!(miss("< 8", 0.0), None);
+        assert_eq!(miss("> 4", 5.0), None);
+        assert_eq!(miss("> 4", 3.0), Some(-0.25));
         assert!(Span::of("").is_none());
     }
 }

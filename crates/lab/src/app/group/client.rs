@@ -28,6 +28,9 @@ pub(super) struct GroupClient {
     /// The response is whole once the stream was read up to this position.
     expected: u64,
     asked_at: Instant,
+    /// Times that it has come to the barrier, and whether it waits there.
+    arrivals: u64,
+    is_waiting: bool,
     /// Urgent messages that are due and not begun.
     urgent: u64,
     has_shut: bool,
@@ -50,6 +53,8 @@ impl GroupClient {
             allowed: 0,
             expected: 0,
             asked_at: start,
+            arrivals: 0,
+            is_waiting: false,
             urgent: 0,
             has_shut: false,
         }
@@ -69,8 +74,11 @@ impl GroupClient {
                 self.next = next;
                 stream.write_to(now, produced, write)?;
             }
-            Traffic::RequestResponse { request, response, think } => {
-                self.exchange(now, stream, request, response, think)?;
+            Traffic::RequestResponse { request, response, think, barrier } => {
+                if barrier && self.arrivals == 0 {
+                    self.arrive(now);
+                }
+                self.exchange(now, stream, [request, response], think, barrier)?;
             }
             Traffic::OnOff { burst, off } => loop {
                 if stream.written < self.allowed {
@@ -136,14 +144,21 @@ impl GroupClient {
         count
     }
 
+    /// Comes to the barrier of its group.
+    fn arrive(&mut self, now: Instant) {
+        (self.arrivals, self.is_waiting, self.next) =
+            (self.arrivals + 1, true, Instant::FAR_FUTURE);
+        self.group.arrive(now);
+    }
+
     /// Reads responses and writes the requests that are due.
     fn exchange(
         &mut self,
         now: Instant,
         stream: &mut Stream,
-        request: u64,
-        response: u64,
+        [request, response]: [u64; 2],
         think: Nanos,
+        barrier: bool,
     ) -> Result<(), Failed> {
         let write = request.min(LONGEST_WRITE);
         loop {
@@ -156,13 +171,24 @@ impl GroupClient {
                 if stream.read < self.expected {
                     break;
                 }
-                self.group.log.borrow_mut().latency.record(now.since(self.asked_at));
-                self.next = now + think;
+                if barrier {
+                    self.arrive(now);
+                } else {
+                    self.group.log.borrow_mut().latency.record(now.since(self.asked_at));
+                    self.next = now + think;
+                }
+            }
+            if self.is_waiting {
+                let Some(opened_at) = self.group.passed(self.arrivals) else { break };
+                (self.is_waiting, self.next) = (false, opened_at + think);
             }
             if now.min(self.end) < self.next {
                 break;
             }
             (self.asked_at, self.next) = (now, Instant::FAR_FUTURE);
+            if barrier {
+                self.group.ask(now);
+            }
             self.allowed += request.max(1);
             self.expected += response.max(1);
             stream.write_to(now, self.allowed, write)?;
@@ -184,9 +210,12 @@ impl Task for GroupClient {
     }
 
     fn refuse(&mut self, now: Instant, _: SocketError) {
-        let own = &mut self.group.log.borrow_mut().clients[self.index];
+        let mut log = self.group.log.borrow_mut();
+        let own = &mut log.clients[self.index];
         own.begun = Some(now);
         own.has_failed = true;
+        drop(log);
+        self.group.leave(now, self.is_waiting);
     }
 
     fn turn(&mut self, now: Instant, stream: &mut Stream) -> Result<Turn, Failed> {
@@ -213,9 +242,12 @@ impl Task for GroupClient {
     }
 
     fn end(&mut self, now: Instant, has_failed: bool) {
-        let own = &mut self.group.log.borrow_mut().clients[self.index];
+        let mut log = self.group.log.borrow_mut();
+        let own = &mut log.clients[self.index];
         own.handle = None;
         own.has_failed = has_failed;
         own.finished = (!has_failed).then_some(now);
+        drop(log);
+        self.group.leave(now, self.is_waiting);
     }
 }

@@ -50,7 +50,7 @@ fn traffic(attack: Attack) -> Traffic {
     };
     match attack.is_called() {
         true => Traffic::Bulk { bytes: Some(5000), write: 5000 },
-        false => Traffic::RequestResponse { request, response, think: Nanos::ZERO },
+        false => Traffic::RequestResponse { request, response, think: Nanos::ZERO, barrier: false },
     }
 }
 
