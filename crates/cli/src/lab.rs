@@ -1,19 +1,27 @@
 //! `neap lab`: four published experiments, in virtual time; and scenarios.
 
+mod chart;
+mod choose;
 mod compare;
 mod experiments;
+mod explain;
 pub(crate) mod files;
 mod list;
 mod output;
+mod page;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod published;
 mod report;
 mod run;
 mod script;
+mod state;
 mod swarm;
 mod sweep;
+mod tables;
+mod terminal;
 
+use choose::ArgumentError;
 use output::OutputError;
 
 use clap::{Args as ClapArgs, Subcommand};
@@ -30,9 +38,12 @@ pub(crate) struct Args {
     /// Without a command: the four experiments
     #[command(subcommand)]
     command: Option<Command>,
-    /// Print JSON instead of tables
+    /// Print JSON instead of charts
     #[arg(long)]
     json: bool,
+    /// Print all figures in tables, and a sentence about each bound and each published figure
+    #[arg(long, short, conflicts_with = "json")]
+    verbose: bool,
     /// Seed of all randomness; equal seeds print equal figures
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -48,6 +59,7 @@ pub(crate) struct Args {
 #[derive(Clone, Debug, Subcommand)]
 enum Command {
     Run(run::Args),
+    Explain(explain::Args),
     Sweep(sweep::Args),
     Swarm(swarm::Args),
     Script(script::Args),
@@ -59,7 +71,7 @@ enum Command {
 
 impl Default for Args {
     fn default() -> Self {
-        Self { command: None, json: false, seed: 1, html: None, pcapng: None }
+        Self { command: None, json: false, verbose: false, seed: 1, html: None, pcapng: None }
     }
 }
 
@@ -76,23 +88,25 @@ pub(crate) fn main(args: &Args) -> ExitCode {
                 return ExitCode::SUCCESS;
             }
             eprintln!("neap lab: {error}");
-            if error.is::<OutputError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+            let is_argument = error.is::<OutputError>() || error.is::<ArgumentError>();
+            if is_argument { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }
 
 /// Whether all that is promised holds.
 fn print(args: &Args) -> Result<bool, Box<dyn Error>> {
-    let mut out = std::io::stdout();
+    let mut out = terminal::output();
     match &args.command {
         Some(Command::Run(args)) => return run::main(args, &mut out),
+        Some(Command::Explain(args)) => return explain::main(args, &mut out),
         Some(Command::Sweep(args)) => return sweep::main(args, &mut out),
         Some(Command::Swarm(args)) => return swarm::main(args, &mut out),
         Some(Command::Script(args)) => return Ok(script::main(args)),
         Some(Command::Compare(args)) => return compare::main(args, &mut out),
-        Some(Command::Published(args)) => return published::main(args, &mut out),
+        Some(Command::Published(args)) => return published::main(args),
         Some(Command::List) => return list::main(&mut out),
         None => {}
     }
-    experiments::main(&EXPERIMENTS, args, &mut out)
+    experiments::main(&EXPERIMENTS, args)
 }

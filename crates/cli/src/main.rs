@@ -16,6 +16,7 @@ mod gateway;
 mod lab;
 mod link;
 mod man;
+mod netns;
 mod nstat;
 mod pasta;
 mod perf;

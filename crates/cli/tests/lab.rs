@@ -1,9 +1,13 @@
-//! `neap lab run` and `sweep`, as a user calls them.
+//! `neap lab`, `run` and `sweep`, as a user calls them, through pipes and in a terminal.
+
+#[path = "common/terminal.rs"]
+mod terminal;
 
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use terminal::{Shows, in_terminal};
 
 const SCENARIO: &str = r#"about = "a transfer over a slow link"
 duration = "300ms"
@@ -37,9 +41,20 @@ impl Folder {
         Self(path)
     }
 
-    fn neap(&self, arguments: &[&str]) -> Output {
+    /// neap in this folder. What it keeps for itself is beside the folder.
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_neap"));
-        command.current_dir(&self.0).arg("lab").args(arguments).output().expect("neap runs")
+        command.current_dir(&self.0).env("XDG_STATE_HOME", self.state());
+        command.env_remove("NO_COLOR").arg("lab").args(arguments);
+        command
+    }
+
+    fn neap(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("neap runs")
+    }
+
+    fn state(&self) -> PathBuf {
+        self.0.with_extension("state")
     }
 
     fn read(&self, name: &str) -> Vec<u8> {
@@ -50,6 +65,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
+        let _ = fs::remove_dir_all(self.state());
     }
 }
 
@@ -60,7 +76,11 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn an_interrupted_sweep_goes_on_where_it_was() {
     let folder = Folder::new("sweep");
-    let first = folder.neap(&["sweep", "slow.toml"]);
+    let mut arguments = vec!["sweep", "slow.toml", "--out", "slow.jsonl"];
+    if cfg!(feature = "parquet") {
+        arguments.extend(["--parquet", "slow.parquet"]);
+    }
+    let first = folder.neap(&arguments);
     assert!(first.status.success(), "{}{}", text(&first.stdout), text(&first.stderr));
     let table = cfg!(feature = "parquet").then(|| folder.read("slow.parquet"));
     assert!(table.iter().all(|table| table.starts_with(b"PAR1") && table.ends_with(b"PAR1")));
@@ -70,7 +90,8 @@ fn an_interrupted_sweep_goes_on_where_it_was() {
     let other = lines[3].replace("\"scenario\":\"", "\"scenario\":\"0");
     let broken = format!("{}\n{other}\n{}\n{}", lines[0], lines[1], &lines[2][..40]);
     fs::write(folder.0.join("slow.jsonl"), broken).expect("room on the disk");
-    let second = folder.neap(&["sweep", "slow.toml"]);
+    let second = folder.neap(&arguments);
+    assert!(text(&second.stderr).contains("2 of 4 runs are in slow.jsonl"));
     assert_eq!(text(&first.stdout), text(&second.stdout));
     let again: Vec<String> = text(&folder.read("slow.jsonl")).lines().map(Into::into).collect();
     // What was there comes first, as it was.
@@ -118,15 +139,31 @@ fn a_page_needs_nothing_else_and_changes_no_figure() {
     };
     let (first, second) = (page("first.html"), page("second.html"));
     assert_eq!(first, second);
-    for outside in ["<script", "src=", "href=", "url(", "@import", "http"] {
+    for outside in ["src=", "href=", "url(", "@import", "https:"] {
         assert!(!first.contains(outside), "the page has {outside}");
     }
-    for plot in
-        ["Queue delay", "Where the bytes are: file", "Wake-ups", "Memory", "at most so long"]
-    {
-        assert!(first.contains(plot), "no plot {plot}");
+    for chart in ["Delay below", "Where the bytes of file are", "What held file", "Wake-ups"] {
+        assert!(first.contains(chart), "no chart {chart}");
     }
-    assert!(!first.contains("NaN"));
+    assert!(first.contains("The flow got") && !first.contains("NaN"));
+}
+
+#[test]
+fn the_page_of_a_sweep_has_all_runs_also_those_that_were_done() {
+    let folder = Folder::new("sweep-page");
+    let sweep = |more: &[&str]| {
+        let output = folder.neap(&[&["sweep", "slow.toml", "--out", "slow.jsonl"], more].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let (plain, lines) = (sweep(&[]), folder.read("slow.jsonl"));
+    assert_eq!(sweep(&["--html", "page.html"]), plain);
+    assert_eq!(folder.read("slow.jsonl"), lines, "no result is there twice");
+    let page = text(&folder.read("page.html"));
+    for name in ["0%, 5mbit", "0%, 10mbit", "2%, 5mbit", "2%, 10mbit"] {
+        assert!(page.contains(&format!("\"name\":\"{name}\"")), "no run {name}");
+    }
+    assert!(page.contains("app.file.finished"));
 }
 
 /// What the capture says of each packet: where it left, and the comment.
@@ -157,6 +194,9 @@ fn packets_tell_what_their_flow_looked_like() {
     let plain = folder.neap(&["run", "slow.toml"]);
     let output = folder.neap(&["run", "slow.toml", "--pcapng", "slow.pcapng"]);
     assert_eq!(output.stdout, plain.stdout, "{}", text(&output.stderr));
+    let wrote =
+        "wrote slow.pcapng: packets of slow.toml; 2 interfaces, one for each end of a link\n";
+    assert_eq!(text(&output.stderr), wrote);
     let file = folder.read("slow.pcapng");
     let packets = packets(&file);
     let from = |end: u32| packets.iter().filter(move |(own, _)| *own == end);
@@ -243,7 +283,7 @@ fn packets_of_all_links_are_in_the_file_that_was_named() {
 fn a_path_that_cannot_be_written_is_told_before_anything_runs() {
     let folder = Folder::new("paths");
     fs::create_dir(folder.0.join("dir")).expect("room on the disk");
-    let wrong: [(&[&str], &str); 9] = [
+    let wrong: [(&[&str], &str); 10] = [
         (&["run", "slow.toml", "--html", "no/x.html"], "cannot write no/x.html: No such file"),
         (&["run", "slow.toml", "--pcapng", "no/x"], "cannot write no/x: No such file"),
         (&["run", "slow.toml", "--html", "dir"], "cannot write dir: Is a directory"),
@@ -252,6 +292,7 @@ fn a_path_that_cannot_be_written_is_told_before_anything_runs() {
         (&["--pcapng", "no/x"], "cannot write no/x: No such file"),
         (&["sweep", "slow.toml", "--out", "no/x"], "cannot write no/x: No such file"),
         (&["sweep", "slow.toml", "--out", "dir"], "cannot write dir: Is a directory"),
+        (&["sweep", "slow.toml", "--html", "no/x"], "cannot write no/x: No such file"),
         (&["swarm", "--seeds", "1", "--save", "slow.toml"], "cannot write slow.toml: "),
     ];
     for (arguments, expected) in wrong {
@@ -300,4 +341,146 @@ fn a_run_that_fails_leaves_an_earlier_page_as_it_was() {
     let output = folder.neap(&["run", "wrong.toml", "--html", "page.html"]);
     assert!(!output.status.success());
     assert_eq!(text(&folder.read("page.html")), "earlier");
+}
+
+#[test]
+fn a_sweep_leaves_nothing_where_one_stands() {
+    let folder = Folder::new("nothing");
+    let output = folder.neap(&["sweep", "slow.toml"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(left(&folder).is_empty(), "{:?}", left(&folder));
+    // It says where it keeps what is done, and takes it away in the end.
+    let sweeps = folder.state().join("neap/sweeps");
+    let said = text(&output.stderr);
+    assert!(said.contains(&sweeps.display().to_string()), "{said}");
+    assert_eq!(fs::read_dir(&sweeps).expect("the folder").count(), 0);
+
+    // What an interrupted sweep left there is not run again.
+    let kept = folder.neap(&["sweep", "slow.toml", "--out", "kept"]);
+    assert!(kept.status.success());
+    let kept = text(&folder.read("kept"));
+    let line: serde_json::Value =
+        serde_json::from_str(kept.lines().next().expect("a line")).expect("JSON");
+    let name = format!("slow-{}.jsonl", line["scenario"].as_str().expect("a hash"));
+    let two: String = kept.split_inclusive('\n').take(2).collect();
+    fs::write(sweeps.join(&name), two).expect("room on the disk");
+    let again = folder.neap(&["sweep", "slow.toml"]);
+    assert!(text(&again.stderr).contains("2 of 4 runs are in "), "{}", text(&again.stderr));
+    assert_eq!(again.stdout, output.stdout);
+    assert!(!sweeps.join(name).exists());
+}
+
+#[test]
+fn results_of_another_program_are_not_taken() {
+    let folder = Folder::new("build");
+    assert!(folder.neap(&["sweep", "slow.toml", "--out", "kept"]).status.success());
+    let other = text(&folder.read("kept")).replace("\"build\":\"", "\"build\":\"0.0.1-");
+    fs::write(folder.0.join("kept"), other).expect("room on the disk");
+    let again = folder.neap(&["sweep", "slow.toml", "--out", "kept"]);
+    assert!(!text(&again.stderr).contains("of 4 runs"), "{}", text(&again.stderr));
+    assert!(!text(&folder.read("kept")).contains("0.0.1-"));
+}
+
+#[test]
+fn a_sweep_without_a_place_for_its_results_says_what_to_do() {
+    let folder = Folder::new("placeless");
+    let mut command = folder.command(&["sweep", "slow.toml"]);
+    let output = command.env_remove("XDG_STATE_HOME").env_remove("HOME").output();
+    let output = output.expect("neap runs");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("--out FILE"), "{}", text(&output.stderr));
+    let mut command = folder.command(&["sweep", "slow.toml"]);
+    let output = command.env("XDG_STATE_HOME", folder.0.join("slow.toml")).output();
+    let output = output.expect("neap runs");
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.lines().count() == 1, "{said}");
+    assert!(said.contains("cannot write ") && said.contains("--out FILE"), "{said}");
+}
+
+const STORY: &str = r#"
+[story]
+heading = "A slow link"
+sentence = "A file takes {before} ms over five megabits and {neap} ms over ten, which is {before/neap} times as fast."
+what = "time of the file"
+unit = "ms"
+figure = "app.file.transfer_ms"
+when = { "link.wire.loss" = "0%" }
+bar = [
+  { label = "5 Mbit/s", role = "before", when = { "link.wire.rate" = "5mbit" } },
+  { label = "10 Mbit/s", role = "neap", when = { "link.wire.rate" = "10mbit" } },
+]
+"#;
+
+/// What the escape sequences of a terminal leave of a text.
+fn plain(text: &str) -> String {
+    let mut parts = text.split("\u{1b}[");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    parts.for_each(|part| out.push_str(part.split_once('m').expect("a colour ends").1));
+    out
+}
+
+#[test]
+fn a_chart_has_the_width_and_the_colours_of_its_terminal() {
+    let folder = Folder::new("terminal");
+    fs::write(folder.0.join("slow.toml"), format!("{SCENARIO}{STORY}")).expect("room on the disk");
+    let arguments = ["sweep", "slow.toml"];
+    let piped = text(&folder.neap(&arguments).stdout);
+    assert!(!piped.contains('\u{1b}') && piped.contains("A slow link\n"), "{piped}");
+    let chart = |text: &str| {
+        let lines = text.lines().skip_while(|line| *line != "A slow link");
+        lines.take_while(|line| !line.contains("link.wire")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    for (columns, widest) in [(40, 60), (60, 60), (80, 80), (120, 110)] {
+        let (shown, status) = in_terminal(folder.command(&arguments), columns, Shows::Output);
+        assert!(status.success() && shown.contains("\u{1b}[1mA slow link"), "{shown}");
+        let lines = chart(&plain(&shown));
+        let width = lines.iter().map(|line| line.chars().count()).max();
+        assert!(width.is_some_and(|width| widest - 12 < width && width <= widest), "{lines:#?}");
+        let bar = |label: &str| {
+            let line = lines.iter().find(|line| line.trim_start().starts_with(label));
+            line.expect("a bar").chars().filter(|&one| one == '█').count()
+        };
+        assert!(bar("5 Mbit/s") > bar("10 Mbit/s"), "{lines:#?}");
+        let mut command = folder.command(&arguments);
+        command.env("NO_COLOR", "1");
+        let (shown, _) = in_terminal(command, columns, Shows::Output);
+        assert!(!shown.contains('\u{1b}'), "{shown:?}");
+        assert_eq!(chart(&shown), lines);
+    }
+    assert_eq!(
+        chart(&piped),
+        chart(&plain(&in_terminal(folder.command(&arguments), 80, Shows::Output).0))
+    );
+}
+
+#[test]
+fn a_bar_on_a_terminal_says_how_much_time_is_left() {
+    let folder = Folder::new("progress");
+    let (shown, status) = in_terminal(folder.command(&["sweep", "slow.toml"]), 80, Shows::Errors);
+    assert!(status.success() && shown.contains("left"), "{shown:?}");
+    let piped = text(&folder.neap(&["sweep", "slow.toml"]).stderr);
+    assert!(!piped.contains("left") && !piped.contains('\u{1b}'), "{piped}");
+}
+
+#[test]
+fn the_four_experiments_speak_before_the_first_has_run() {
+    use std::io::{BufRead, BufReader};
+
+    let folder = Folder::new("first");
+    let mut command = folder.command(&[]);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("neap runs");
+    let mut line = String::new();
+    let output = child.stdout.as_mut().expect("a pipe");
+    let read = BufReader::new(output).read_line(&mut line);
+    child.kill().expect("it still runs");
+    child.wait().expect("it ends");
+    assert!(read.is_ok() && line.contains("Four changes to Linux's TCP"), "{line}");
+}
+
+#[test]
+fn a_run_of_one_of_several_names_the_others() {
+    let folder = Folder::new("several");
+    let output = text(&folder.neap(&["run", "slow.toml"]).stdout);
+    let second = output.lines().nth(1).expect("a second line");
+    assert!(second.contains("neap lab sweep slow.toml shows 4 side by side"), "{output}");
 }

@@ -7,7 +7,6 @@ mod capture;
 mod explain;
 mod flows;
 mod page;
-mod plot;
 mod record;
 
 pub(crate) use capture::Capture;
@@ -15,8 +14,7 @@ pub use capture::Observed;
 pub use explain::{Explanation, GateShare, LongPause};
 pub use flows::{AppFlows, FlowRecord, Gate, Pause, Side, Slowest, WATCHED};
 pub(crate) use flows::{FlowRecorder, FlowSource};
-pub use page::{Case, Page};
-pub use plot::{Line, Plot, Shape};
+pub use page::{BarView, Card, Case, Page};
 pub(crate) use record::Recorder;
 pub use record::{Distribution, Quantity, Recording, Track};
 

@@ -28,6 +28,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod beside;
 mod bounds;
 mod build;
 mod figures;
@@ -41,6 +42,7 @@ mod table;
 mod units;
 mod watch;
 
+pub use beside::Place;
 pub use figures::{Figures, Series};
 use model::{Expectation, Name};
 pub use model::{Oracles, Role, Scenario};
@@ -58,7 +60,7 @@ use neap_stack::qdisc::kinds::QdiscKinds;
 use neap_tcp::congestion::Controllers;
 use neap_tcp::time::Nanos;
 use std::collections::BTreeMap;
-use units::Time;
+use units::{Speed, Time};
 use watch::WatchedRun;
 
 /// Scenario file that was parsed and checked.
@@ -179,6 +181,23 @@ impl<'a> Experiment<'a> {
         built.run(&scenario, progress, watch)
     }
 
+    /// Returns an estimate of the work of one combination: the bits that its links can carry in its
+    /// time. Only the quotient of two of them means something.
+    ///
+    /// # Errors
+    /// A combination whose values contradict each other.
+    pub fn work(&self, choice: &Choice) -> Result<f64, ScenarioError> {
+        let (_, scenario) = self.source.chosen(choice)?;
+        let warm_up = scenario.warm_up.map_or(Nanos::ZERO, |Time(time)| time);
+        let seconds = (warm_up + scenario.duration.0).0 as f64 / 1e9;
+        let rate = |link: &toml::Spanned<model::LinkSpec>| {
+            link.get_ref().direction(0).rate.map_or(0.0, |Speed(rate)| 8.0 * rate.0 as f64)
+        };
+        // A slow link has timers and applications to serve too.
+        let rates: f64 = scenario.link.values().map(rate).sum();
+        Ok(seconds * rates.max(1e7))
+    }
+
     /// Runs one combination with every oracle on, and beyond its end until nothing is left to
     /// happen, but no more than so many turns of hosts.
     pub(crate) fn check(&self, choice: &Choice, most: u64) -> Result<Outcome, String> {
@@ -295,10 +314,10 @@ impl<'a> Experiment<'a> {
     }
 }
 
-/// A number as people say it: three digits that count.
-fn short(value: f64) -> String {
+/// Returns a number as people say it: three digits that count.
+pub fn short(value: f64) -> String {
     let digits = match value.abs() {
-        100.0.. => 0,
+        0.0 | 100.0.. => 0,
         10.0.. => 1,
         _ => 2,
     };

@@ -483,13 +483,19 @@ impl<P: Protocol> Engine<P> {
         }
         if self.outbox.len() == OUTBOX_MAX {
             self.outbox.pop_front();
+            self.counters.dropped_send_error.one();
         }
         self.outbox.push_back(Outgoing { to, message });
     }
 
-    /// The next message that is to be sent.
-    pub(crate) fn take_outgoing(&mut self) -> Option<Outgoing> {
-        self.outbox.pop_front()
+    /// Number of messages that are to be sent.
+    pub(crate) fn outgoing(&self) -> usize {
+        self.outbox.len()
+    }
+
+    /// The messages that are to be sent, in order.
+    pub(crate) fn take_outgoing(&mut self) -> Vec<Outgoing> {
+        core::mem::take(&mut self.outbox).into()
     }
 
     /// Whether frames that wait may be able to go, since this was last asked.

@@ -1,33 +1,31 @@
-//! The four published experiments: all their runs on all cores, and a table for each.
+//! The four published experiments: all their runs on all cores, and a story for each.
 
+use super::chart;
 use super::output::OutputFile;
-use super::report::{self, Packets, Section};
+use super::page::{Section, front_page};
+use super::report::Packets;
+use super::tables;
+use super::terminal::{self, Progress};
 use neap_lab::library::{self, Builtin};
 use neap_lab::report::{Observed, Watch};
-use neap_lab::scenario::{Choice, Experiment, Run, Table, TableGroup, Verdict, brief, describe};
+use neap_lab::scenario::{
+    Choice, Experiment, Run, Story, Table, TableGroup, Verdict, brief, describe,
+};
 use serde::Serialize;
 use std::error::Error;
-use std::fmt::Write as _;
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::mpsc::{self, Receiver, Sender};
 
-/// Width of the first column: what is shown.
-const WHAT: usize = 34;
-/// Width of the other columns.
-const CELL: usize = 14;
-/// Width of prose.
-const LINE: usize = 110;
+/// What the output begins with.
+const INTRODUCTION: &str = "Four changes to Linux's TCP, each run again in virtual time: before the \
+    change, with it, and with neap.";
 
 /// Runs of which packets are written: those of other experiments fill disks.
 const CAPTURED: [(&str, &[&str]); 2] = [
     ("small-queues", &["column=neap", "gso=true", "rate=100mbit"]),
     ("autosizing", &["column=neap"]),
 ];
-
-/// Settings of the first experiment that the page does not draw.
-const ALIKE: [&str; 4] =
-    ["gso=false", "column=limit 40000", "column=6.18, host.a.nic.gso", "rate=10gbit"];
 
 /// What all runs have come to.
 #[derive(Serialize)]
@@ -45,6 +43,7 @@ struct Shown {
     name: &'static str,
     about: String,
     look_at: String,
+    story: Option<Story>,
     table: Table,
     verdicts: Vec<Said>,
     holds: bool,
@@ -63,12 +62,9 @@ struct Planned<'a> {
     experiment: Experiment<'a>,
 }
 
-/// Runs the experiments of these names and prints them; whether all verdicts hold.
-pub(super) fn main(
-    names: &[&str],
-    args: &super::Args,
-    out: &mut impl Write,
-) -> Result<bool, Box<dyn Error>> {
+/// Runs the experiments of these names and prints each as soon as it and those before it are done;
+/// whether all bounds hold.
+pub(super) fn main(names: &[&str], args: &super::Args) -> Result<bool, Box<dyn Error>> {
     let files = |name: &str| Err(format!("there is no file {name}"));
     let mut all = Vec::new();
     for builtin in library::SCENARIOS.iter().filter(|s| names.contains(&s.name)) {
@@ -77,34 +73,92 @@ pub(super) fn main(
     }
     let [html, pcapng] = OutputFile::open_all([args.html.as_ref(), args.pcapng.as_ref()])?;
     let packets = pcapng.map(Packets::create).transpose()?;
-    let done = run_all(&all, args, packets)?;
     let mut report = Report { experiments: Vec::new(), holds: true, hash: String::new() };
     let mut digest = 0;
-    for (planned, runs) in all.iter().zip(&done) {
-        for run in runs {
+    let mut out = terminal::output();
+    let (width, count) = (terminal::width(), all.len());
+    if !args.json && !args.verbose {
+        writeln!(out, "{}\n", terminal::wrapped(INTRODUCTION, width).join("\n"))?;
+    }
+    let mut done: Vec<Vec<Run>> = Vec::new();
+    run_all(&all, args, packets, |progress, runs| {
+        for run in &runs {
             digest = neap_lab::rng::mix(digest ^ u64::from_str_radix(&run.hash, 16)?);
         }
-        let shown = show(planned, runs)?;
+        let shown = show(&all[done.len()], &runs)?;
         report.holds &= shown.holds;
+        done.push(runs);
         if !args.json {
-            print(out, &shown)?;
+            progress.aside(|| print(&mut out, &shown, args.verbose, width))?;
+        } else if !progress.is_seen() {
+            eprintln!("{} of {count} experiments: {}", done.len(), shown.about);
         }
         report.experiments.push(shown);
-    }
+        Ok(())
+    })?;
     report.hash = format!("{digest:016x}");
     if let Some(file) = html {
-        file.write(&page(&all, &done, &report.experiments))?;
+        file.write(&page(&all, &done, &report.experiments)?)?;
     }
     if args.json {
-        serde_json::to_writer_pretty(&mut *out, &report)?;
+        serde_json::to_writer_pretty(&mut out, &report)?;
         writeln!(out)?;
-        return Ok(report.holds);
+    } else {
+        print_end(&mut out, &report, args, width)?;
     }
-    let summary = if report.holds { "All bounds hold" } else { "NOT ALL BOUNDS HOLD" };
-    let unmatched: usize = report.experiments.iter().map(|one| one.table.differing()).sum();
-    writeln!(out, "{summary}; {unmatched} rows differ from what was published, and say why.")?;
-    writeln!(out, "hash of all runs: {}", report.hash)?;
     Ok(report.holds)
+}
+
+/// Prints one experiment: its story or, if all is asked for, its tables.
+fn print(
+    out: &mut impl Write,
+    shown: &Shown,
+    is_verbose: bool,
+    width: usize,
+) -> Result<(), Box<dyn Error>> {
+    match &shown.story {
+        Some(story) if !is_verbose => {
+            write!(out, "{}", chart::draw(story, width)?)?;
+            let sentences = shown.verdicts.iter().filter(|said| !said.holds);
+            writeln!(out, "  {}", chart::bounds(story.bounds_held, story.bounds))?;
+            for said in sentences {
+                for line in terminal::wrapped(&said.text, width - 4) {
+                    writeln!(out, "    {line}")?;
+                }
+            }
+            writeln!(out)?;
+        }
+        _ => {
+            let introduction = [shown.about.as_str(), &shown.look_at];
+            let bounds = shown.verdicts.iter().map(|said| &said.text);
+            tables::print(out, introduction, &shown.table, bounds, width)?;
+        }
+    }
+    Ok(out.flush()?)
+}
+
+/// Prints what all experiments come to.
+fn print_end(
+    out: &mut impl Write,
+    report: &Report,
+    args: &super::Args,
+    width: usize,
+) -> Result<(), Box<dyn Error>> {
+    let summary = if report.holds { "All bounds hold" } else { "NOT ALL BOUNDS HOLD" };
+    let figures = report.experiments.iter().map(|one| one.table.published_figures());
+    let (all, differing) = figures.fold((0, 0), |sum, own| (sum.0 + own.0, sum.1 + own.1));
+    let more = if args.verbose { "" } else { " (neap lab --verbose)" };
+    let end = format!(
+        "{summary}. {} of {all} published figures are those here within a tenth; each of the other \
+         {differing} says why it differs{more}. The hash of all runs is {}.",
+        all - differing,
+        report.hash
+    );
+    terminal::wrapped(&end, width).iter().try_for_each(|line| writeln!(out, "{line}"))?;
+    if args.html.is_none() && !args.verbose {
+        writeln!(out, "All of it over time, as a page: neap lab --html page.html")?;
+    }
+    Ok(())
 }
 
 fn show(planned: &Planned<'_>, runs: &[Run]) -> Result<Shown, Box<dyn Error>> {
@@ -114,6 +168,7 @@ fn show(planned: &Planned<'_>, runs: &[Run]) -> Result<Shown, Box<dyn Error>> {
     let verdicts = experiment.judge(&runs)?;
     let scenario = experiment.scenario();
     Ok(Shown {
+        story: experiment.story(&runs)?,
         name: planned.builtin.name,
         about: scenario.about.clone(),
         look_at: scenario.look_at.clone().unwrap_or_default(),
@@ -126,82 +181,118 @@ fn show(planned: &Planned<'_>, runs: &[Run]) -> Result<Shown, Box<dyn Error>> {
     })
 }
 
-/// One run: the index of its experiment, its place among the choices, and its choice.
-type Job<'a> = (usize, usize, &'a Choice);
+/// One run: the index of its experiment, its place among the choices, its choice and its work.
+struct Job<'a> {
+    index: usize,
+    place: usize,
+    choice: &'a Choice,
+    work: f64,
+}
 
-/// By experiment, in the order of its choices.
+/// What a thread sends when a job is over.
+type Over = (usize, usize, Result<Run, String>);
+
+/// All jobs, in the order of the experiments.
+fn jobs<'a>(all: &'a [Planned<'_>]) -> Result<Vec<Job<'a>>, Box<dyn Error>> {
+    let mut jobs = Vec::new();
+    for (index, planned) in all.iter().enumerate() {
+        for (place, choice) in planned.experiment.choices().iter().enumerate() {
+            let work = planned.experiment.work(choice)?;
+            jobs.push(Job { index, place, choice, work });
+        }
+    }
+    Ok(jobs)
+}
+
+/// Runs all on all cores. `finished` is called for each experiment in order, with its runs in the
+/// order of its choices.
 fn run_all(
     all: &[Planned<'_>],
     args: &super::Args,
-    packets: Option<Packets>,
-) -> Result<Vec<Vec<Run>>, Box<dyn Error>> {
-    // The last experiments are the longest: begun first, they leave no core idle at the end.
-    let jobs = all.iter().enumerate().rev().flat_map(|(index, planned)| {
-        let choices = planned.experiment.choices().iter().enumerate();
-        choices.map(move |(place, choice)| (index, place, choice))
-    });
+    mut packets: Option<Packets>,
+    mut finished: impl FnMut(&Progress, Vec<Run>) -> Result<(), Box<dyn Error>>,
+) -> Result<(), Box<dyn Error>> {
+    let jobs = jobs(all)?;
+    let progress = Progress::new(jobs.iter().map(|job| job.work).sum());
+    let attempt = |job: &Job<'_>, packets: Option<&mut Packets>, over: &Sender<Over>| {
+        let run = run(&all[job.index], job, args, &progress, packets);
+        // Nobody listens any more where another run has failed.
+        over.send((job.index, job.place, run.map_err(|error| error.to_string()))).is_ok()
+    };
     // Those whose packets are written share a file: one thread runs them, one after the other.
-    let is_watched = |&(index, _, choice): &Job<'_>| {
-        packets.is_some() && is_captured(all[index].builtin.name, choice)
-    };
-    let (mut watched, others): (Vec<Job<'_>>, Vec<Job<'_>>) = jobs.partition(is_watched);
-    watched.sort_by_key(|&(index, place, _)| (index, place));
-    let (next, done, failure) = (AtomicUsize::new(0), Mutex::new(Vec::new()), Mutex::new(None));
-    let (watched, packets) = (Mutex::new(watched), Mutex::new(packets));
-    let attempt = |(index, place, choice): Job<'_>, packets: Option<&mut Packets>| match run(
-        &all[index],
-        choice,
-        args,
-        packets,
-    ) {
-        Ok(run) => lock(&done).push((index, place, run)),
-        Err(error) => {
-            *lock(&failure) = Some(error.to_string());
-            next.store(others.len(), Ordering::Relaxed);
-        }
-    };
-    let work = || {
-        let mine = std::mem::take(&mut *lock(&watched));
-        if !mine.is_empty() {
-            let mut packets = lock(&packets);
-            mine.into_iter().for_each(|job| attempt(job, packets.as_mut()));
-        }
-        while let Some(&job) = others.get(next.fetch_add(1, Ordering::Relaxed)) {
-            attempt(job, None);
-        }
-    };
+    let is_watched =
+        |job: &Job<'_>| packets.is_some() && is_captured(all[job.index].builtin.name, job.choice);
+    let (watched, others): (Vec<Job<'_>>, Vec<Job<'_>>) = jobs.into_iter().partition(is_watched);
+    let next = AtomicUsize::new(0);
+    let (over, results) = mpsc::channel::<Over>();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| (0..cores).for_each(|_| drop(scope.spawn(work))));
-    if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        return Err(error.into());
+    let work = |over: Sender<Over>| {
+        while let Some(job) = others.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if !attempt(job, None, &over) {
+                return;
+            }
+        }
+    };
+    let outcome = std::thread::scope(|scope| {
+        for _ in 1..cores {
+            let (over, work) = (over.clone(), &work);
+            scope.spawn(move || work(over));
+        }
+        let (packets, work) = (&mut packets, &work);
+        scope.spawn(move || {
+            if watched.iter().all(|job| attempt(job, packets.as_mut(), &over)) {
+                work(over);
+            }
+        });
+        in_order(all, results, |runs| finished(&progress, runs))
+    });
+    outcome?;
+    Ok(packets.map_or(Ok(()), Packets::finish)?)
+}
+
+/// Gathers runs as they end, and hands over whole experiments.
+fn in_order(
+    all: &[Planned<'_>],
+    results: Receiver<Over>,
+    mut finished: impl FnMut(Vec<Run>) -> Result<(), Box<dyn Error>>,
+) -> Result<(), Box<dyn Error>> {
+    let count = |planned: &Planned<'_>| planned.experiment.choices().len();
+    let mut waiting: Vec<Vec<Option<Run>>> =
+        all.iter().map(|planned| vec![None; count(planned)]).collect();
+    let mut first = 0;
+    for (index, place, run) in results {
+        waiting[index][place] = Some(run?);
+        while let Some(runs) = waiting.get_mut(first)
+            && runs.iter().all(Option::is_some)
+        {
+            finished(std::mem::take(runs).into_iter().flatten().collect())?;
+            first += 1;
+        }
     }
-    let packets = packets.into_inner().unwrap_or_else(PoisonError::into_inner);
-    packets.map_or(Ok(()), Packets::finish)?;
-    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.sort_by_key(|&(index, place, _)| (index, place));
-    let mut by_experiment: Vec<Vec<Run>> = all.iter().map(|_| Vec::new()).collect();
-    done.into_iter().for_each(|(index, _, run)| by_experiment[index].push(run));
-    Ok(by_experiment)
+    Ok(())
 }
 
 fn run(
     planned: &Planned<'_>,
-    choice: &Choice,
+    job: &Job<'_>,
     args: &super::Args,
+    progress: &Progress,
     mut packets: Option<&mut Packets>,
 ) -> Result<Run, Box<dyn Error>> {
     let experiment = &planned.experiment;
+    let name = format!("{} ({})", planned.builtin.name, brief(job.choice));
     if let Some(packets) = &mut packets {
-        packets.begin_run(&format!("{}: ", planned.builtin.name), experiment);
+        packets.begin_run(&format!("{}: ", planned.builtin.name), name.clone(), experiment);
     }
     let mut write = packets.map(|packets| |packet: &Observed<'_>| packets.write(packet));
     let watch = Watch {
-        record: args.html.is_some() && is_drawn(choice),
+        record: args.html.is_some(),
         packets: write.as_mut().map(|write| write as &mut dyn FnMut(&Observed<'_>)),
     };
-    let mut seeded = choice.clone();
+    let progress = progress.of_run(job.work, name);
+    let mut seeded = job.choice.clone();
     seeded.push(("seed".to_owned(), (args.seed as i64).into()));
-    Ok(experiment.run_watched(&seeded, &|_| {}, watch).map_err(|e| e.to_string())?)
+    Ok(experiment.run_watched(&seeded, &progress, watch).map_err(|e| e.to_string())?)
 }
 
 fn is_captured(name: &str, choice: &Choice) -> bool {
@@ -209,88 +300,18 @@ fn is_captured(name: &str, choice: &Choice) -> bool {
     CAPTURED.iter().any(|(own, words)| *own == name && words.iter().all(|word| said.contains(word)))
 }
 
-/// What would be one more line among many that are alike is not drawn.
-fn is_drawn(choice: &Choice) -> bool {
-    let said = describe(choice);
-    !ALIKE.iter().any(|alike| said.contains(alike))
-}
-
-fn page(all: &[Planned<'_>], done: &[Vec<Run>], shown: &[Shown]) -> String {
+fn page(all: &[Planned<'_>], done: &[Vec<Run>], shown: &[Shown]) -> Result<String, Box<dyn Error>> {
     let mut sections = Vec::new();
     for ((planned, runs), shown) in all.iter().zip(done).zip(shown) {
-        let cases = planned.experiment.choices().iter().zip(runs);
-        let cases = cases.filter_map(|(choice, run)| {
-            run.recording.as_ref().map(|recording| (brief(choice), recording))
-        });
-        let said = shown.verdicts.iter().map(|said| (said.text.as_str(), said.holds));
-        let unmatched = shown.table.judged.iter().map(|one| (one.text.as_str(), one.agrees));
+        let judged = shown.table.judged.iter();
         sections.push(Section {
-            title: &shown.about,
-            introduction: &shown.look_at,
+            experiment: &planned.experiment,
+            runs,
             table: cells(&shown.table),
-            verdicts: said.chain(unmatched).collect(),
-            cases: cases.collect(),
+            published: judged.map(|one| (one.text.as_str(), one.agrees)).collect(),
         });
     }
-    report::front_page(&sections)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Text in lines that a terminal shows.
-fn paragraph(text: &str) -> String {
-    let (mut out, mut length) = (String::new(), 0);
-    for word in text.split(' ') {
-        if length > 0 && length + word.len() >= LINE {
-            out.push_str("\n  ");
-            length = 2;
-        } else if length > 0 {
-            out.push(' ');
-            length += 1;
-        }
-        out.push_str(word);
-        length += word.len();
-    }
-    out
-}
-
-fn print(out: &mut impl Write, shown: &Shown) -> Result<(), Box<dyn Error>> {
-    writeln!(out, "{}\n{}\n", paragraph(&shown.about), paragraph(&shown.look_at))?;
-    writeln!(out, "{}", table(&shown.table)?)?;
-    let verdicts = shown.verdicts.iter().map(|said| &said.text);
-    verdicts
-        .chain(shown.table.judged.iter().map(|one| &one.text))
-        .try_for_each(|said| writeln!(out, "{}", paragraph(said)))?;
-    Ok(writeln!(out)?)
-}
-
-/// As a terminal shows it.
-fn table(table: &Table) -> Result<String, std::fmt::Error> {
-    let mut out = String::new();
-    let published = CELL * table.published.len();
-    writeln!(out, "{:WHAT$}{:>published$}{:>CELL$}", "", "published:", "here:")?;
-    write!(out, "{:WHAT$}", "")?;
-    let mut heads = table.published.iter().chain(&table.columns);
-    heads.try_for_each(|head| write!(out, "{head:>CELL$}"))?;
-    out.push('\n');
-    for group in &table.groups {
-        let is_alone = group.rows.iter().all(|row| row.case.is_empty());
-        if !is_alone {
-            writeln!(out, "{}", group.what)?;
-        }
-        for row in &group.rows {
-            let what = if is_alone { group.what.clone() } else { format!("  {}", row.case) };
-            let mut line = format!("{what:WHAT$}");
-            row.published.iter().try_for_each(|said| write!(line, "{said:>CELL$}"))?;
-            for value in &row.values {
-                write!(line, "{value:>CELL$.digits$}", digits = group.digits)?;
-            }
-            writeln!(out, "{}", line.trim_end())?;
-        }
-    }
-    Ok(out)
+    front_page(&sections)
 }
 
 /// As a page shows it: head and rows.

@@ -1,5 +1,6 @@
 //! `neap lab list`: the scenarios that neap brings along, and what to look at in each.
 
+use super::terminal::wrapped;
 use neap_lab::library::{FILES, SCENARIOS};
 use neap_lab::scenario::Experiment;
 use std::error::Error;
@@ -18,7 +19,7 @@ pub(super) fn main(out: &mut impl Write) -> Result<bool, Box<dyn Error>> {
         let experiment = Experiment::parse(builtin.name, builtin.text, &files)?;
         let scenario = experiment.scenario();
         writeln!(out, "{}: {}", builtin.name, scenario.about)?;
-        for line in wrapped(scenario.look_at.as_deref().unwrap_or_default()) {
+        for line in wrapped(scenario.look_at.as_deref().unwrap_or_default(), WIDTH) {
             writeln!(out, "    {line}")?;
         }
         let (command, count) = match experiment.choices().len() {
@@ -29,21 +30,6 @@ pub(super) fn main(out: &mut impl Write) -> Result<bool, Box<dyn Error>> {
     }
     writeln!(out, "Or a file of your own: neap lab run FILE, neap lab sweep FILE")?;
     Ok(true)
-}
-
-/// Lines of at most [`WIDTH`] characters, unless a word is longer.
-fn wrapped(text: &str) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.len() + 1 + word.len() <= WIDTH => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }
 
 #[cfg(test)]
@@ -59,12 +45,5 @@ mod tests {
             assert!(text.contains(&format!("{}: ", builtin.name)), "{text}");
         }
         assert!(text.contains("$ neap lab sweep bufferbloat    (2 runs)"), "{text}");
-    }
-
-    #[test]
-    fn lines_break_between_words() {
-        let lines = wrapped(&"word ".repeat(40));
-        assert_eq!(lines.iter().map(String::len).collect::<Vec<_>>(), [89, 89, 19]);
-        assert!(wrapped("").is_empty());
     }
 }

@@ -65,9 +65,11 @@ impl OutputFile {
         Ok((path, file))
     }
 
-    /// Makes `text` the contents of the file.
+    /// Makes `text` the contents of the file, and says so on standard error.
     pub(super) fn write(self, text: &str) -> Result<(), OutputError> {
         let (path, mut file) = self.begin()?;
-        file.write_all(text.as_bytes()).map_err(|why| OutputError::new(&path, why))
+        file.write_all(text.as_bytes()).map_err(|why| OutputError::new(&path, why))?;
+        eprintln!("wrote {}", path.display());
+        Ok(())
     }
 }

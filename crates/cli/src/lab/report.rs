@@ -1,10 +1,9 @@
-//! What a run leaves for people: a page with plots (`--html`), and packets for Wireshark
-//! (`--pcapng`).
+//! What a run leaves for Wireshark: its packets (`--pcapng`).
 
 use super::output::{OutputError, OutputFile};
 use neap_lab::link::ENDS;
-use neap_lab::report::{Case, Observed, Page, Recording};
-use neap_lab::scenario::{Experiment, Figures, Run, Verdict};
+use neap_lab::report::Observed;
+use neap_lab::scenario::Experiment;
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{
@@ -17,66 +16,6 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// One experiment on the page of plain `neap lab`.
-pub(super) struct Section<'a> {
-    pub(super) title: &'a str,
-    pub(super) introduction: &'a str,
-    /// Head and rows.
-    pub(super) table: (Vec<String>, Vec<Vec<String>>),
-    /// And whether they hold.
-    pub(super) verdicts: Vec<(&'a str, bool)>,
-    /// The runs that are drawn.
-    pub(super) cases: Vec<(String, &'a Recording)>,
-}
-
-/// One page about experiments.
-pub(super) fn front_page(sections: &[Section<'_>]) -> String {
-    let mut page = Page::new("neap lab: TCP without the queue");
-    for section in sections {
-        page.heading(section.title);
-        page.text(section.introduction);
-        let (head, rows) = &section.table;
-        page.table(&head.iter().map(String::as_str).collect::<Vec<_>>(), rows);
-        page.verdicts(section.verdicts.iter().copied());
-        let cases = section.cases.iter();
-        let cases = cases.map(|(name, recording)| Case { name: name.clone(), recording });
-        page.cases(&cases.collect::<Vec<_>>());
-    }
-    page.finish()
-}
-
-/// One page about one run.
-pub(super) fn page(
-    experiment: &Experiment<'_>,
-    name: &str,
-    run: &Run,
-    verdicts: &[Verdict],
-) -> String {
-    let scenario = experiment.scenario();
-    let mut page = Page::new(&scenario.about);
-    page.text(&format!("{name}; hash of the run {}", run.hash));
-    if let Some(look_at) = &scenario.look_at {
-        page.text(&format!("Look at: {look_at}"));
-    }
-    page.verdicts(verdicts.iter().map(|verdict| (verdict.text.as_str(), verdict.holds)));
-    page.heading("Over time");
-    if let Some(recording) = &run.recording {
-        page.cases(&[Case { name: String::new(), recording }]);
-    }
-    page.heading("Figures");
-    page.table(&["figure", "value"], &rows(&run.figures));
-    page.finish()
-}
-
-fn rows(figures: &Figures) -> Vec<Vec<String>> {
-    let shown = figures.iter().filter(|(_, value)| **value != 0.0);
-    let row = |(name, value): (&String, &f64)| {
-        let digits = if value.fract() == 0.0 { 0 } else { 3 };
-        vec![name.clone(), format!("{value:.digits$}")]
-    };
-    shown.map(row).collect()
-}
-
 /// A file of packets. Each run has an interface for each end of each of its links.
 pub(super) struct Packets {
     path: PathBuf,
@@ -85,6 +24,8 @@ pub(super) struct Packets {
     interfaces: u32,
     /// First interface of each link of the run that is captured.
     links: BTreeMap<String, u32>,
+    /// What was run, in words, in the order of the file.
+    runs: Vec<String>,
     failure: Option<PcapError>,
 }
 
@@ -94,13 +35,21 @@ impl Packets {
         let (path, file) = output.begin()?;
         let writer = PcapNgWriter::with_endianness(BufWriter::new(file), Endianness::Little);
         let writer = writer.map_err(|error| OutputError::new(&path, reason(error)))?;
-        Ok(Self { path, writer, interfaces: 0, links: BTreeMap::new(), failure: None })
+        Ok(Self {
+            path,
+            writer,
+            interfaces: 0,
+            links: BTreeMap::new(),
+            runs: Vec::new(),
+            failure: None,
+        })
     }
 
-    /// The packets that follow are those of a run of `experiment`. The names of its interfaces
-    /// begin with `run`.
-    pub(super) fn begin_run(&mut self, run: &str, experiment: &Experiment<'_>) {
+    /// The packets that follow are those of a run of `experiment`, which is called `name`. The
+    /// names of its interfaces begin with `run`.
+    pub(super) fn begin_run(&mut self, run: &str, name: String, experiment: &Experiment<'_>) {
         self.links.clear();
+        self.runs.push(name);
         for (name, link) in &experiment.scenario().link {
             self.links.insert(name.clone(), self.interfaces);
             for end in link.get_ref().ends.iter() {
@@ -143,14 +92,22 @@ impl Packets {
         }
     }
 
-    /// The first error, if there was one.
+    /// Completes the file, and says on standard error what is in it.
+    ///
+    /// # Errors
+    /// The first error of all that was written.
     pub(super) fn finish(self) -> Result<(), OutputError> {
-        let Self { path, writer, failure, .. } = self;
+        let Self { path, writer, failure, runs, interfaces, .. } = self;
         let written = match failure {
             Some(error) => Err(reason(error)),
             None => writer.into_inner().flush(),
         };
-        written.map_err(|why| OutputError::new(&path, why))
+        written.map_err(|why| OutputError::new(&path, why))?;
+        let (path, runs) = (path.display(), runs.join(", then "));
+        eprintln!(
+            "wrote {path}: packets of {runs}; {interfaces} interfaces, one for each end of a link"
+        );
+        Ok(())
     }
 }
 

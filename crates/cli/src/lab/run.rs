@@ -1,8 +1,11 @@
 //! `neap lab run`: one scenario, its figures and what they say.
 
+use super::choose::Chosen;
 use super::files::find;
 use super::output::OutputFile;
-use super::report::{self, Packets};
+use super::page::run_page;
+use super::report::Packets;
+use super::terminal;
 use clap::Args as ClapArgs;
 use neap_lab::report::{Observed, Watch};
 use neap_lab::scenario::{Choice, Experiment, Figures, Run, Verdict};
@@ -16,6 +19,8 @@ use std::path::PathBuf;
 pub(super) struct Args {
     /// A scenario file, or the name of one that neap brings along (neap lab list)
     scenario: String,
+    #[command(flatten)]
+    chosen: Chosen,
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
@@ -58,12 +63,11 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
     let files = |name: &str| found.read(name);
     let experiment = Experiment::parse(&found.name, &found.text, &files)?;
     let [html, pcapng] = OutputFile::open_all([args.html.as_ref(), args.pcapng.as_ref()])?;
-    let choice = Vec::new();
-    let run = run(html.is_some(), pcapng, &experiment, &choice)?;
-    let verdicts = experiment.judge(&[(choice, run.figures.clone())])?;
+    let run = run(html.is_some(), pcapng, &found.name, &experiment, &args.chosen)?;
+    let verdicts = experiment.judge(&[(Choice::new(), run.figures.clone())])?;
     let holds = verdicts.iter().all(|verdict| verdict.holds);
     if let Some(file) = html {
-        file.write(&report::page(&experiment, &found.name, &run, &verdicts))?;
+        file.write(&run_page(&experiment, &found.name, &run, &verdicts))?;
     }
     let scenario = experiment.scenario();
     if args.json {
@@ -83,14 +87,20 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
         return Ok(holds);
     }
     writeln!(out, "{}", scenario.about)?;
+    let count = experiment.choices().len();
+    let sweep = format!("neap lab sweep {}", args.scenario);
+    if count > 1 {
+        writeln!(out, "This is the run as the file has it; {sweep} shows {count} side by side.")?;
+    }
     print_figures(out, &run.figures, args.all)?;
     if let Some(look_at) = &scenario.look_at {
-        writeln!(out, "\nLook at: {look_at}")?;
+        let look_at = format!("Look at: {look_at}");
+        let lines = terminal::wrapped(&look_at, terminal::width());
+        writeln!(out, "\n{}", lines.join("\n"))?;
     }
     print_verdicts(out, &verdicts)?;
-    if experiment.choices().len() > 1 {
-        let count = experiment.choices().len();
-        writeln!(out, "\n{count} combinations: neap lab sweep {}", args.scenario)?;
+    if count > 1 {
+        writeln!(out, "\n{count} runs side by side: {sweep}")?;
     }
     writeln!(out, "hash of the run: {}", run.hash)?;
     Ok(holds)
@@ -100,19 +110,21 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
 fn run(
     record: bool,
     pcapng: Option<OutputFile>,
+    name: &str,
     experiment: &Experiment<'_>,
-    choice: &Choice,
+    chosen: &Chosen,
 ) -> Result<Run, Box<dyn Error>> {
     let mut packets = pcapng.map(Packets::create).transpose()?;
     if let Some(packets) = &mut packets {
-        packets.begin_run("", experiment);
+        packets.begin_run("", name.to_owned(), experiment);
     }
     let mut write = packets.as_mut().map(|packets| |packet: &Observed<'_>| packets.write(packet));
     let watch = Watch {
         record,
         packets: write.as_mut().map(|write| write as &mut dyn FnMut(&Observed<'_>)),
     };
-    let run = experiment.run_watched(choice, &|_| {}, watch).map_err(|error| error.to_string())?;
+    let run = experiment.run_watched(&chosen.choice(), &|_| {}, watch);
+    let run = run.map_err(|error| chosen.error(error))?;
     packets.map_or(Ok(()), Packets::finish)?;
     Ok(run)
 }

@@ -2,11 +2,16 @@
 //! line of JSON on the disk before the next begins there, so that an interrupted sweep goes on
 //! where it was.
 
+use super::chart;
 use super::files::find;
 use super::output::{OutputError, OutputFile};
+use super::page::sweep_page;
 use super::run::print_verdicts;
+use super::state::{State, build};
+use super::terminal;
 use clap::Args as ClapArgs;
 use indicatif::{ProgressBar, ProgressStyle};
+use neap_lab::report::{Recording, Watch};
 use neap_lab::scenario::{Choice, Experiment, Figures, describe};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -25,13 +30,18 @@ const STEPS: u64 = 1000;
 pub(super) struct Args {
     /// A scenario file, or the name of one that neap brings along (neap lab list)
     scenario: String,
-    /// Where the results go, as lines of JSON; NAME.jsonl of the scenario's own name if not given
+    /// Keep the results here, as lines of JSON; if not given, what is done is in the state
+    /// directory (XDG_STATE_HOME) until all is
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Where the results go as a Parquet file too; NAME.parquet if neither this nor --out is given
+    /// Write the results as a Parquet file too
     #[cfg(feature = "parquet")]
     #[arg(long, value_name = "FILE")]
     parquet: Option<PathBuf>,
+    /// Write a page that shows all runs side by side and needs nothing but itself; what an earlier
+    /// sweep has left is run again for that
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Runs at the same time; all cores if not given
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
@@ -42,6 +52,8 @@ pub(super) struct Args {
 struct Line {
     /// Hash of the scenario's text.
     scenario: String,
+    /// The program that ran it.
+    build: String,
     choice: BTreeMap<String, toml::Value>,
     hash: String,
     figures: Figures,
@@ -53,28 +65,52 @@ impl Line {
     }
 }
 
+/// The line of a run, and its recording if there is one.
+type Recorded = (Line, Option<Recording>);
+
+/// Recordings by the description of their runs.
+type Recordings = BTreeMap<String, Recording>;
+
+/// What is run, and where its results go.
+struct Sweep<'a> {
+    experiment: &'a Experiment<'a>,
+    path: &'a Path,
+    /// Whether every run is recorded for a page. Those whose results are there are run again.
+    records: bool,
+}
+
 /// Whether all expectations hold.
 pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Error>> {
     let found = find(&args.scenario)?;
     let files = |name: &str| found.read(name);
     let experiment = Experiment::parse(&found.name, &found.text, &files)?;
-    let own = PathBuf::from(Path::new(&args.scenario).file_stem().unwrap_or_default());
-    let path = args.out.clone().unwrap_or_else(|| own.with_extension("jsonl"));
+    let state = State::of(args.out.as_ref(), &args.scenario, &experiment)?;
+    let path = state.path.clone();
     #[cfg(feature = "parquet")]
-    let table = args.parquet.clone().or_else(|| {
-        let is_unnamed = args.out.is_none();
-        is_unnamed.then(|| own.with_extension("parquet"))
-    });
-    #[cfg(feature = "parquet")]
-    let [_, table] = OutputFile::open_all([Some(&path), table.as_ref()])?;
+    let [_, html, table] =
+        OutputFile::open_all([Some(&path), args.html.as_ref(), args.parquet.as_ref()])?;
     #[cfg(not(feature = "parquet"))]
-    OutputFile::open_all([Some(&path)])?;
+    let [_, html] = OutputFile::open_all([Some(&path), args.html.as_ref()])?;
     let mut lines = read(&path, &experiment.fingerprint())?;
+    state.tell(lines.len(), experiment.choices().len());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let jobs = args.jobs.unwrap_or(cores).max(1);
-    lines.extend(run_missing(&experiment, &path, &lines, jobs)?);
+    let sweep = Sweep { experiment: &experiment, path: &path, records: html.is_some() };
+    let mut recordings = Recordings::new();
+    for (line, recording) in sweep.run_missing(&lines, jobs)? {
+        recordings.extend(recording.map(|recording| (describe(&line.choice()), recording)));
+        if !lines.iter().any(|other| other.choice() == line.choice()) {
+            lines.push(line);
+        }
+    }
     let mut runs = Vec::new();
     writeln!(out, "{}\n", experiment.scenario().about)?;
+    let figures = |choice: &Choice| lines.iter().find(|line| line.choice() == *choice);
+    let told = experiment.choices().iter();
+    let told = told.filter_map(|choice| Some((choice.clone(), figures(choice)?.figures.clone())));
+    if let Some(story) = experiment.story(&told.collect::<Vec<_>>())? {
+        writeln!(out, "{}", chart::draw(&story, terminal::width())?)?;
+    }
     for choice in experiment.choices() {
         let line = lines.iter().find(|line| line.choice() == *choice);
         let line = line.ok_or("a run is missing")?;
@@ -85,16 +121,23 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
         runs.push((choice.clone(), line.figures.clone()));
     }
     if let Some(look_at) = &experiment.scenario().look_at {
-        writeln!(out, "\nLook at: {look_at}")?;
+        let look_at = format!("Look at: {look_at}");
+        let lines = terminal::wrapped(&look_at, terminal::width());
+        writeln!(out, "\n{}", lines.join("\n"))?;
     }
     let verdicts = experiment.judge(&runs)?;
     print_verdicts(out, &verdicts)?;
-    write!(out, "\n{} runs in {}", runs.len(), path.display())?;
+    if let Some(file) = html {
+        let recordings: Vec<_> =
+            runs.iter().filter_map(|(choice, _)| recordings.remove(&describe(choice))).collect();
+        file.write(&sweep_page(&experiment, &found.name, &runs, &recordings, &verdicts)?)?;
+    }
+    write!(out, "\n{} runs{}", runs.len(), state.end())?;
     #[cfg(feature = "parquet")]
     if let Some(table) = table {
         let (path, file) = table.begin()?;
         write_table(file, &lines).map_err(|error| format!("{}: {error}", path.display()))?;
-        write!(out, " and {}", path.display())?;
+        write!(out, ", and as a table in {}", path.display())?;
     }
     writeln!(out)?;
     Ok(verdicts.iter().all(|verdict| verdict.holds))
@@ -114,18 +157,18 @@ fn expected<'a>(experiment: &'a Experiment<'_>, figures: &Figures) -> Vec<(&'a s
     shown
 }
 
-/// What an earlier sweep of the same text has left. A line that was cut off is dropped, as are
-/// those of other texts.
+/// What an earlier sweep of the same text by the same program has left. A line that was cut off is
+/// dropped, as are all others.
 fn read(path: &Path, fingerprint: &str) -> Result<Vec<Line>, Box<dyn Error>> {
     // A device or a pipe keeps nothing.
     if !std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
         return Ok(Vec::new());
     }
     let text = std::fs::read_to_string(path).map_err(|why| OutputError::new(path, why))?;
-    let (mut lines, mut kept) = (Vec::new(), String::new());
+    let (mut lines, mut kept, build) = (Vec::new(), String::new(), build());
     for whole in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
         let Ok(line) = serde_json::from_str::<Line>(whole) else { continue };
-        if line.scenario == fingerprint {
+        if line.scenario == fingerprint && line.build == build {
             lines.push(line);
             kept.push_str(whole);
         }
@@ -139,75 +182,80 @@ fn read(path: &Path, fingerprint: &str) -> Result<Vec<Line>, Box<dyn Error>> {
     Ok(lines)
 }
 
-/// Runs what is not there yet.
-fn run_missing(
-    experiment: &Experiment<'_>,
-    path: &Path,
-    done: &[Line],
-    jobs: usize,
-) -> Result<Vec<Line>, Box<dyn Error>> {
-    let is_missing = |choice: &&Choice| !done.iter().any(|line| line.choice() == **choice);
-    let missing: Vec<&Choice> = experiment.choices().iter().filter(is_missing).collect();
-    let file = OpenOptions::new().create(true).append(true).open(path);
-    let file = Mutex::new(file.map_err(|why| OutputError::new(path, why))?);
-    let bar = ProgressBar::new(missing.len() as u64 * STEPS);
-    let style = ProgressStyle::with_template("{wide_bar} {percent} %, {eta} left: {msg}")?;
-    bar.set_style(style);
-    let (next, lines) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let failure: Mutex<Option<Box<dyn Error + Send + Sync>>> = Mutex::new(None);
-    std::thread::scope(|scope| {
-        for _ in 0..jobs.min(missing.len()) {
-            scope.spawn(|| {
-                while let Some(choice) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    match run_one(experiment, choice, &bar, path, &file) {
-                        Ok(line) => lock(&lines).push(line),
-                        Err(error) => {
-                            *lock(&failure) = Some(match error.downcast::<OutputError>() {
-                                Ok(error) => error,
-                                Err(error) => format!("{}: {error}", describe(choice)).into(),
-                            });
-                            next.store(missing.len(), Ordering::Relaxed);
+impl Sweep<'_> {
+    /// Runs what is not there yet.
+    fn run_missing(&self, done: &[Line], jobs: usize) -> Result<Vec<Recorded>, Box<dyn Error>> {
+        let is_done = |choice: &Choice| done.iter().any(|line| line.choice() == *choice);
+        let choices = self.experiment.choices().iter();
+        let missing: Vec<&Choice> =
+            choices.filter(|choice| self.records || !is_done(choice)).collect();
+        let file = OpenOptions::new().create(true).append(true).open(self.path);
+        let file = Mutex::new(file.map_err(|why| OutputError::new(self.path, why))?);
+        let bar = ProgressBar::new(missing.len() as u64 * STEPS);
+        let style = ProgressStyle::with_template("{wide_bar} {percent} %, {eta} left: {msg}")?;
+        bar.set_style(style);
+        let (next, lines) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let failure: Mutex<Option<Box<dyn Error + Send + Sync>>> = Mutex::new(None);
+        std::thread::scope(|scope| {
+            for _ in 0..jobs.min(missing.len()) {
+                scope.spawn(|| {
+                    while let Some(choice) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let file = (!is_done(choice)).then_some(&file);
+                        match self.run_one(choice, &bar, file) {
+                            Ok(line) => lock(&lines).push(line),
+                            Err(error) => {
+                                *lock(&failure) = Some(match error.downcast::<OutputError>() {
+                                    Ok(error) => error,
+                                    Err(error) => format!("{}: {error}", describe(choice)).into(),
+                                });
+                                next.store(missing.len(), Ordering::Relaxed);
+                            }
                         }
                     }
-                }
-            });
+                });
+            }
+        });
+        bar.finish_and_clear();
+        match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error),
+            None => Ok(lines.into_inner().unwrap_or_else(PoisonError::into_inner)),
         }
-    });
-    bar.finish_and_clear();
-    match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some(error) => Err(error),
-        None => Ok(lines.into_inner().unwrap_or_else(PoisonError::into_inner)),
+    }
+
+    /// One run, whose line goes to the file.
+    fn run_one(
+        &self,
+        choice: &Choice,
+        bar: &ProgressBar,
+        file: Option<&Mutex<File>>,
+    ) -> Result<Recorded, Box<dyn Error + Send + Sync>> {
+        bar.set_message(describe(choice));
+        let told = std::cell::Cell::new(0);
+        let progress = |share: f64| {
+            let steps = (share * STEPS as f64) as u64;
+            bar.inc(steps - told.replace(steps));
+        };
+        let watch = Watch { record: self.records, packets: None };
+        let run = self.experiment.run_watched(choice, &progress, watch)?;
+        bar.inc(STEPS.saturating_sub(told.get()));
+        let line = Line {
+            scenario: self.experiment.fingerprint(),
+            build: build(),
+            choice: choice.iter().cloned().collect(),
+            hash: run.hash,
+            figures: run.figures,
+        };
+        if let Some(file) = file {
+            let text = serde_json::to_string(&line)? + "\n";
+            let written = lock(file).write_all(text.as_bytes());
+            written.map_err(|why| OutputError::new(self.path, why))?;
+        }
+        Ok((line, run.recording))
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn run_one(
-    experiment: &Experiment<'_>,
-    choice: &Choice,
-    bar: &ProgressBar,
-    path: &Path,
-    file: &Mutex<File>,
-) -> Result<Line, Box<dyn Error + Send + Sync>> {
-    bar.set_message(describe(choice));
-    let told = std::cell::Cell::new(0);
-    let progress = |share: f64| {
-        let steps = (share * STEPS as f64) as u64;
-        bar.inc(steps - told.replace(steps));
-    };
-    let run = experiment.run(choice, &progress)?;
-    bar.inc(STEPS.saturating_sub(told.get()));
-    let line = Line {
-        scenario: experiment.fingerprint(),
-        choice: choice.iter().cloned().collect(),
-        hash: run.hash,
-        figures: run.figures,
-    };
-    let text = serde_json::to_string(&line)? + "\n";
-    lock(file).write_all(text.as_bytes()).map_err(|why| OutputError::new(path, why))?;
-    Ok(line)
 }
 
 /// A column per parameter and per figure.

@@ -1,14 +1,12 @@
 //! Ends of a link: TUNs and interfaces, in any network namespace.
 
 use super::Failure;
+use crate::netns::enter;
 use neap::device::{
     Device, Error, LinkConfig, Medium, Packet, PacketConfig, Tun, TunConfig, configure_link,
 };
 use neap::net::Address;
-use rustix::fs::{Mode, OFlags};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fmt;
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::thread;
@@ -109,11 +107,7 @@ impl EndSpec {
         let said = |what: String| Failure::System(format!("{self}: {what}"));
         thread::scope(|scope| {
             let inside = scope.spawn(|| {
-                let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-                let entered = rustix::fs::open(&path, flags, Mode::empty()).and_then(|file| {
-                    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
-                });
-                entered.map_err(|error| {
+                enter(&path).map_err(|error| {
                     let path = path.display();
                     said(format!("cannot enter the network namespace {path}: {error}"))
                 })?;

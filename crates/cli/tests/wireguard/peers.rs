@@ -8,6 +8,7 @@ use super::{eventually, world};
 use std::env;
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -160,7 +161,8 @@ impl Peer {
         let interface = &peer.interface;
         eventually("a program that takes settings", || {
             assert!(peer.program.is_running(), "{}", peer.program.log());
-            socket(interface).exists().then_some(())
+            // `wg` asks the kernel where nobody listens yet.
+            UnixStream::connect(socket(interface)).ok()
         });
         let [v4, v6] = world::NEAR_INSIDE;
         host.inside(|| {

@@ -18,7 +18,7 @@ use crate::descriptors;
 use crate::guest::GuestStream;
 use crate::holdings::FlowView;
 use crate::news::News;
-use crate::relay::{End, Side};
+use crate::relay::{End, MOST_PIECE, Side, VISIT};
 use crate::requests::Requests;
 use crate::stack_upstream;
 use crate::token::{Generation, Slot, Token};
@@ -489,10 +489,11 @@ impl Doors {
 
     /// Does what is due for a session.
     fn visit(&mut self, key: usize) {
+        let most = self.share();
         loop {
             let Some(session) = self.sessions.get_mut(key) else { return };
             let mut moved = [0; 2];
-            let next = session.go_on(&mut moved);
+            let next = session.go_on(most, &mut moved);
             self.count(key, moved);
             let next = match next {
                 Next::Waits => self.look_further(key),
@@ -511,6 +512,15 @@ impl Doors {
                 Next::Over(how, counter) => return self.end(key, how, counter),
             }
         }
+    }
+
+    /// Most bytes that a visit moves in one direction: a part of [`VISIT`], and a piece at least.
+    ///
+    /// A tunnel is slow beside the visits. If each of a hundred flows got all that its socket has
+    /// room for, the socket would be empty for most of the time until its next turn, and its window
+    /// would grow with the bursts. Then those with the largest windows would have the most.
+    fn share(&self) -> usize {
+        (VISIT / (1 + self.waiting.len())).max(MOST_PIECE)
     }
 
     /// What a session does besides passing on data.

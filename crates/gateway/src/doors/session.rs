@@ -6,7 +6,7 @@ use super::near::Near;
 use super::step::{Request, Step};
 use crate::holdings::FlowView;
 use crate::news::News;
-use crate::relay::{End, MOST_PIECE, Progress, Relay, Side, VISIT};
+use crate::relay::{End, MOST_PIECE, Progress, Relay, Side};
 use crate::token::{Generation, Slot};
 use crate::upstream::Far;
 use bytes::{Bytes, BytesMut};
@@ -137,8 +137,9 @@ impl Session {
         Ok(true)
     }
 
-    /// Goes on with the stage. The name and the connections of a client are the caller's.
-    pub(super) fn go_on(&mut self, moved: &mut [u64; 2]) -> Next {
+    /// Goes on with the stage, and passes on at most `most` bytes to each side. The name and the
+    /// connections of a client are the caller's.
+    pub(super) fn go_on(&mut self, most: usize, moved: &mut [u64; 2]) -> Next {
         match self.flush() {
             Ok(true) => {}
             Ok(false) => return if self.has_error { GIVEN_UP } else { Next::Waits },
@@ -152,7 +153,7 @@ impl Session {
                 self.join();
                 Next::GoesOn
             }
-            Stage::Joined(joined) => match joined.pump(near, *has_error, moved) {
+            Stage::Joined(joined) => match joined.pump(near, *has_error, most, moved) {
                 // What the near side has taken is not sent yet.
                 Next::Over(..) if joined.is_finished && matches!(near.flush(), Ok(false)) => {
                     Next::Lingers
@@ -238,7 +239,13 @@ impl Joined {
         Self { far, relay, view, is_due: [true; 2], is_finished: false }
     }
 
-    fn pump(&mut self, near: &mut Near, has_error: bool, moved: &mut [u64; 2]) -> Next {
+    fn pump(
+        &mut self,
+        near: &mut Near,
+        has_error: bool,
+        most: usize,
+        moved: &mut [u64; 2],
+    ) -> Next {
         let far = &mut *self.far;
         let sides = [Side::Server, Side::Client];
         let before = sides.map(|side| self.relay.bytes_to(side));
@@ -248,7 +255,7 @@ impl Joined {
             if !std::mem::take(&mut self.is_due[to as usize]) {
                 continue;
             }
-            match self.relay.pump_to(to, near, far, VISIT) {
+            match self.relay.pump_to(to, near, far, most) {
                 Progress::Waits => {}
                 moved => {
                     self.is_due[to as usize] = matches!(moved, Progress::HasMore);

@@ -59,14 +59,12 @@ impl Ord for WaitingPacket {
 }
 
 /// Listens to all links. Cost per packet: O(log n) of those in NICs, and one look at its
-/// connection.
+/// connection; O(n) of all connections for a packet of a flow that is not known.
 pub(crate) struct Capture<'a> {
     links: &'a [(String, LinkId)],
     groups: &'a [(String, SharedGroupLog)],
     /// Connections by the packets that they send.
     flows: BTreeMap<FourTuple, WeakTcpHandle>,
-    /// How many clients and servers of each group were looked at.
-    seen: Vec<[usize; ENDS]>,
     waiting: WaitingPackets,
     count: u64,
     listener: &'a mut dyn FnMut(&Observed<'_>),
@@ -86,7 +84,6 @@ impl<'a> Capture<'a> {
             links,
             groups,
             flows: BTreeMap::new(),
-            seen: vec![[0; ENDS]; groups.len()],
             waiting: WaitingPackets::new(),
             count: 0,
             listener,
@@ -95,7 +92,6 @@ impl<'a> Capture<'a> {
 
     /// Takes what has come, and tells what has left.
     pub(crate) fn look(&mut self, world: &World) {
-        self.learn();
         for (index, (_, id)) in self.links.iter().enumerate() {
             for end in 0..ENDS {
                 for packet in world.link(*id).capture(end) {
@@ -125,24 +121,25 @@ impl<'a> Capture<'a> {
         }
     }
 
-    /// Looks for connections that are new.
+    /// Adds all connections that are open. They begin in any order.
     fn learn(&mut self) {
-        for ((_, log), seen) in self.groups.iter().zip(&mut self.seen) {
+        for (_, log) in self.groups {
             let log = log.borrow();
-            let sides = [&log.clients, &log.servers];
-            for (side, seen) in sides.into_iter().zip(seen) {
-                // Clients exist before they connect: they are passed in order.
-                while let Some(handle) = side.get(*seen).and_then(|end| end.handle.as_ref()) {
-                    let flow = (handle.local_addr(), handle.remote_addr());
-                    self.flows.insert(flow, handle.downgrade());
-                    *seen += 1;
-                }
+            let ends = log.clients.iter().chain(&log.servers);
+            for handle in ends.filter_map(|end| end.handle.as_ref()) {
+                let flow = (handle.local_addr(), handle.remote_addr());
+                self.flows.insert(flow, handle.downgrade());
             }
         }
     }
 
-    fn comment(&self, packet: &Captured, now: Instant) -> String {
-        let handle = four_tuple(&packet.headers).and_then(|flow| self.flows.get(&flow)?.upgrade());
+    fn comment(&mut self, packet: &Captured, now: Instant) -> String {
+        let Some(flow) = four_tuple(&packet.headers) else { return String::new() };
+        // The ports of a connection that is over may be those of a new one.
+        if self.flows.get(&flow).is_none_or(|handle| handle.upgrade().is_none()) {
+            self.learn();
+        }
+        let handle = self.flows.get(&flow).and_then(WeakTcpHandle::upgrade);
         handle.map_or_else(String::new, |handle| describe(&handle, now))
     }
 }

@@ -11,6 +11,10 @@ const PAUSES: usize = 3;
 /// token bucket leave less than this.
 const FULL: f64 = 0.95;
 
+/// Part of what a link carried below which other traffic counts. Headers and what was sent again
+/// are less than the rest.
+const OWN: f64 = 0.85;
+
 /// Share of a flow's time from which on waiting for timeouts explains its rate.
 const MUCH: f64 = 0.2;
 
@@ -133,6 +137,16 @@ fn reason(app: &AppFlows, shares: &[GateShare]) -> Vec<String> {
     let own = share(Gate::Idle) + share(Gate::InFlight);
     let Some(first) = shares.first() else { return Vec::new() };
     let timeouts = timeouts(&app.flows);
+    let trips = share(Gate::Opening) + share(Gate::InFlight);
+    if trips >= first.percent && share(Gate::Idle) < share(Gate::Opening) {
+        let text = format!(
+            "Round trips decided the rate: for {} of the time the handshake was not complete, and \
+             for {} everything that the application had written was in flight.",
+            percent(share(Gate::Opening)),
+            percent(share(Gate::InFlight)),
+        );
+        return [text].into_iter().chain(timeouts).collect();
+    }
     if own >= first.percent {
         let mut parts = Vec::new();
         for (gate, what) in [
@@ -214,8 +228,15 @@ fn by_cwnd(app: &AppFlows, held: &str) -> Vec<String> {
         ));
     }
     let again: u64 = app.flows.iter().map(|flow| flow.retransmitted).sum();
-    let is_full = app.slowest.as_ref().map(|link| link.carried_mbit >= link.mbit * FULL);
+    let slowest = app.slowest.as_ref();
+    let is_full = slowest.map(|link| link.carried_mbit >= link.mbit * FULL);
+    let is_shared = slowest.is_some_and(|link| app.goodput_mbit < link.carried_mbit * OWN);
     all.push(match (is_full, again) {
+        (Some(true), _) if is_shared => {
+            "The link was full: other traffic had the rest of it, and the windows of all decide \
+             the shares."
+                .to_owned()
+        }
         (Some(true), _) => {
             "The link was full, so a larger window would have made the queue longer and the flow no \
              faster."

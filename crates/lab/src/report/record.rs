@@ -4,7 +4,7 @@ use super::flows::AppFlows;
 use crate::app::group::SharedGroupLog;
 use crate::histogram::Times;
 use crate::link::ENDS;
-use crate::world::{HostId, LinkId, PAGE, World};
+use crate::world::{CpuStats, HostId, LinkId, PAGE, World};
 use neap_tcp::time::{Instant, Nanos};
 
 /// Steps of a distribution.
@@ -37,10 +37,35 @@ pub enum Quantity {
     Backlog,
     /// Wake-ups of a host's applications per second.
     Wakeups,
+    /// Expirations of a host's timers per second.
+    Timers,
     /// Memory of a host's sockets, bytes.
     Memory,
     /// Bytes in a host's qdiscs.
     QdiscBacklog,
+}
+
+impl Quantity {
+    /// Returns the name of the quantity for the page's script.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Unsent => "unsent",
+            Self::Qdisc => "qdisc",
+            Self::Device => "device",
+            Self::InFlight => "in_flight",
+            Self::Srtt => "srtt",
+            Self::Cwnd => "cwnd",
+            Self::Goodput => "goodput",
+            Self::Below => "below",
+            Self::Frames => "frames",
+            Self::Ring => "ring",
+            Self::Backlog => "backlog",
+            Self::Wakeups => "wakeups",
+            Self::Timers => "timers",
+            Self::Memory => "memory",
+            Self::QdiscBacklog => "qdisc_backlog",
+        }
+    }
 }
 
 /// Series of one quantity, with one value per sample.
@@ -92,8 +117,10 @@ pub(crate) struct Recorder<'a> {
     groups: &'a [(String, SharedGroupLog)],
     begun: Instant,
     last: Instant,
-    /// Wake-ups of each host and bytes that had arrived for each application at the last sample.
+    /// Wake-ups and timer interrupts of each host, and bytes that had arrived for each application,
+    /// at the last sample.
     wakeups: Vec<u64>,
+    timers: Vec<u64>,
     received: Vec<u64>,
     /// For both directions of each link: times from TCP to the wire.
     below: Vec<[Times; ENDS]>,
@@ -116,6 +143,7 @@ impl<'a> Recorder<'a> {
             begun: world.now(),
             last: world.now(),
             wakeups: hosts.iter().map(|(_, id)| world.cpu_stats(*id).wakeups).collect(),
+            timers: hosts.iter().map(|(_, id)| world.cpu_stats(*id).timer_interrupts).collect(),
             received: groups.iter().map(|(_, log)| log.borrow().received(world.now())).collect(),
             below: links.iter().map(|_| <[Times; ENDS]>::default()).collect(),
             recording: Recording::default(),
@@ -150,9 +178,12 @@ impl<'a> Recorder<'a> {
             self.sample_link(index, world, seconds);
         }
         for (index, (name, id)) in self.hosts.iter().enumerate() {
-            let wakeups = world.cpu_stats(*id).wakeups;
+            let CpuStats { wakeups, timer_interrupts, .. } = world.cpu_stats(*id);
             let before = core::mem::replace(&mut self.wakeups[index], wakeups);
             self.note(|| name.clone(), Quantity::Wakeups, (wakeups - before) as f64 / seconds);
+            let before = core::mem::replace(&mut self.timers[index], timer_interrupts);
+            let timers = (timer_interrupts - before) as f64 / seconds;
+            self.note(|| name.clone(), Quantity::Timers, timers);
             let memory = (world.socket_pages(*id) * PAGE) as f64;
             self.note(|| name.clone(), Quantity::Memory, memory);
             let interfaces = world.stack(*id).interfaces(now);

@@ -69,11 +69,17 @@ impl ScenarioWorld {
         let mut watchers = Watchers { capture, flows: None };
         let warm_up = scenario.warm_up.map_or(Nanos::ZERO, |Time(time)| time);
         let (begin, duration) = (start + warm_up, scenario.duration.0);
-        watchers.run(&mut world, &mut events, begin)?;
+        let all = (warm_up + duration).0 as f64;
+        let sample = scenario.sample();
+        let mut passed = Nanos::ZERO;
+        while passed < warm_up {
+            passed = Nanos((passed.0 + sample.0).min(warm_up.0));
+            watchers.run(&mut world, &mut events, start + passed)?;
+            progress(passed.0 as f64 / all);
+        }
         let mut probes = Probes::begin(&world, &hosts, &links, &groups);
         let mut recorder = watch.record.then(|| Recorder::begin(&world, &hosts, &links, &logs));
         watchers.flows = watch.record.then(|| FlowRecorder::begin(&world, &sources));
-        let sample = scenario.sample();
         let mut passed = Nanos::ZERO;
         while passed < duration {
             passed = Nanos((passed.0 + sample.0).min(duration.0));
@@ -85,7 +91,7 @@ impl ScenarioWorld {
             if let Some(flows) = &mut watchers.flows {
                 flows.sample(world.now());
             }
-            progress(passed.0 as f64 / duration.0 as f64);
+            progress((warm_up + passed).0 as f64 / all);
         }
         let (figures, series) = probes.finish(&world);
         let mut recording = recorder.map(|recorder| recorder.finish(&world));

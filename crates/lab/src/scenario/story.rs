@@ -23,7 +23,7 @@ pub struct Story {
     pub unit: String,
     /// Bars from top to bottom.
     pub bars: Vec<Bar>,
-    /// Reason why a published value is not that of its bar.
+    /// Reason why a published value is not that of its bar: what follows "because".
     pub note: Option<String>,
     /// Number of the bounds that hold, of all those that the scenario expects.
     pub bounds_held: usize,

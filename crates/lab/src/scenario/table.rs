@@ -29,8 +29,12 @@ pub struct Judged {
     /// Text that names the figures of the runs and the published ones, and says why they differ if
     /// they do.
     pub text: String,
-    /// Whether the runs have the published figures within a tenth, or are below the published bound.
+    /// Whether the runs have the published figures within a tenth, or keep the published bound.
     pub agrees: bool,
+    /// Number of published figures in the row.
+    pub figures: usize,
+    /// Number of those from which the runs differ.
+    pub differing: usize,
 }
 
 /// Rows of one figure.
@@ -113,9 +117,10 @@ impl Experiment<'_> {
 }
 
 impl Table {
-    /// Returns how many rows differ from what was published.
-    pub fn differing(&self) -> usize {
-        self.judged.iter().filter(|one| !one.agrees).count()
+    /// Returns how many figures were published, and from how many of them the runs differ.
+    pub fn published_figures(&self) -> (usize, usize) {
+        let add = |(all, off), one: &Judged| (all + one.figures, off + one.differing);
+        self.judged.iter().fold((0, 0), add)
     }
 
     /// In words, whether the figures of a row are those that were published.
@@ -125,12 +130,12 @@ impl Table {
         published: &model::Published,
         shown: &TableRow,
     ) -> Option<Judged> {
-        let (mut figures, mut agrees) = (Vec::new(), true);
+        let (mut figures, mut differing) = (Vec::new(), 0);
         for (column, said) in self.published.iter().zip(&published.values) {
             let own = self.columns.iter().position(|own| own == column);
             let Some(&value) = own.and_then(|own| shown.values.get(own)) else { continue };
             let Some(span) = Span::of(said) else { continue };
-            agrees &= span.miss(value).is_none();
+            differing += usize::from(span.miss(value).is_some());
             let percent = span.off(value) * 100.0;
             let apart =
                 if percent.abs() < 0.5 { String::new() } else { format!(" ({percent:+.0} %)") };
@@ -143,9 +148,10 @@ impl Table {
         let case =
             if shown.case.is_empty() { String::new() } else { format!(" at {}", shown.case) };
         let why = published.why.as_deref().unwrap_or("of a reason that is not known");
-        let verdict = if agrees { "agrees".to_owned() } else { format!("differs, because {why}") };
+        let agrees = differing == 0;
+        let verdict = if agrees { "agrees".to_owned() } else { format!("differs, because {why}.") };
         let text = format!("{}{case}: {}: {verdict}", row.what.trim(), figures.join("; "));
-        Some(Judged { text, agrees })
+        Some(Judged { text, agrees, figures: figures.len(), differing })
     }
 }
 
@@ -168,7 +174,8 @@ impl Span {
         Some(Self { least: least.parse().ok()?, most: most.parse().ok()?, is_bound: false })
     }
 
-    /// By what part of the published figure a value is off, if that is more than is called the same.
+    /// By what part of the published figure a value is off, if that is more than is called the
+    /// same.
     pub(super) fn miss(&self, value: f64) -> Option<f64> {
         let tolerance = if self.is_bound { 0.0 } else { SAME };
         let off = self.off(value);

@@ -2,7 +2,7 @@
 
 use crate::device::merge::Merger;
 use crate::device::shared::Shared;
-use crate::device::socket::{Arrived, HostSocket};
+use crate::device::socket::{Arrived, HostSocket, MOST_SEGMENTS};
 use crate::engine::Outer;
 use crate::protocol::sanstun::Sanstun;
 use crate::protocol::{Open, PeerId, Protocol};
@@ -32,6 +32,8 @@ pub(crate) struct Receiver {
     opening: Vec<(usize, PeerId, Opening)>,
     opened: Vec<Placed>,
     merger: Merger,
+    /// Answers to the datagrams that were taken.
+    unsent: usize,
 }
 
 /// A packet that was opened, and where.
@@ -54,6 +56,7 @@ impl Receiver {
             opening: Vec::new(),
             opened: Vec::new(),
             merger: Merger::default(),
+            unsent: 0,
         }
     }
 
@@ -64,13 +67,14 @@ impl Receiver {
         let datagrams = &self.buffer[..len];
         self.opening.clear();
         let opening = &mut self.opening;
-        shared.engine(|engine| {
+        let ((), unsent) = shared.engine_unsent(|engine| {
             for (index, datagram) in datagrams.chunks(segment).enumerate() {
                 if let Some((peer, open)) = engine.receive(from, datagram, now) {
                     opening.push((index * segment, peer, open));
                 }
             }
         });
+        self.unsent = unsent;
         if self.opening.is_empty() {
             return;
         }
@@ -86,7 +90,7 @@ impl Receiver {
         }
         let (opened, merger) = (&mut self.opened, &mut self.merger);
         merger.begin();
-        shared.engine(|engine| {
+        let ((), unsent) = shared.engine_unsent(|engine| {
             let outer = Outer { from, ecn };
             let mut last = None;
             for Placed { peer, opened, at, len } in opened.drain(..) {
@@ -101,6 +105,7 @@ impl Receiver {
             }
             last.into_iter().for_each(|last| engine.committed(last, now));
         });
+        self.unsent = unsent;
         merger.merge(room);
         let all = self.arena.take();
         // The key's tag is no proof that the checksum was right before the packet was sealed. The
@@ -111,11 +116,17 @@ impl Receiver {
             checksum: RxChecksum::Good,
         }));
     }
-}
 
-impl RxQueue for Receiver {
-    fn receive(&mut self, now: Instant) -> Option<Received> {
-        self.shared.advance(now);
+    /// Sends the answers to datagrams that were taken. Those to one address leave together: under a
+    /// flood of handshakes a call for each would take longer than reading them.
+    fn answer(&mut self) {
+        if core::mem::take(&mut self.unsent) > 0 {
+            self.shared.send_outgoing();
+        }
+    }
+
+    /// The next packet, of as many calls as it takes.
+    fn next(&mut self, now: Instant) -> Option<Received> {
         for _ in 0..VAIN_MAX {
             if let Some(packet) = self.ready.pop_front() {
                 return Some(packet);
@@ -124,6 +135,9 @@ impl RxQueue for Receiver {
                 Ok(arrived) => {
                     self.shared.counters.receives.one();
                     self.take(arrived, now);
+                    if self.unsent >= MOST_SEGMENTS {
+                        self.answer();
+                    }
                 }
                 Err(Errno::EAGAIN) => return None,
                 // An error of a datagram that was sent: the monitor looks at the queue of errors.
@@ -133,6 +147,15 @@ impl RxQueue for Receiver {
         // The socket is not empty. Its event was taken, so the bell brings the driver back.
         self.shared.ring();
         self.ready.pop_front()
+    }
+}
+
+impl RxQueue for Receiver {
+    fn receive(&mut self, now: Instant) -> Option<Received> {
+        self.shared.advance(now);
+        let received = self.next(now);
+        self.answer();
+        received
     }
 
     fn next_event(&self) -> Instant {

@@ -3,7 +3,7 @@
 use crate::config::{DEFAULT_MTU, Peer, WireguardConfig};
 use crate::counters::Counters;
 use crate::device::path::Path;
-use crate::device::socket::{Batch, HANDSHAKE_CLASS, HostSocket};
+use crate::device::socket::{Batch, HANDSHAKE_CLASS, HostSocket, MOST_SEGMENTS};
 use crate::engine::{Engine, Outgoing};
 use crate::error::Error;
 use crate::keys::{KeyError, PrivateKey, PublicKey};
@@ -14,6 +14,7 @@ use core::time::Duration;
 use neap_device::clock;
 use neap_tcp::time::Instant;
 use rustix::event::{EventfdFlags, eventfd};
+use smallvec::SmallVec;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -76,39 +77,54 @@ impl Shared {
     /// Works with the engine. What it has to say is sent, and a handshake that has failed is told,
     /// afterwards, without its lock.
     pub(crate) fn engine<R>(&self, work: impl FnOnce(&mut Engine<Sanstun>) -> R) -> R {
-        let (result, has_failed) = self.work(work);
-        if has_failed && let Some(tell) = self.on_failure.get() {
-            tell();
+        let (result, unsent) = self.engine_unsent(work);
+        if unsent > 0 {
+            self.send_outgoing();
         }
         result
     }
 
-    fn work<R>(&self, work: impl FnOnce(&mut Engine<Sanstun>) -> R) -> (R, bool) {
+    /// The same, but the messages that the engine wants sent are left. Returns their number.
+    pub(crate) fn engine_unsent<R>(
+        &self,
+        work: impl FnOnce(&mut Engine<Sanstun>) -> R,
+    ) -> (R, usize) {
         let mut engine = lock(&self.engine);
         let result = work(&mut engine);
         self.deadline.store(engine.deadline().as_nanos(), Ordering::Release);
         if engine.take_revival() {
             self.is_revived.store(true, Ordering::Release);
         }
-        let has_failed = engine.take_failure();
-        let Some(mut outgoing) = engine.take_outgoing() else { return (result, has_failed) };
-        loop {
-            drop(engine);
-            self.send(&outgoing);
-            engine = lock(&self.engine);
-            let Some(next) = engine.take_outgoing() else { return (result, has_failed) };
-            outgoing = next;
+        let (has_failed, unsent) = (engine.take_failure(), engine.outgoing());
+        drop(engine);
+        if has_failed && let Some(tell) = self.on_failure.get() {
+            tell();
+        }
+        (result, unsent)
+    }
+
+    /// Sends the messages that the engine wants sent: those of one length to one address together.
+    pub(crate) fn send_outgoing(&self) {
+        let outgoing = lock(&self.engine).take_outgoing();
+        let is_alike = |a: &Outgoing, b: &Outgoing| {
+            (a.to, a.message.bytes().len(), a.message.is_of_handshake())
+                == (b.to, b.message.bytes().len(), b.message.is_of_handshake())
+        };
+        for alike in outgoing.chunk_by(is_alike) {
+            alike.chunks(MOST_SEGMENTS).for_each(|messages| self.send(messages));
         }
     }
 
-    /// Sends a message of the protocol. One that the host does not take is lost like any datagram.
-    fn send(&self, outgoing: &Outgoing) {
-        let bytes = outgoing.message.bytes();
-        let class = if outgoing.message.is_of_handshake() { HANDSHAKE_CLASS } else { 0 };
-        let (segment, to) = (bytes.len(), outgoing.to);
-        let batch = Batch { parts: &[bytes], segment, to, class, may_be_cut: false };
+    /// Sends messages of the protocol of one length to one address. What the host does not take is
+    /// lost like any datagram.
+    fn send(&self, messages: &[Outgoing]) {
+        let Some(first) = messages.first() else { return };
+        let parts: SmallVec<[&[u8]; 8]> = messages.iter().map(|one| one.message.bytes()).collect();
+        let class = if first.message.is_of_handshake() { HANDSHAKE_CLASS } else { 0 };
+        let (segment, to) = (first.message.bytes().len(), first.to);
+        let batch = Batch { parts: &parts, segment, to, class, may_be_cut: false };
         if self.socket.send(batch).is_err() {
-            self.counters.dropped_send_error.one();
+            self.counters.dropped_send_error.add(messages.len() as u64);
         }
     }
 

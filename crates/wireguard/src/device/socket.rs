@@ -25,8 +25,10 @@ pub(crate) const MOST_SEGMENTS: usize = 64;
 /// Bytes of datagrams that may wait here for the driver, which may have other work for some
 /// milliseconds.
 const RECEIVE_BUFFER: usize = 4 << 20;
-/// Bytes that the host may hold, twice: the kernel tells of completions below half of it.
-const SEND_BUFFER: usize = 8 << 20;
+/// Bytes of memory that the host may hold, twice: the kernel tells of completions below half of it.
+/// Half is two super-datagrams of each of four flows. All flows together stay below the queue of
+/// 1 MB that a host's qdisc often has.
+const SEND_BUFFER: usize = 1 << 20;
 /// Records of the error queue that one look takes.
 const ERRORS_MAX: usize = 256;
 

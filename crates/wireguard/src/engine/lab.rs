@@ -91,7 +91,7 @@ impl Sender {
     fn send_messages(&mut self, now: Instant) {
         let mut tunnel = self.tunnel.lock().expect("no panic");
         tunnel.advance(now);
-        while let Some(Outgoing { to, message }) = tunnel.take_outgoing() {
+        for Outgoing { to, message } in tunnel.take_outgoing() {
             let frame = outer(to, message.bytes().to_vec().into(), 0);
             if self.lower.submit(frame, now).is_ok() {
                 self.held.push_back(None);

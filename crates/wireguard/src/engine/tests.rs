@@ -110,7 +110,7 @@ impl Two {
     }
 
     fn flush(&mut self, end: usize) {
-        while let Some(Outgoing { to, message }) = self.engines[end].take_outgoing() {
+        for Outgoing { to, message } in self.engines[end].take_outgoing() {
             self.fly(end, to, message.bytes().to_vec(), 0);
         }
     }
@@ -461,7 +461,8 @@ fn a_flood_of_handshakes_is_answered_by_cookies_and_a_peer_still_gets_in() {
     config.peers = vec![victim];
     let mut attacker = Two::engine(&config, 66, two.now);
     attacker.begin_send(inside(THERE), (1, 64), &mut Vec::new(), two.now);
-    let initiation = attacker.take_outgoing().expect("an initiation").message.bytes().to_vec();
+    let initiation =
+        attacker.take_outgoing().pop().expect("an initiation").message.bytes().to_vec();
     let flood = |two: &mut Two, from: u32| {
         for index in 0..500 {
             let from = SocketAddr::from((std::net::Ipv4Addr::from(from + index), 7));

@@ -2,10 +2,12 @@
 //! `tbf`, or one of the lab in real time (`neap link`) in a third namespace.
 
 use super::{Link, Sender};
+use crate::netns::enter;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 /// Names of all namespaces of this program begin so and end with its process.
@@ -114,6 +116,15 @@ impl Drop for Network {
             }
         }
     }
+}
+
+/// Moves the calling thread into the namespace of this name.
+///
+/// # Errors
+/// The namespace cannot be entered.
+pub(super) fn enter_named(name: &str) -> Result<(), String> {
+    let path = Path::new("/run/netns").join(name);
+    enter(&path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 impl Network {

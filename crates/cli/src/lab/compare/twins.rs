@@ -5,13 +5,13 @@
 //! kernel has a twin of E4 alone. Paths with delay and loss are links of the lab in real time
 //! (`neap link`), for both.
 
+use super::judge::{Judged, Judgement};
 use super::lateness::Lateness;
 use super::measure::{listening, read};
 use super::network::{ChildGuard, DEVICE, Network, RECEIVER, SENDER};
-use super::{Link, Sender, compare};
+use super::{Link, Sender};
 use crate::perf::interrupt::Interrupt;
 use neap_lab::scenario::{Experiment, Figures};
-use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -58,26 +58,6 @@ struct Row {
     measured: fn(&Flow) -> f64,
     /// Why it differs where it does.
     why: &'static str,
-}
-
-/// A judged figure.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct Judged {
-    what: &'static str,
-    predicted: f64,
-    measured: f64,
-    off_percent: f64,
-    agrees: bool,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    why: &'static str,
-}
-
-/// All figures of a twin.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct Judgement {
-    name: &'static str,
-    sender: Sender,
-    figures: Vec<Judged>,
 }
 
 /// What a program did.
@@ -353,10 +333,8 @@ impl Twin {
         let flow = self.measure(interrupt)?;
         let figures = self.predict(&flow.lateness.to_toml())?;
         let judge = |row: &Row| {
-            let (predicted, measured) = ((row.predicted)(&figures), (row.measured)(&flow));
-            let (off_percent, agrees) = compare(predicted, measured, TOLERANCE);
-            let (what, why) = (row.what, if agrees { "" } else { row.why });
-            Judged { what, predicted, measured, off_percent, agrees, why }
+            let both = [(row.predicted)(&figures), (row.measured)(&flow)];
+            Judged::new(row.what, both, TOLERANCE, row.why)
         };
         let figures = self.rows.iter().map(judge).collect();
         Ok(Judgement { name: self.name, sender: self.sender, figures })
@@ -484,27 +462,6 @@ fn counters(text: &str) -> BTreeMap<String, f64> {
         Some((name.to_owned(), count.trim().parse().ok()?))
     };
     text.lines().filter_map(line).collect()
-}
-
-impl Judgement {
-    fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
-        let who = if self.sender == Sender::Neap { "neap" } else { "the kernel" };
-        writeln!(out, "{}, {who} sends", self.name)?;
-        writeln!(out, "  {:<42}{:>12}{:>12}", "", "predicted", "measured")?;
-        for one in &self.figures {
-            let verdict = if one.agrees { "within 15 %" } else { "NOT within 15 %" };
-            let Judged { what, predicted, measured, off_percent, why, .. } = one;
-            let digits = if measured.abs() < 100.0 { 2 } else { 0 };
-            writeln!(
-                out,
-                "  {what:<42}{predicted:>12.digits$}{measured:>12.digits$}  {off_percent:+.1} %: {verdict}"
-            )?;
-            if !why.is_empty() {
-                writeln!(out, "    {why}")?;
-            }
-        }
-        writeln!(out)
-    }
 }
 
 #[cfg(test)]

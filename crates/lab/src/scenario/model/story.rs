@@ -30,7 +30,8 @@ pub struct StorySpec {
     /// Further values that the sentence tells, by name.
     #[serde(default)]
     pub value: BTreeMap<Name, ValueSpec>,
-    /// Reason why a published value is not that of its bar, with the same `{NAME}` as the sentence.
+    /// Reason why a published value is not that of its bar: what follows "because", with the same
+    /// `{NAME}` as the sentence.
     #[serde(default)]
     pub note: Option<Name>,
 }

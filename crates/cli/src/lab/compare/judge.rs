@@ -1,0 +1,106 @@
+//! Verdicts of predictions: each figure is judged by itself, with its tolerance beside it.
+
+use super::Sender;
+use serde::Serialize;
+use std::io::Write;
+
+/// Figure that was predicted and measured.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Judged {
+    pub(super) what: &'static str,
+    pub(super) predicted: f64,
+    pub(super) measured: f64,
+    /// How far the prediction is from what was measured, in percent of that.
+    off_percent: f64,
+    /// How far it may be.
+    tolerance_percent: f64,
+    pub(super) agrees: bool,
+    /// Known reason of a difference.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    why: &'static str,
+}
+
+impl Judged {
+    /// Judges a prediction. `tolerance` is a part of what was measured; `why` is a reason why the
+    /// figure may differ.
+    pub(super) fn new(
+        what: &'static str,
+        [predicted, measured]: [f64; 2],
+        tolerance: f64,
+        why: &'static str,
+    ) -> Self {
+        let off_percent = (predicted / measured.max(f64::MIN_POSITIVE) - 1.0) * 100.0;
+        let agrees = (predicted - measured).abs() <= tolerance * measured;
+        let why = if agrees { "" } else { why };
+        let tolerance_percent = tolerance * 100.0;
+        Self { what, predicted, measured, off_percent, tolerance_percent, agrees, why }
+    }
+
+    fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
+        let Self { what, predicted, measured, off_percent, tolerance_percent, why, .. } = self;
+        let digits = match measured.abs() {
+            100.0.. => 0,
+            1.0.. => 2,
+            _ => 3,
+        };
+        let verdict = if self.agrees { "ok, within" } else { "differs by more than" };
+        writeln!(
+            out,
+            "  {what:<42}{predicted:>12.digits$}{measured:>12.digits$}  {off_percent:+.1} %: \
+             {verdict} {tolerance_percent:.0} %"
+        )?;
+        if !why.is_empty() {
+            writeln!(out, "    {why}")?;
+        }
+        Ok(())
+    }
+}
+
+/// All figures of one comparison.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Judgement {
+    pub(super) name: &'static str,
+    pub(super) sender: Sender,
+    pub(super) figures: Vec<Judged>,
+}
+
+impl Judgement {
+    pub(super) fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
+        print(out, self.name, self.sender, &self.figures)?;
+        writeln!(out)
+    }
+}
+
+/// Prints a table of figures.
+pub(super) fn print(
+    out: &mut impl Write,
+    name: &str,
+    sender: Sender,
+    figures: &[Judged],
+) -> std::io::Result<()> {
+    let who = if sender == Sender::Neap { "neap" } else { "the kernel" };
+    writeln!(out, "{name}, {who} sends")?;
+    writeln!(out, "  {:<42}{:>12}{:>12}", "", "predicted", "measured")?;
+    figures.iter().try_for_each(|figure| figure.print(out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_figure_has_its_verdict_and_its_tolerance() {
+        let print = |predicted| {
+            let mut out = Vec::new();
+            let judged = Judged::new("goodput, Mbit/s", [predicted, 50.0], 0.1, "for a reason");
+            judged.print(&mut out).expect("memory");
+            (judged.agrees, String::from_utf8(out).expect("text"))
+        };
+        let (agrees, text) = print(45.1);
+        assert!(agrees && text.contains("-9.8 %: ok, within 10 %") && !text.contains("reason"));
+        let (agrees, text) = print(55.1);
+        assert!(!agrees && text.contains("+10.2 %: differs by more than 10 %"), "{text}");
+        assert!(text.ends_with("    for a reason\n"), "{text}");
+        assert!(!Judged::new("nothing", [1.0, 0.0], 0.1, "").agrees);
+    }
+}

@@ -1,0 +1,42 @@
+//! Packets are told with the state of their flow.
+
+use neap_lab::report::{Observed, Watch};
+use neap_lab::scenario::Experiment;
+
+/// Connections begin in random order and are short, so that the first one may begin after others
+/// are over.
+const SCENARIO: &str = r#"about = "short transfers"
+duration = "2s"
+[host.a]
+[host.b]
+[link.wire]
+ends = ["a", "b"]
+rate = "10mbit"
+delay = "5ms"
+[app.file]
+kind = "transfer"
+from = "a"
+to = "b"
+bytes = "20k"
+count = 20
+stagger = "1500ms"
+"#;
+
+/// Bytes of the headers of a segment without data: IPv4, and TCP with timestamps and SACK blocks.
+const HEADERS: u32 = 100;
+
+#[test]
+fn data_of_every_connection_has_a_comment() {
+    let files = |name: &str| Err(format!("there is no file {name}"));
+    let experiment = Experiment::parse("test.toml", SCENARIO, &files).expect("sound");
+    let (mut data, mut bare) = (0, 0);
+    let mut packets = |packet: &Observed<'_>| {
+        let is_data = packet.len > HEADERS;
+        data += u32::from(is_data);
+        bare += u32::from(is_data && packet.comment.is_empty());
+    };
+    let watch = Watch { record: false, packets: Some(&mut packets) };
+    experiment.run_watched(&Vec::new(), &|_| {}, watch).expect("a run");
+    assert!(data > 250, "{data}");
+    assert_eq!(bare, 0, "of {data}");
+}

@@ -1,0 +1,122 @@
+//! What held a flow is found, and said in words.
+
+use neap_lab::library::SCENARIOS;
+use neap_lab::report::{Explanation, Gate, Watch};
+use neap_lab::scenario::{Choice, Experiment};
+
+fn files(name: &str) -> Result<String, String> {
+    Err(format!("there is no file {name}"))
+}
+
+/// The explanations of all applications of one run.
+fn explain(text: &str, choice: &Choice) -> Vec<Explanation> {
+    let experiment = Experiment::parse("test.toml", text, &files).expect("sound");
+    let watch = Watch { record: true, packets: None };
+    let run = experiment.run_watched(choice, &|_| {}, watch).expect("a run");
+    let recording = run.recording.expect("recorded");
+    assert_eq!(experiment.run(choice, &|_| {}).expect("a run").hash, run.hash);
+    recording.flows.iter().map(Explanation::new).collect()
+}
+
+/// One flow at a link of 10 Mbit/s and a round trip of 20 ms.
+fn one(app: &str, link: &str) -> Explanation {
+    let text = format!(
+        "about = \"a flow\"\nduration = \"4s\"\n[host.a]\n[host.b]\n[link.wire]\n\
+         ends = [\"a\", \"b\"]\nrate = \"10mbit\"\ndelay = \"10ms\"\n{link}\n\
+         [app.flow]\nfrom = \"a\"\nto = \"b\"\n{app}\n"
+    );
+    let mut all = explain(&text, &Vec::new());
+    assert_eq!(all.len(), 1);
+    let explanation = all.remove(0);
+    let sum: f64 = explanation.shares.iter().map(|share| share.percent).sum();
+    assert!((sum - 100.0).abs() < 1e-9 || explanation.shares.is_empty(), "{explanation:?}");
+    assert!(explanation.pauses.is_sorted_by(|a, b| a.length_ms >= b.length_ms), "{explanation:?}");
+    explanation
+}
+
+fn share(explanation: &Explanation, gate: Gate) -> f64 {
+    explanation.shares.iter().find(|share| share.gate == gate).map_or(0.0, |share| share.percent)
+}
+
+#[track_caller]
+fn says(explanation: &Explanation, words: &str) {
+    let text = explanation.sentences.join(" ");
+    assert!(text.contains(words), "{words:?} is not in {text}");
+}
+
+#[test]
+fn a_full_device_is_the_reason_for_the_rate_of_its_flow() {
+    let flow = one("kind = \"bulk\"", "");
+    assert!(share(&flow, Gate::SmallQueue) > 80.0, "{flow:?}");
+    says(&flow, "the slowest link of its way (wire there)");
+    says(&flow, "the device decided the rate");
+}
+
+#[test]
+fn a_reader_that_is_slow_closes_the_window() {
+    let app = "kind = \"bulk\"\nread_rate = \"1mbit\"\nrcvbuf = \"32k\"";
+    let flow = one(app, "");
+    assert!(share(&flow, Gate::Rwnd) > 80.0, "{flow:?}");
+    says(&flow, "The window of the receiver held it");
+    assert!(flow.pauses[0].cause.contains("receive window"), "{flow:?}");
+}
+
+#[test]
+fn a_paced_flow_has_the_rate_of_its_pacing() {
+    let flow = one("kind = \"bulk\"\npacing_rate = \"3mbit\"", "");
+    assert!(share(&flow, Gate::Pacing) > 80.0, "{flow:?}");
+    says(&flow, "a flow was paced at 3.00 Mbit/s on average");
+}
+
+#[test]
+fn an_application_that_pauses_is_the_reason_itself() {
+    let app =
+        "kind = \"request-response\"\nrequest = \"100\"\nresponse = \"1k\"\nthink = \"300ms\"";
+    let flow = one(app, "");
+    assert!(share(&flow, Gate::Idle) > 80.0, "{flow:?}");
+    says(&flow, "The application decided the rate");
+    assert!(flow.pauses[0].length_ms > 280.0 && flow.pauses[0].cause.starts_with("no data"));
+    let datagrams = one("kind = \"udp\"\nmessage = \"100\"\ninterval = \"10ms\"", "");
+    says(&datagrams, "datagrams pass none of the gates");
+    assert!(datagrams.shares.is_empty() && datagrams.pauses.is_empty());
+}
+
+/// The link is down for a second: nothing comes back, and timeouts expire.
+#[test]
+fn an_outage_shows_as_timeouts() {
+    let flow = one("kind = \"bulk\"", "outages = [[\"1s\", \"2s\"]]");
+    let longest = &flow.pauses[0];
+    assert!(longest.cause.contains("retransmission timeout"), "{flow:?}");
+    assert!(longest.length_ms > 190.0 && longest.from_ms >= 990.0, "{flow:?}");
+    says(&flow, "retransmission timeouts expired");
+}
+
+#[test]
+fn a_window_that_loss_keeps_small_is_told_with_what_it_allows() {
+    let flow = one("kind = \"bulk\"", "loss = \"4%\"");
+    assert!(share(&flow, Gate::Cwnd) > 50.0, "{flow:?}");
+    says(&flow, "The congestion window held it");
+    says(&flow, "each loss that was found reduced the window");
+}
+
+#[test]
+fn a_short_transfer_is_made_of_round_trips() {
+    let flow = one("kind = \"transfer\"\nbytes = \"2k\"", "");
+    says(&flow, "Round trips decided the rate");
+}
+
+/// Neither figures nor hash change, which `explain` checks, and a run explains itself again.
+#[test]
+fn scenarios_of_the_library_are_explained() {
+    for (name, words) in [
+        ("incast", "retransmission timeouts expired"),
+        ("sharing", "other traffic had the rest of it"),
+        ("policer", "reduced the window"),
+    ] {
+        let scenario = SCENARIOS.iter().find(|one| one.name == name).expect("of the library");
+        let all = explain(scenario.text, &Vec::new());
+        assert_eq!(all, explain(scenario.text, &Vec::new()));
+        let text: Vec<String> = all.iter().map(|one| one.sentences.join(" ")).collect();
+        assert!(text.iter().any(|text| text.contains(words)), "{name}: {text:?}");
+    }
+}
