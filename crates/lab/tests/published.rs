@@ -2,6 +2,7 @@
 //! compared by.
 
 use neap_lab::library::{PUBLISHED, SCENARIOS};
+use neap_lab::report::Watch;
 use neap_lab::scenario::{Experiment, Figures};
 use toml::Value;
 
@@ -15,7 +16,9 @@ fn experiment(name: &str) -> Experiment<'static> {
 fn run(experiment: &Experiment<'_>, column: &str, values: &[(&str, Value)]) -> Figures {
     let mut choice = vec![("column".to_owned(), column.into())];
     choice.extend(values.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
-    experiment.run(&choice, &|_| {}).expect("a run").figures
+    // Samples are checked against what links carry, too.
+    let watch = Watch { record: true, packets: None };
+    experiment.run_watched(&choice, &|_| {}, watch).expect("a run").figures
 }
 
 #[test]

@@ -62,8 +62,8 @@ struct Planned<'a> {
     experiment: Experiment<'a>,
 }
 
-/// Runs the experiments of these names, and prints each as soon as it and those before it are
-/// done; whether all bounds hold.
+/// Runs the experiments of these names and prints each as soon as it and those before it are done;
+/// whether all bounds hold.
 pub(super) fn main(names: &[&str], args: &super::Args) -> Result<bool, Box<dyn Error>> {
     let files = |name: &str| Err(format!("there is no file {name}"));
     let mut all = Vec::new();
