@@ -44,8 +44,8 @@ pub const SCENARIOS: &[Builtin] = scenarios![
 pub const EXPERIMENTS: [&str; 4] =
     ["small-queues", "autosizing", "low-water-mark", "internal-pacing"];
 
-/// Names of the scenarios that repeat results of others about controllers and queues, in the order in
-/// which they are run.
+/// Names of the scenarios that repeat results of others about controllers and queues, in the order
+/// in which they are run.
 pub const PUBLISHED: [&str; 4] = ["bbr-shares", "codel-target", "fq-codel", "incast-timeouts"];
 
 /// Files that the scenarios name, and their text.

@@ -448,49 +448,14 @@ impl<'a> Builder<'a> {
         Ok((begin, stop))
     }
 
+    /// How the clients and servers of an application work.
     fn group(&self, spanned: &Spanned<AppSpec>) -> Result<GroupConfig, ScenarioError> {
         let app = spanned.get_ref();
         let error = |key: &str, what: &str| self.source.error_in(spanned.span(), key, what);
         if let Some(key) = app.misplaced() {
             return Err(error(key, &format!("means nothing for {:?}", app.kind)));
         }
-        let need = |size: Option<Size>, key| match size {
-            Some(Size(0)) => Err(error(key, "must be at least 1")),
-            Some(Size(size)) => Ok(size),
-            None => Err(error(key, &format!("{:?} needs {key}", app.kind))),
-        };
-        let interval = || match app.interval {
-            Some(Time(interval)) if interval > Nanos::ZERO => Ok(interval),
-            Some(_) => Err(error("interval", "must be more than nothing")),
-            None => Err(error("interval", &format!("{:?} needs interval", app.kind))),
-        };
-        let write = app.write.map_or(WRITE, |Size(size)| size);
-        let time = |time: Option<Time>| time.map_or(Nanos::ZERO, |Time(time)| time);
-        let traffic = match app.kind {
-            AppKind::Bulk => Traffic::Bulk { bytes: None, write },
-            AppKind::Transfer => Traffic::Bulk { bytes: Some(need(app.bytes, "bytes")?), write },
-            AppKind::RequestResponse => Traffic::RequestResponse {
-                request: need(app.request, "request")?,
-                response: {
-                    let response = need(app.response, "response")?;
-                    let is_shared = app.barrier == Some(true);
-                    if is_shared { response.div_ceil(app.count.into()) } else { response }
-                },
-                think: time(app.think),
-                barrier: app.barrier.unwrap_or(false),
-            },
-            AppKind::OnOff => {
-                Traffic::OnOff { burst: need(app.burst, "burst")?, off: time(app.off) }
-            }
-            AppKind::Paced | AppKind::Udp => {
-                Traffic::Paced { message: need(app.message, "message")?, interval: interval()? }
-            }
-            AppKind::Mixed => Traffic::Mixed {
-                urgent: need(app.urgent, "urgent")?,
-                interval: interval()?,
-                frame: need(app.frame, "frame")?,
-            },
-        };
+        let traffic = self.traffic(spanned)?;
         let twice = |size: Option<Size>| size.map(|Size(size)| (size * 2).min(1 << 30) as u32);
         let options = SocketOptions {
             nodelay: app.nodelay.unwrap_or(false),
@@ -520,6 +485,49 @@ impl<'a> Builder<'a> {
             polls: app.barrier == Some(true),
             client: ConnectOptions { options, ..ConnectOptions::default() },
             server: ListenOptions { options: inherited, ..ListenOptions::default() },
+        })
+    }
+
+    /// What an application sends, from the keys that its kind has.
+    fn traffic(&self, spanned: &Spanned<AppSpec>) -> Result<Traffic, ScenarioError> {
+        let app = spanned.get_ref();
+        let error = |key: &str, what: &str| self.source.error_in(spanned.span(), key, what);
+        let need = |size: Option<Size>, key| match size {
+            Some(Size(0)) => Err(error(key, "must be at least 1")),
+            Some(Size(size)) => Ok(size),
+            None => Err(error(key, &format!("{:?} needs {key}", app.kind))),
+        };
+        let interval = || match app.interval {
+            Some(Time(interval)) if interval > Nanos::ZERO => Ok(interval),
+            Some(_) => Err(error("interval", "must be more than nothing")),
+            None => Err(error("interval", &format!("{:?} needs interval", app.kind))),
+        };
+        let write = app.write.map_or(WRITE, |Size(size)| size);
+        let time = |time: Option<Time>| time.map_or(Nanos::ZERO, |Time(time)| time);
+        Ok(match app.kind {
+            AppKind::Bulk => Traffic::Bulk { bytes: None, write },
+            AppKind::Transfer => Traffic::Bulk { bytes: Some(need(app.bytes, "bytes")?), write },
+            AppKind::RequestResponse => Traffic::RequestResponse {
+                request: need(app.request, "request")?,
+                response: {
+                    let response = need(app.response, "response")?;
+                    let is_shared = app.barrier == Some(true);
+                    if is_shared { response.div_ceil(app.count.into()) } else { response }
+                },
+                think: time(app.think),
+                barrier: app.barrier.unwrap_or(false),
+            },
+            AppKind::OnOff => {
+                Traffic::OnOff { burst: need(app.burst, "burst")?, off: time(app.off) }
+            }
+            AppKind::Paced | AppKind::Udp => {
+                Traffic::Paced { message: need(app.message, "message")?, interval: interval()? }
+            }
+            AppKind::Mixed => Traffic::Mixed {
+                urgent: need(app.urgent, "urgent")?,
+                interval: interval()?,
+                frame: need(app.frame, "frame")?,
+            },
         })
     }
 

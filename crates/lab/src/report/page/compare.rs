@@ -15,8 +15,9 @@ const FLOWS: usize = 4;
 const SEEN: f32 = 1e-3;
 /// Part of the largest sum that a line needs to be drawn.
 const NEGLIGIBLE: f64 = 1e-2;
-/// Values of all series of one comparison, at the most. Series of more samples are thinned.
-const VALUES: usize = 1 << 20;
+/// Values of all series of one comparison, at the most: 0.7 MB, so that a page of four has less
+/// than 3 MB. Series of more samples are thinned.
+const VALUES: usize = 1 << 18;
 /// Layers of where the bytes of an application are, in the order of the drawing.
 const PLACES: [(Quantity, &str); 4] = [
     (Quantity::InFlight, "in flight"),
