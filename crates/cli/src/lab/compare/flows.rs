@@ -20,7 +20,7 @@ use std::error::Error;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::{Once, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -242,8 +242,10 @@ fn measure(
 /// Gives the calling thread, and those that it starts, the processor before the other programs of
 /// the machine: what they do is no part of the comparison.
 fn hurry() {
-    // Where it is not allowed the machine has to be quiet.
-    let _ = Scheduling::Fifo(1).apply();
+    static TOLD: Once = Once::new();
+    if let Err(error) = Scheduling::Fifo(1).apply() {
+        TOLD.call_once(|| eprintln!("without a real-time class ({error}): keep the machine quiet"));
+    }
 }
 
 fn millis(time: Duration) -> f64 {
