@@ -22,10 +22,10 @@ mod tables;
 mod terminal;
 
 use choose::ArgumentError;
+use experiments::CHANGES;
 use output::OutputError;
 
 use clap::{Args as ClapArgs, Subcommand};
-use neap_lab::library::EXPERIMENTS;
 use std::error::Error;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -108,5 +108,5 @@ fn print(args: &Args) -> Result<bool, Box<dyn Error>> {
         Some(Command::List) => return list::main(&mut out),
         None => {}
     }
-    experiments::main(&EXPERIMENTS, args)
+    experiments::main(&CHANGES, args)
 }

@@ -21,6 +21,11 @@ pub(super) struct Chosen {
 }
 
 impl Chosen {
+    /// Returns whether all values are those of the scenario.
+    pub(super) fn is_empty(&self) -> bool {
+        self.settings.is_empty() && self.seed.is_none()
+    }
+
     /// Returns the values as a combination of a sweep. Of two values of one key the last counts.
     pub(super) fn choice(&self) -> Choice {
         let mut choice = self.settings.clone();

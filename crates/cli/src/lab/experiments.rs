@@ -1,4 +1,4 @@
-//! The four published experiments: all their runs on all cores, and a story for each.
+//! Experiments of the library: all their runs on all cores, and a story or tables for each.
 
 use super::chart;
 use super::output::OutputFile;
@@ -6,20 +6,41 @@ use super::page::{Section, front_page};
 use super::report::Packets;
 use super::tables;
 use super::terminal::{self, Progress};
-use neap_lab::library::{self, Builtin};
+use neap_lab::library::{Builtin, EXPERIMENTS, PUBLISHED, SCENARIOS};
 use neap_lab::report::{Observed, Watch};
 use neap_lab::scenario::{
     Choice, Experiment, Run, Story, Table, TableGroup, Verdict, brief, describe,
 };
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::error::Error;
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 
-/// What the output begins with.
-const INTRODUCTION: &str = "Four changes to Linux's TCP, each run again in virtual time: before the \
-    change, with it, and with neap.";
+/// Experiments that are run together, and what is said of them all.
+pub(super) struct Collection {
+    names: &'static [&'static str],
+    /// Title of the page.
+    title: &'static str,
+    /// What page and charts begin with.
+    introduction: &'static str,
+}
+
+/// The four changes to Linux.
+pub(super) const CHANGES: Collection = Collection {
+    names: &EXPERIMENTS,
+    title: "neap lab: TCP without the queue",
+    introduction: "Four changes to Linux's TCP, each run again in virtual time: before the \
+        change, with it, and with neap.",
+};
+
+/// Results of others about controllers and queues.
+pub(super) const RESULTS: Collection = Collection {
+    names: &PUBLISHED,
+    title: "neap lab: what others published",
+    introduction: "Results of others about congestion control and queues, each run again in \
+        virtual time, with a verdict on each published figure.",
+};
 
 /// Runs of which packets are written: those of other experiments fill disks.
 const CAPTURED: [(&str, &[&str]); 2] = [
@@ -45,15 +66,19 @@ struct Shown {
     look_at: String,
     story: Option<Story>,
     table: Table,
-    verdicts: Vec<Said>,
+    #[serde(serialize_with = "sentences")]
+    verdicts: Vec<Verdict>,
     holds: bool,
 }
 
-/// A sentence, and whether it holds.
-#[derive(Serialize)]
-struct Said {
-    text: String,
-    holds: bool,
+/// Each sentence, and whether it holds.
+fn sentences<S: Serializer>(verdicts: &[Verdict], to: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Said<'a> {
+        text: &'a str,
+        holds: bool,
+    }
+    to.collect_seq(verdicts.iter().map(|said| Said { text: &said.text, holds: said.holds }))
 }
 
 /// An experiment and where it comes from.
@@ -62,12 +87,12 @@ struct Planned<'a> {
     experiment: Experiment<'a>,
 }
 
-/// Runs the experiments of these names and prints each as soon as it and those before it are done;
+/// Runs the experiments of a collection and prints each as soon as it and those before it are done;
 /// whether all bounds hold.
-pub(super) fn main(names: &[&str], args: &super::Args) -> Result<bool, Box<dyn Error>> {
+pub(super) fn main(collection: &Collection, args: &super::Args) -> Result<bool, Box<dyn Error>> {
     let files = |name: &str| Err(format!("there is no file {name}"));
     let mut all = Vec::new();
-    for builtin in library::SCENARIOS.iter().filter(|s| names.contains(&s.name)) {
+    for builtin in SCENARIOS.iter().filter(|s| collection.names.contains(&s.name)) {
         let experiment = Experiment::parse(builtin.name, builtin.text, &files)?;
         all.push(Planned { builtin: *builtin, experiment });
     }
@@ -78,7 +103,7 @@ pub(super) fn main(names: &[&str], args: &super::Args) -> Result<bool, Box<dyn E
     let mut out = terminal::output();
     let (width, count) = (terminal::width(), all.len());
     if !args.json && !args.verbose {
-        writeln!(out, "{}\n", terminal::wrapped(INTRODUCTION, width).join("\n"))?;
+        writeln!(out, "{}\n", terminal::wrapped(collection.introduction, width).join("\n"))?;
     }
     let mut done: Vec<Vec<Run>> = Vec::new();
     run_all(&all, args, packets, |progress, runs| {
@@ -98,7 +123,7 @@ pub(super) fn main(names: &[&str], args: &super::Args) -> Result<bool, Box<dyn E
     })?;
     report.hash = format!("{digest:016x}");
     if let Some(file) = html {
-        file.write(&page(&all, &done, &report.experiments)?)?;
+        file.write(&page(collection, &all, &done, &report.experiments))?;
     }
     if args.json {
         serde_json::to_writer_pretty(&mut out, &report)?;
@@ -174,10 +199,7 @@ fn show(planned: &Planned<'_>, runs: &[Run]) -> Result<Shown, Box<dyn Error>> {
         look_at: scenario.look_at.clone().unwrap_or_default(),
         table: experiment.table(&runs)?,
         holds: verdicts.iter().all(|verdict| verdict.holds),
-        verdicts: verdicts
-            .into_iter()
-            .map(|Verdict { text, holds, .. }| Said { text, holds })
-            .collect(),
+        verdicts,
     })
 }
 
@@ -300,18 +322,21 @@ fn is_captured(name: &str, choice: &Choice) -> bool {
     CAPTURED.iter().any(|(own, words)| *own == name && words.iter().all(|word| said.contains(word)))
 }
 
-fn page(all: &[Planned<'_>], done: &[Vec<Run>], shown: &[Shown]) -> Result<String, Box<dyn Error>> {
-    let mut sections = Vec::new();
-    for ((planned, runs), shown) in all.iter().zip(done).zip(shown) {
-        let judged = shown.table.judged.iter();
-        sections.push(Section {
-            experiment: &planned.experiment,
-            runs,
-            table: cells(&shown.table),
-            published: judged.map(|one| (one.text.as_str(), one.agrees)).collect(),
-        });
-    }
-    front_page(&sections)
+fn page(
+    collection: &Collection,
+    all: &[Planned<'_>],
+    done: &[Vec<Run>],
+    shown: &[Shown],
+) -> String {
+    let sections = all.iter().zip(done).zip(shown).map(|((planned, runs), shown)| Section {
+        experiment: &planned.experiment,
+        runs,
+        story: shown.story.as_ref(),
+        said: &shown.verdicts,
+        table: cells(&shown.table),
+        published: &shown.table.judged,
+    });
+    front_page(collection.title, collection.introduction, &sections.collect::<Vec<_>>())
 }
 
 /// As a page shows it: head and rows.

@@ -1,56 +1,49 @@
-//! The pages of `--html`: of the four experiments, of one run, and of a sweep.
+//! The pages of `--html`: of experiments, of one run, and of a sweep.
 
 use neap_lab::report::{BarView, Card, Case, Page, Recording};
 use neap_lab::scenario::{
-    Bar, Choice, Experiment, Figures, Place, Role, Run, ScenarioError, Story, Verdict, describe,
+    Bar, Choice, Experiment, Figures, Judged, Place, Role, Run, ScenarioError, Story, Verdict,
+    describe,
 };
-use std::error::Error;
 
 /// Runs whose figures are shown as bars, at the most.
 const BARS: usize = 40;
 
-/// One experiment on the page of plain `neap lab`.
+/// One experiment on a page of several.
 pub(super) struct Section<'a> {
     pub(super) experiment: &'a Experiment<'a>,
     /// Its runs, in the order of its choices.
     pub(super) runs: &'a [Run],
+    pub(super) story: Option<&'a Story>,
+    pub(super) said: &'a [Verdict],
     /// Head and rows.
     pub(super) table: (Vec<String>, Vec<Vec<String>>),
-    /// Verdicts about published figures, and whether the runs agree with them.
-    pub(super) published: Vec<(&'a str, bool)>,
+    /// Verdicts about published figures.
+    pub(super) published: &'a [Judged],
 }
 
-/// Page about the four experiments.
-pub(super) fn front_page(sections: &[Section<'_>]) -> Result<String, Box<dyn Error>> {
-    let mut page = Page::new("neap lab: TCP without the queue");
-    page.text(
-        "Four changes to Linux made a sender's own queue short. Each is run again here, in virtual \
-         time: before it, with it, with the Linux of today, and with neap.",
-    );
-    let (mut stories, mut said) = (Vec::new(), Vec::new());
+/// Page about several experiments.
+pub(super) fn front_page(title: &str, introduction: &str, sections: &[Section<'_>]) -> String {
+    let mut page = Page::new(title);
+    page.text(introduction);
+    let stories = sections.iter().filter_map(|section| section.story);
+    page.cards(&stories.map(card).collect::<Vec<_>>());
     for section in sections {
-        let figures = section.runs.iter().map(|run| run.figures.clone());
-        let runs: Vec<_> = section.experiment.choices().iter().cloned().zip(figures).collect();
-        stories.extend(section.experiment.story(&runs)?);
-        said.push(section.experiment.judge(&runs)?);
-    }
-    page.cards(&stories.iter().map(card).collect::<Vec<_>>());
-    for (section, said) in sections.iter().zip(&said) {
         let scenario = section.experiment.scenario();
         page.heading(&scenario.about);
         page.text(scenario.look_at.as_deref().unwrap_or_default());
         let recordings = section.runs.iter().map(|run| run.recording.as_ref());
         compare(&mut page, section.experiment, recordings);
-        verdicts(&mut page, said);
-        let differ = section.published.iter().filter(|(_, agrees)| !agrees).count();
+        verdicts(&mut page, section.said);
+        let differ = section.published.iter().filter(|one| !one.agrees).count();
         let all = section.published.len();
         let title = format!("Published figures: {} agree, {differ} differ, and why", all - differ);
-        page.list(&title, section.published.iter().map(|(text, _)| (*text, false)));
+        page.list(&title, section.published.iter().map(|one| (one.text.as_str(), false)));
         let (head, rows) = &section.table;
         let head: Vec<&str> = head.iter().map(String::as_str).collect();
         page.table("All figures, beside those that were published", &head, rows);
     }
-    Ok(page.finish())
+    page.finish()
 }
 
 /// The opening of an experiment.
@@ -174,7 +167,7 @@ fn label(place: &Place) -> String {
 }
 
 /// The figures of which the scenario expects something, each once.
-fn expected<'a>(experiment: &'a Experiment<'_>) -> Vec<&'a str> {
+pub(super) fn expected<'a>(experiment: &'a Experiment<'_>) -> Vec<&'a str> {
     let mut names: Vec<&str> = Vec::new();
     for expect in &experiment.scenario().expect {
         let name = expect.get_ref().figure.get_ref().as_str();

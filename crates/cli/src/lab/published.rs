@@ -1,8 +1,7 @@
 //! `neap lab published`: results of others about controllers and queues, each beside neap's.
 
-use super::experiments;
+use super::experiments::{self, RESULTS};
 use clap::Args as ClapArgs;
-use neap_lab::library::PUBLISHED;
 use std::error::Error;
 use std::path::PathBuf;
 
@@ -25,5 +24,5 @@ pub(super) fn main(args: &Args) -> Result<bool, Box<dyn Error>> {
     let Args { json, seed, html } = args.clone();
     // The verdicts are what it is for: they stand below the tables.
     let args = super::Args { json, seed, html, verbose: !args.json, ..super::Args::default() };
-    experiments::main(&PUBLISHED, &args)
+    experiments::main(&RESULTS, &args)
 }

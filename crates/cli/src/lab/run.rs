@@ -90,7 +90,9 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
     let count = experiment.choices().len();
     let sweep = format!("neap lab sweep {}", args.scenario);
     if count > 1 {
-        writeln!(out, "This is the run as the file has it; {sweep} shows {count} side by side.")?;
+        let which =
+            if args.chosen.is_empty() { "as the file has it" } else { "as it was asked for" };
+        writeln!(out, "This is the run {which}; {sweep} shows {count} side by side.")?;
     }
     print_figures(out, &run.figures, args.all)?;
     if let Some(look_at) = &scenario.look_at {

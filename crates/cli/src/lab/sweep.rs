@@ -5,12 +5,11 @@
 use super::chart;
 use super::files::find;
 use super::output::{OutputError, OutputFile};
-use super::page::sweep_page;
+use super::page::{expected, sweep_page};
 use super::run::print_verdicts;
 use super::state::{State, build};
-use super::terminal;
+use super::terminal::{self, Progress};
 use clap::Args as ClapArgs;
-use indicatif::{ProgressBar, ProgressStyle};
 use neap_lab::report::{Recording, Watch};
 use neap_lab::scenario::{Choice, Experiment, Figures, describe};
 use serde::{Deserialize, Serialize};
@@ -21,9 +20,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-
-/// Steps of the progress bar for one run.
-const STEPS: u64 = 1000;
 
 /// Run all combinations of a scenario's parameters on all cores; go on with what was interrupted
 #[derive(ClapArgs, Clone, Debug)]
@@ -103,22 +99,23 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
             lines.push(line);
         }
     }
-    let mut runs = Vec::new();
     writeln!(out, "{}\n", experiment.scenario().about)?;
-    let figures = |choice: &Choice| lines.iter().find(|line| line.choice() == *choice);
-    let told = experiment.choices().iter();
-    let told = told.filter_map(|choice| Some((choice.clone(), figures(choice)?.figures.clone())));
-    if let Some(story) = experiment.story(&told.collect::<Vec<_>>())? {
-        writeln!(out, "{}", chart::draw(&story, terminal::width())?)?;
-    }
+    let (mut runs, mut hashes) = (Vec::new(), Vec::new());
     for choice in experiment.choices() {
         let line = lines.iter().find(|line| line.choice() == *choice);
         let line = line.ok_or("a run is missing")?;
-        writeln!(out, "{}  {}", line.hash, describe(choice))?;
-        for (name, value) in expected(&experiment, &line.figures) {
+        runs.push((choice.clone(), line.figures.clone()));
+        hashes.push(&line.hash);
+    }
+    if let Some(story) = experiment.story(&runs)? {
+        writeln!(out, "{}", chart::draw(&story, terminal::width())?)?;
+    }
+    let names = expected(&experiment);
+    for ((choice, figures), hash) in runs.iter().zip(hashes) {
+        writeln!(out, "{hash}  {}", describe(choice))?;
+        for (name, value) in names.iter().filter_map(|name| figures.get_key_value(*name)) {
             writeln!(out, "{:18}{name:<44} {value:>12.3}", "")?;
         }
-        runs.push((choice.clone(), line.figures.clone()));
     }
     if let Some(look_at) = &experiment.scenario().look_at {
         let look_at = format!("Look at: {look_at}");
@@ -141,20 +138,6 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
     }
     writeln!(out)?;
     Ok(verdicts.iter().all(|verdict| verdict.holds))
-}
-
-/// The figures of which the scenario expects something, each once.
-fn expected<'a>(experiment: &'a Experiment<'_>, figures: &Figures) -> Vec<(&'a str, f64)> {
-    let mut shown: Vec<(&str, f64)> = Vec::new();
-    for expect in &experiment.scenario().expect {
-        let name = expect.get_ref().figure.get_ref().as_str();
-        if let Some(&value) = figures.get(name)
-            && shown.iter().all(|(other, _)| *other != name)
-        {
-            shown.push((name, value));
-        }
-    }
-    shown
 }
 
 /// What an earlier sweep of the same text by the same program has left. A line that was cut off is
@@ -191,31 +174,32 @@ impl Sweep<'_> {
             choices.filter(|choice| self.records || !is_done(choice)).collect();
         let file = OpenOptions::new().create(true).append(true).open(self.path);
         let file = Mutex::new(file.map_err(|why| OutputError::new(self.path, why))?);
-        let bar = ProgressBar::new(missing.len() as u64 * STEPS);
-        let style = ProgressStyle::with_template("{wide_bar} {percent} %, {eta} left: {msg}")?;
-        bar.set_style(style);
+        let work = |choice: &&Choice| self.experiment.work(choice);
+        let work = missing.iter().map(work).collect::<Result<Vec<f64>, _>>()?;
+        let progress = Progress::new(work.iter().sum());
+        let left: Vec<(&Choice, f64)> = missing.into_iter().zip(work).collect();
         let (next, lines) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let failure: Mutex<Option<Box<dyn Error + Send + Sync>>> = Mutex::new(None);
         std::thread::scope(|scope| {
-            for _ in 0..jobs.min(missing.len()) {
+            for _ in 0..jobs.min(left.len()) {
                 scope.spawn(|| {
-                    while let Some(choice) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    while let Some(&(choice, work)) = left.get(next.fetch_add(1, Ordering::Relaxed))
+                    {
                         let file = (!is_done(choice)).then_some(&file);
-                        match self.run_one(choice, &bar, file) {
+                        match self.run_one(choice, progress.of_run(work, describe(choice)), file) {
                             Ok(line) => lock(&lines).push(line),
                             Err(error) => {
                                 *lock(&failure) = Some(match error.downcast::<OutputError>() {
                                     Ok(error) => error,
                                     Err(error) => format!("{}: {error}", describe(choice)).into(),
                                 });
-                                next.store(missing.len(), Ordering::Relaxed);
+                                next.store(left.len(), Ordering::Relaxed);
                             }
                         }
                     }
                 });
             }
         });
-        bar.finish_and_clear();
         match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Err(error),
             None => Ok(lines.into_inner().unwrap_or_else(PoisonError::into_inner)),
@@ -226,18 +210,11 @@ impl Sweep<'_> {
     fn run_one(
         &self,
         choice: &Choice,
-        bar: &ProgressBar,
+        progress: impl Fn(f64),
         file: Option<&Mutex<File>>,
     ) -> Result<Recorded, Box<dyn Error + Send + Sync>> {
-        bar.set_message(describe(choice));
-        let told = std::cell::Cell::new(0);
-        let progress = |share: f64| {
-            let steps = (share * STEPS as f64) as u64;
-            bar.inc(steps - told.replace(steps));
-        };
         let watch = Watch { record: self.records, packets: None };
         let run = self.experiment.run_watched(choice, &progress, watch)?;
-        bar.inc(STEPS.saturating_sub(told.get()));
         let line = Line {
             scenario: self.experiment.fingerprint(),
             build: build(),
