@@ -31,7 +31,7 @@ use crate::relay::{End, Progress, Relay, Side, VISIT};
 use crate::requests::Requests;
 use crate::sending::{Scheduled, Sender, Sending, Service};
 use crate::token::{Generation, Slot, Token};
-use crate::turns::{Turn, Turns};
+use crate::turns::{BULK, LOOKS, ROUND, Turn, Turns};
 use crate::upstream::{Client, Far, Upstream};
 use neap::{
     Event, Events, IcmpOptions, IcmpSocket, PendingConnection, Poller, Stack, TcpForwarder,
@@ -46,14 +46,6 @@ use std::time::{Duration, Instant};
 
 mod publishing;
 
-/// Bytes that flows in their turns move before new events are looked at. At 10 Gbit/s it takes
-/// 0.4 ms, for which a datagram or a flow that sends little waits at the most.
-const ROUND: u64 = 512 << 10;
-/// Times that the stack is driven before bulk flows have their turns. More of each flow is there
-/// then, which leaves in one call.
-const LOOKS: usize = 4;
-/// A visit that moves so many bytes is that of a bulk flow.
-const BULK: u64 = 64 << 10;
 /// New connections that are taken before others have their turn.
 const NEW_AT_ONCE: usize = 64;
 /// Turns under a rate that are taken before others have theirs.

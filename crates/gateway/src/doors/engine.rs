@@ -22,7 +22,7 @@ use crate::relay::{End, MOST_PIECE, Side, VISIT};
 use crate::requests::Requests;
 use crate::stack_upstream;
 use crate::token::{Generation, Slot, Token};
-use crate::turns::{Turn, Turns};
+use crate::turns::{BULK, LOOKS, ROUND, Turn, Turns};
 use crate::upstream::{Direct, Far, Upstream};
 use bytes::{Bytes, BytesMut};
 use neap::{Event, Poller, Stack};
@@ -39,13 +39,6 @@ mod opening;
 
 /// Connections that are taken before others have their turn.
 const NEW_AT_ONCE: usize = 64;
-/// Bytes that flows in their turns move before new events are looked at.
-const ROUND: u64 = 512 << 10;
-/// A visit that moves so many bytes is that of a bulk flow.
-const BULK: u64 = 64 << 10;
-/// Times that the stack is driven before bulk flows have their turns. More of each flow is there
-/// then, which leaves in one call.
-const LOOKS: usize = 4;
 
 /// A name has so long to be looked up: each of some servers is asked twice.
 const TIME_TO_LOOK_UP: Duration = Duration::from_secs(30);
