@@ -27,7 +27,7 @@ use crate::journal::{self, Journal};
 use crate::news::News;
 use crate::published::PublishedPorts;
 use crate::refused::{Refused, pass_on};
-use crate::relay::{End, Progress, Relay, Side, VISIT};
+use crate::relay::{End, Progress, Relay, Share, Side, VISIT};
 use crate::requests::Requests;
 use crate::sending::{Scheduled, Sender, Sending, Service};
 use crate::token::{Generation, Slot, Token};
@@ -340,7 +340,8 @@ impl Gateway {
         };
         let before = flow.relay.bytes_to(flow.host);
         let most = scheduled.segments.data_in(service.bytes);
-        let progress = flow.relay.pump_to(flow.host, &mut **near, &mut *flow.far, most);
+        let progress =
+            flow.relay.pump_to(flow.host, &mut **near, &mut *flow.far, Share::Bytes(most));
         let sent = (flow.relay.bytes_to(flow.host) - before) as usize;
         let has_more = matches!(progress, Progress::HasMore);
         sending.on_sent(service, scheduled.segments.on_wire(sent), has_more);
@@ -628,7 +629,7 @@ impl Gateway {
                 sending.wake(scheduled.id);
                 continue;
             }
-            match flow.relay.pump_to(to, near, far, VISIT) {
+            match flow.relay.pump_to(to, near, far, Share::Pieces(VISIT)) {
                 Progress::Waits => {}
                 moved => {
                     flow.is_due[to as usize] = matches!(moved, Progress::HasMore);

@@ -1,19 +1,14 @@
 //! Connections of the guest, as ends of a relay.
 
-use crate::relay::{End, MOST_PIECE, take_front};
+use crate::relay::{End, VISIT, take_front};
 use crate::upstream::Far;
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use neap::info::State;
 use neap::{ConnectOptions, Events, Poller, SocketOptions, Stack, TcpStream};
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
-
-/// Bytes of the headers of a packet, at the most: IPv6, and TCP with all options.
-const HEADERS: usize = 100;
-/// Most segments of a frame of the stack.
-const MOST_SEGMENTS: usize = 64;
 
 /// A connection of the guest in non-blocking mode.
 #[derive(Debug)]
@@ -69,17 +64,29 @@ impl End for GuestStream {
     }
 
     fn send(&mut self, pieces: &mut VecDeque<Bytes>, most: usize) -> io::Result<usize> {
-        let Some(first) = pieces.front_mut() else { return Ok(0) };
-        let sent = if first.len() <= most {
-            self.0.send_bytes(first)?
-        } else {
-            let mut part = first.slice(..most);
-            let sent = self.0.send_bytes(&mut part)?;
-            first.advance(sent);
-            sent
-        };
-        take_front(pieces, 0);
+        let mut sent = 0;
+        while sent < most
+            && let Some(first) = pieces.front_mut()
+        {
+            let mut part = first.slice(..first.len().min(most - sent));
+            match self.0.send_bytes(&mut part) {
+                Ok(count) => {
+                    sent += count;
+                    take_front(pieces, count);
+                }
+                Err(error) if sent == 0 || error.kind() != ErrorKind::WouldBlock => {
+                    return Err(error);
+                }
+                Err(_) => break,
+            }
+        }
         Ok(sent)
+    }
+
+    /// Pieces that leave one behind the other wake the guest once. Where something waits to be sent
+    /// the guest is the slower side, and more would only wait here.
+    fn at_once(&self) -> usize {
+        if self.0.outq_nsd() == 0 { VISIT } else { 1 }
     }
 
     fn finish(&mut self) -> io::Result<()> {
@@ -87,10 +94,9 @@ impl End for GuestStream {
     }
 
     fn frame(&self) -> Option<usize> {
-        let segment = usize::try_from(self.0.info().snd_mss).ok()?;
-        // As many segments as a packet with its headers holds.
-        let segments = (MOST_PIECE - HEADERS).checked_div(segment)?.clamp(1, MOST_SEGMENTS);
-        Some(segment * segments)
+        let info = self.0.info();
+        // Where a frame is one segment, or nothing was sent yet, it says nothing.
+        (info.largest_frame > info.snd_mss).then_some(info.largest_frame as usize)
     }
 
     fn take_error(&mut self) -> io::Result<()> {

@@ -15,7 +15,7 @@ use std::io;
 /// Most bytes that [`End::receive`] returns at once.
 pub const MOST_PIECE: usize = 64 << 10;
 
-/// Bytes that one visit moves in one direction, so that other flows have their turn.
+/// Bytes after which a visit ends in one direction, so that other flows have their turn.
 pub(crate) const VISIT: usize = 512 << 10;
 
 /// One side of a relayed connection, which never waits.
@@ -196,6 +196,16 @@ impl Progress {
     }
 }
 
+/// What a direction may pass on in one visit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// At most so many bytes. The last piece may be cut.
+    Bytes(usize),
+    /// Whole pieces until they are so many bytes. What is received after a visit makes a frame of
+    /// its own, so the rest of a piece would leave as a small one.
+    Pieces(usize),
+}
+
 /// Why a direction stopped.
 enum Stop {
     Waits,
@@ -222,8 +232,12 @@ impl Direction {
         true
     }
 
-    /// Passes on at most `budget` bytes.
-    fn pump(&mut self, source: &mut dyn End, sink: &mut dyn End, mut budget: usize) -> Stop {
+    /// Passes on bytes until the share is used up.
+    fn pump(&mut self, source: &mut dyn End, sink: &mut dyn End, share: Share) -> Stop {
+        let (mut budget, may_cut) = match share {
+            Share::Bytes(most) => (most, true),
+            Share::Pieces(least) => (least, false),
+        };
         if self.is_closed {
             return Stop::Closed;
         }
@@ -250,11 +264,11 @@ impl Direction {
             if self.held_bytes == 0 && !may_have_more {
                 return Stop::Waits;
             }
-            match sink.send(&mut self.held, budget) {
+            match sink.send(&mut self.held, if may_cut { budget } else { self.held_bytes }) {
                 Ok(sent) => {
                     self.held_bytes -= sent;
                     self.bytes += sent as u64;
-                    budget -= sent;
+                    budget = budget.saturating_sub(sent);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Stop::Waits,
                 Err(error) => return Stop::SinkLost(error),
@@ -284,28 +298,29 @@ impl Relay {
     /// After [`Progress::Finished`] and [`Progress::Lost`] the relay is over, and both ends are to
     /// be dropped.
     pub fn pump(&mut self, client: &mut dyn End, server: &mut dyn End) -> Progress {
-        let there = self.pump_to(Side::Server, client, server, VISIT);
+        let share = Share::Pieces(VISIT);
+        let there = self.pump_to(Side::Server, client, server, share);
         if matches!(there, Progress::Lost { .. }) {
             return there;
         }
-        match self.pump_to(Side::Client, client, server, VISIT) {
+        match self.pump_to(Side::Client, client, server, share) {
             Progress::Waits => there,
             back => back,
         }
     }
 
-    /// Moves at most `most` bytes to one side. [`Progress::HasMore`] and [`Progress::Waits`] are
+    /// Moves a share to one side. [`Progress::HasMore`] and [`Progress::Waits`] are
     /// about this direction.
     pub fn pump_to(
         &mut self,
         to: Side,
         client: &mut dyn End,
         server: &mut dyn End,
-        most: usize,
+        share: Share,
     ) -> Progress {
         let stop = match to {
-            Side::Server => self.to_server.pump(client, server, most),
-            Side::Client => self.to_client.pump(server, client, most),
+            Side::Server => self.to_server.pump(client, server, share),
+            Side::Client => self.to_client.pump(server, client, share),
         };
         let (side, error) = match stop {
             Stop::HasMore => return Progress::HasMore,
@@ -516,8 +531,9 @@ mod tests {
         server.incoming.push_back(Bytes::from_static(b"answer"));
         client.has_ended = true;
         let mut relay = Relay::default();
-        let mut visit =
-            |most, server: &mut Fake| relay.pump_to(Side::Server, &mut client, server, most);
+        let mut visit = |most, server: &mut Fake| {
+            relay.pump_to(Side::Server, &mut client, server, Share::Bytes(most))
+        };
         for sent in ["abc", "abcdef"] {
             assert!(matches!(visit(3, &mut server), Progress::HasMore));
             assert_eq!(server.taken, sent.as_bytes());
@@ -526,6 +542,19 @@ mod tests {
         assert!(matches!(visit(3, &mut server), Progress::Waits));
         assert!(server.is_finished && server.taken == b"abcdefgh");
         assert!(client.taken.is_empty(), "the other direction has not moved");
+    }
+
+    #[test]
+    fn a_share_of_pieces_ends_behind_a_piece() {
+        let (mut client, mut server) = ends();
+        client.incoming = ["abcd", "efgh", "ij"].map(Bytes::from).into();
+        let mut relay = Relay::default();
+        let mut visit =
+            |server: &mut Fake| relay.pump_to(Side::Server, &mut client, server, Share::Pieces(5));
+        assert!(matches!(visit(&mut server), Progress::HasMore));
+        assert_eq!((&server.taken[..], server.calls), (&b"abcdefgh"[..], 2), "no piece is cut");
+        assert!(matches!(visit(&mut server), Progress::Waits));
+        assert_eq!(server.taken, b"abcdefghij");
     }
 
     #[test]

@@ -34,6 +34,9 @@ pub struct TcpInfo {
     pub quickack: bool,
     /// Payload bytes of a full segment.
     pub snd_mss: u32,
+    /// Payload bytes of the largest frame that the device takes, which are full segments; those of
+    /// one segment before anything was sent. Writes of as many bytes leave no small rests.
+    pub largest_frame: u32,
     /// Estimated payload of the peer's full segments.
     pub rcv_mss: u32,
     /// MSS that this end advertised, less the options of every segment.

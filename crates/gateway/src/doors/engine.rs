@@ -18,7 +18,7 @@ use crate::descriptors;
 use crate::guest::GuestStream;
 use crate::holdings::FlowView;
 use crate::news::News;
-use crate::relay::{End, MOST_PIECE, Side, VISIT};
+use crate::relay::{End, Share, Side, VISIT};
 use crate::requests::Requests;
 use crate::stack_upstream;
 use crate::token::{Generation, Slot, Token};
@@ -482,11 +482,11 @@ impl Doors {
 
     /// Does what is due for a session.
     fn visit(&mut self, key: usize) {
-        let most = self.share();
+        let share = self.share();
         loop {
             let Some(session) = self.sessions.get_mut(key) else { return };
             let mut moved = [0; 2];
-            let next = session.go_on(most, &mut moved);
+            let next = session.go_on(share, &mut moved);
             self.count(key, moved);
             let next = match next {
                 Next::Waits => self.look_further(key),
@@ -507,13 +507,13 @@ impl Doors {
         }
     }
 
-    /// Most bytes that a visit moves in one direction: a part of [`VISIT`], and a piece at least.
+    /// What a visit moves in one direction: a part of [`VISIT`], and a piece at least.
     ///
     /// A tunnel is slow beside the visits. If each of a hundred flows got all that its socket has
     /// room for, the socket would be empty for most of the time until its next turn, and its window
     /// would grow with the bursts. Then those with the largest windows would have the most.
-    fn share(&self) -> usize {
-        (VISIT / (1 + self.waiting.len())).max(MOST_PIECE)
+    fn share(&self) -> Share {
+        Share::Pieces((VISIT / (1 + self.waiting.len())).max(1))
     }
 
     /// What a session does besides passing on data.

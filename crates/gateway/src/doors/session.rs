@@ -6,7 +6,7 @@ use super::near::Near;
 use super::step::{Request, Step};
 use crate::holdings::FlowView;
 use crate::news::News;
-use crate::relay::{End, MOST_PIECE, Progress, Relay, Side};
+use crate::relay::{End, MOST_PIECE, Progress, Relay, Share, Side};
 use crate::token::{Generation, Slot};
 use crate::upstream::Far;
 use bytes::{Bytes, BytesMut};
@@ -137,9 +137,9 @@ impl Session {
         Ok(true)
     }
 
-    /// Goes on with the stage, and passes on at most `most` bytes to each side. The name and the
+    /// Goes on with the stage, and passes on a share to each side. The name and the
     /// connections of a client are the caller's.
-    pub(super) fn go_on(&mut self, most: usize, moved: &mut [u64; 2]) -> Next {
+    pub(super) fn go_on(&mut self, share: Share, moved: &mut [u64; 2]) -> Next {
         match self.flush() {
             Ok(true) => {}
             Ok(false) => return if self.has_error { GIVEN_UP } else { Next::Waits },
@@ -153,7 +153,7 @@ impl Session {
                 self.join();
                 Next::GoesOn
             }
-            Stage::Joined(joined) => match joined.pump(near, *has_error, most, moved) {
+            Stage::Joined(joined) => match joined.pump(near, *has_error, share, moved) {
                 // What the near side has taken is not sent yet.
                 Next::Over(..) if joined.is_finished && matches!(near.flush(), Ok(false)) => {
                     Next::Lingers
@@ -243,7 +243,7 @@ impl Joined {
         &mut self,
         near: &mut Near,
         has_error: bool,
-        most: usize,
+        share: Share,
         moved: &mut [u64; 2],
     ) -> Next {
         let far = &mut *self.far;
@@ -255,7 +255,7 @@ impl Joined {
             if !std::mem::take(&mut self.is_due[to as usize]) {
                 continue;
             }
-            match self.relay.pump_to(to, near, far, most) {
+            match self.relay.pump_to(to, near, far, share) {
                 Progress::Waits => {}
                 moved => {
                     self.is_due[to as usize] = matches!(moved, Progress::HasMore);

@@ -244,6 +244,7 @@ tcp_report! { info:
     ato: u64 = info.ato.0,
     quickack: bool = info.quickack,
     snd_mss: u32 = info.snd_mss,
+    largest_frame: u32 = info.largest_frame,
     rcv_mss: u32 = info.rcv_mss,
     advmss: u32 = info.advmss,
     pmtu: u32 = info.pmtu,

@@ -24,6 +24,7 @@ impl Connection {
             rto: sender.rtt().rto(),
             ato: receiver.ato(),
             snd_mss: sender.mss(),
+            largest_frame: self.largest_frame(),
             quickack: receiver.quickack(),
             rcv_mss: receiver.rcv_mss(),
             advmss: receiver.advmss(),

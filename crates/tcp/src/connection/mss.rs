@@ -59,8 +59,20 @@ impl Connection {
         if self.gso.max_segs <= 1 {
             return mss;
         }
-        let header = self.path.ip_header + 60;
-        let bytes = self.half_window(self.gso.max_size.saturating_sub(header), mss);
+        let bytes = self.half_window(self.gso.max_size.saturating_sub(self.most_headers()), mss);
         (bytes / mss).clamp(1, self.gso.max_segs) * mss
+    }
+
+    /// Payload bytes of the largest frame that the way down takes, whatever the peer's window is.
+    /// Before anything was sent those of a full segment.
+    pub(super) fn largest_frame(&self) -> u32 {
+        let mss = self.sender.mss().max(1);
+        let bytes = self.gso.max_size.saturating_sub(self.most_headers());
+        (bytes / mss).clamp(1, self.gso.max_segs.max(1)) * mss
+    }
+
+    /// Bytes of the longest headers of IP and TCP.
+    fn most_headers(&self) -> u32 {
+        self.path.ip_header + 60
     }
 }
