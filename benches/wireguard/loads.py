@@ -44,8 +44,9 @@ def bulk(near, is_up, flows, seconds):
     net = near.net
     server = serve(net, *(("sink", "--port", tunnels.SINK) if is_up else ("source", "--port", tunnels.SOURCE)), "--seconds", seconds)
     before = near.used_cpu_s()
-    # The near side is first, as its wake-ups are counted.
-    meter = usage.Meter([near, server] if near.process else [server])
+    # The near side is first, as its wake-ups are counted. The far side's tunnel is of the load too.
+    others = [process for process in net.processes if process is not near.process]
+    meter = usage.Meter([near, *others] if near.process else others)
     client = near.load(is_up, tunnels.SINK if is_up else tunnels.SOURCE, flows, seconds)
     meter.add(client)
     time.sleep(MARGIN_S)
