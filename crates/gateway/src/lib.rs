@@ -67,7 +67,7 @@ pub use inspect::Inspector;
 pub use outbound::Outbound;
 pub use policy::Policy;
 pub use published::{Publication, PublishedId, PublishedPort, Transport};
-pub use relay::{End, MOST_PIECE, Progress, Relay, Segments, Side, take_front};
+pub use relay::{End, MOST_PIECE, Progress, Relay, Segments, Share, Side, take_front};
 pub use resolver::Resolver;
 pub use stack_upstream::StackUpstream;
 pub use upstream::{Client, Direct, DirectFrom, Far, FarDatagrams, FarEcho, Upstream};

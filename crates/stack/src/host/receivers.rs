@@ -12,7 +12,8 @@ use neap_tcp::time::{Instant, Nanos};
 /// Bytes that all bulk flows together may be sent at once. They stay in the cache of one processor,
 /// and a fast driver receives them in a millisecond.
 const TOGETHER: u32 = 3 << 19;
-/// Each may be sent so many, a full frame: with less, frames and their ACKs would be small and many.
+/// Each may be sent so many, a full frame: with less, frames and their ACKs would be small and
+/// many.
 const LEAST: u32 = 64 << 10;
 /// Time over which flows are counted.
 const SPAN: Nanos = Nanos::from_millis(16);

@@ -259,3 +259,16 @@ fn small_writes_count_as_buffers_of_the_size_goal() {
         assert_eq!(peer.info().wmem_queued, memory(900 + part * 1000));
     }
 }
+
+#[test]
+fn the_largest_frame_is_full_segments_that_the_device_takes() {
+    let mut peer = writer(u32::MAX, 1 << 20);
+    let mss = peer.info().snd_mss;
+    for (max_size, max_segs, segments) in
+        [(65_536, 64, 64), (65_536, 44, 44), (16_384, 64, 16_304 / mss), (1500, 1, 1)]
+    {
+        peer.wire.gso = GsoLimits { max_size, max_segs };
+        peer.transmit();
+        assert_eq!(peer.info().largest_frame, segments * mss, "{max_size}, {max_segs}");
+    }
+}
