@@ -103,7 +103,10 @@ impl FlowOracle {
             TxBlocked::Pacing(at) => at.since(watched.moved),
             _ => Nanos::ZERO,
         };
-        if silent > first.max(planned).min(LONGEST_RTO) + watched.held_back + SLACK {
+        // A timeout counts from the departure of the oldest frame, and what pacing holds back is
+        // added (`tcp_schedule_loss_probe`), so the wait of that frame counts twice.
+        let held_back = watched.held_back.saturating_mul(2);
+        if silent > first.max(planned).min(LONGEST_RTO) + held_back + SLACK {
             return Err(format!("silent for {:.3} s", silent.as_secs_f64()));
         }
         Ok(())
