@@ -4,8 +4,8 @@
 //! the relay what one call sends and a piece more ([`MOST_PIECE`](crate::MOST_PIECE)); in the
 //! kernel of the host what is not sent yet ([`LowWater`]) and what one call sends, besides what is
 //! on its way to the destination. From the host to a guest: what the kernel has received (its
-//! `tcp_rmem`), in the relay twice what the stack took before, which is a piece at least and a
-//! visit's worth at most, and in the stack what is not sent yet ([`NOT_SENT_MICROS`],
+//! `tcp_rmem`), in the relay twice what the stack took before, which is a piece at least, and
+//! a visit's worth and a piece at most, and in the stack what is not sent yet ([`NOT_SENT_MICROS`],
 //! [`NOT_SENT`]) besides what is on its way to the guest ([`SENT`]). What does not fit stays with
 //! its sender, whose window is closed.
 //!

@@ -1,6 +1,6 @@
 //! Connections of the guest, as ends of a relay.
 
-use crate::relay::{End, VISIT, take_front};
+use crate::relay::{End, MOST_PIECE, VISIT, take_front};
 use crate::upstream::Far;
 use bytes::Bytes;
 use neap::info::State;
@@ -62,6 +62,12 @@ impl GuestStream {
     }
 }
 
+/// Bytes of as many whole frames as a piece has room for, and of one at the least.
+fn whole_frames(frame: usize) -> usize {
+    let frame = frame.max(1);
+    (MOST_PIECE / frame).max(1) * frame
+}
+
 impl End for GuestStream {
     fn receive(&mut self) -> io::Result<Option<Bytes>> {
         self.stream.recv_bytes()
@@ -104,9 +110,7 @@ impl End for GuestStream {
     }
 
     fn frame(&self) -> Option<usize> {
-        let info = self.stream.info();
-        // Where a frame is one segment, or nothing was sent yet, it says nothing.
-        (info.largest_frame > info.snd_mss).then_some(info.largest_frame as usize)
+        Some(whole_frames(self.stream.info().largest_frame as usize))
     }
 
     fn take_error(&mut self) -> io::Result<()> {
@@ -131,5 +135,16 @@ impl Far for GuestStream {
 
     fn enter(&self, poller: &Poller, token: u64, events: Events) -> io::Result<()> {
         poller.add(&self.stream, token, events)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_is_whole_frames() {
+        // Single segments; a tunnel's frames; an MTU of 65520, where a segment fills a packet.
+        assert_eq!([1448, 60_192, 65_468].map(whole_frames), [65_160, 60_192, 65_468]);
     }
 }

@@ -56,13 +56,13 @@ pub trait End {
     /// Why the connection is lost.
     fn finish(&mut self) -> io::Result<()>;
 
-    /// Bytes that the connection sends in one frame, if that is known.
+    /// Bytes of whole frames of the connection that make up a piece, if that is known.
     fn frame(&self) -> Option<usize> {
         None
     }
 
-    /// Sets most bytes that [`receive`](Self::receive) returns: a frame of the other end, so that
-    /// none is followed by a small rest.
+    /// Sets most bytes that [`receive`](Self::receive) returns: whole frames of the other end, so
+    /// that none is followed by a small rest.
     fn set_piece(&mut self, _bytes: usize) {}
 
     /// Says why the connection is lost, if it is (`SO_ERROR`). It is asked of an end whose stream

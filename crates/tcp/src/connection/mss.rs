@@ -1,6 +1,7 @@
 //! Sizes of segments and buffers, from the path, the peer, the options and the window.
 
 use super::Connection;
+use crate::sender::scoreboard::MAX_SEGMENTS;
 
 /// Largest IP packet.
 const LARGEST_PACKET: u32 = 65_535;
@@ -68,7 +69,7 @@ impl Connection {
     pub(super) fn largest_frame(&self) -> u32 {
         let mss = self.sender.mss().max(1);
         let bytes = self.gso.max_size.saturating_sub(self.most_headers());
-        (bytes / mss).clamp(1, self.gso.max_segs.max(1)) * mss
+        (bytes / mss).clamp(1, self.gso.max_segs.clamp(1, MAX_SEGMENTS)) * mss
     }
 
     /// Bytes of the longest headers of IP and TCP.

@@ -265,7 +265,7 @@ fn the_largest_frame_is_full_segments_that_the_device_takes() {
     let mut peer = writer(u32::MAX, 1 << 20);
     let mss = peer.info().snd_mss;
     for (max_size, max_segs, segments) in
-        [(65_536, 64, 64), (65_536, 44, 44), (16_384, 64, 16_304 / mss), (1500, 1, 1)]
+        [(65_536, 65_535, 64), (65_536, 44, 44), (16_384, 64, 16_304 / mss), (1500, 1, 1)]
     {
         peer.wire.gso = GsoLimits { max_size, max_segs };
         peer.transmit();
