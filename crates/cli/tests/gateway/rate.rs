@@ -94,8 +94,9 @@ fn pings_have_their_turn_under_a_rate_and_a_flood_of_them_is_dropped() {
             fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647").expect("a setting");
             let folder = Folder::new("pings");
             let neap = env!("CARGO_BIN_EXE_neap");
-            // 700 KB are sent at once, and the rate takes a minute for them. The TAP drops what comes
-            // faster than the gateway has a processor, so more are sent until enough have arrived.
+            // 700 KB are sent at once, and the rate takes a minute for them. The TAP drops what
+            // comes faster than the gateway has a processor, so more are sent until enough have
+            // arrived.
             let script = format!(
                 "ping -n -c 1 -W 30 {SERVER}
                 for round in $(seq 20); do

@@ -1,14 +1,13 @@
 //! What both processes of the face give up once the network is there.
 
+use super::folder::Folder;
 use super::namespace::{in_namespace, skip};
+use super::resolver::resolver;
 use super::{NO_PORTS, Namespace, PATIENCE, confined, finish, host, pasta, succeed};
-use std::env;
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::thread;
 
 /// The question of a client: the name `.`, type NS.
 const QUESTION: &[u8] = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x01";
@@ -25,41 +24,6 @@ pub(super) fn ask(resolver: SocketAddr) {
     println!("code {}.", answer[3] & 15);
 }
 
-/// Answers all questions with nothing and no error.
-fn resolver(at: &str) {
-    let socket = UdpSocket::bind(at).expect("a port");
-    thread::spawn(move || {
-        let mut question = [0; 100];
-        while let Ok((count, from)) = socket.recv_from(&mut question) {
-            question[2] |= 0x80;
-            socket.send_to(&question[..count], from).expect("sent");
-        }
-    });
-}
-
-/// A folder that is gone with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = env::temp_dir().join(format!("neap-pasta-{name}-{}", std::process::id()));
-        fs::create_dir(&path).expect("a folder");
-        Self(path)
-    }
-
-    fn write(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.0.join(name);
-        fs::write(&path, text).expect("a file");
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// The only child of a process.
 fn child_of(pid: u32) -> u32 {
     let path = format!("/proc/{pid}/task/{pid}/children");
@@ -71,16 +35,16 @@ fn child_of(pid: u32) -> u32 {
 fn both_processes_have_no_rights_and_the_gateway_no_files() {
     in_namespace(|| {
         host();
-        resolver("192.0.2.10:53");
-        let (etc, namespace) = (Folder::new("etc"), Namespace::new());
+        resolver("192.0.2.10", &[]);
+        let (etc, namespace) = (Folder::new("pasta-etc"), Namespace::new());
         let nameserver = "nameserver 192.0.2.10\n";
         let file = etc.write("resolv.conf", nameserver);
-        let pid_file = etc.0.join("pid");
+        let pid_file = etc.path().join("pid");
         let mut join = pasta(&["--config-net", "--quiet", "--dns-forward", "192.0.2.53"]);
         join.args(NO_PORTS).arg("-P").arg(&pid_file).arg(namespace.pid());
         let script = "mount --bind \"$1\" /etc && shift && exec \"$@\"";
         let mut command = Command::new("unshare");
-        command.args(["-m", "sh", "-c", script, "sh"]).arg(&etc.0);
+        command.args(["-m", "sh", "-c", script, "sh"]).arg(etc.path());
         command.arg(join.get_program()).args(join.get_args()).stdin(Stdio::null());
         succeed(command);
         let pid = fs::read_to_string(pid_file).expect("the file of the process ID");
@@ -93,8 +57,8 @@ fn both_processes_have_no_rights_and_the_gateway_no_files() {
         if !confined::has_landlock() {
             return skip("this kernel has no Landlock");
         }
-        let elsewhere = Folder::new("elsewhere");
-        let link = etc.0.join("link");
+        let elsewhere = Folder::new("pasta-elsewhere");
+        let link = etc.path().join("link");
         symlink(elsewhere.write("resolv.conf", nameserver), &link).expect("a link");
         fs::rename(&link, &file).expect("moved");
         assert!(ask().contains("code 2."), "the gateway reads files of other folders");

@@ -9,6 +9,10 @@ mod namespace;
 #[path = "../common/confined.rs"]
 mod confined;
 mod confinement;
+#[path = "../common/folder.rs"]
+mod folder;
+#[path = "../common/resolver.rs"]
+mod resolver;
 
 use namespace::{in_namespace, run};
 use serde_json::Value;

@@ -10,9 +10,12 @@ mod namespace;
 #[path = "../common/confined.rs"]
 mod confined;
 mod guest;
+#[path = "../common/resolver.rs"]
+mod resolver;
 
 use guest::{Guest, PROGRAM, TARGET, outside, skip};
 use namespace::{in_namespace, run};
+use resolver::resolver;
 use serde_json::{Value, json};
 use std::env;
 use std::fs;
@@ -290,8 +293,8 @@ fn a_confined_gateway_serves_and_has_no_rights() {
 fn a_confined_gateway_reads_the_resolvers_again() {
     in_namespace(|| {
         outside();
-        resolver("192.0.2.1", 1);
-        resolver("127.0.0.1", 2);
+        resolver("192.0.2.1", &[1]);
+        resolver("127.0.0.1", &[2]);
         let options = ["-c", "--enable-sandbox", "--enable-seccomp", "ETC"];
         let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &options);
         for (address, program) in
@@ -559,19 +562,6 @@ fn seen_as(server: SocketAddr) {
 
 /// A question for the address of `a`.
 const QUESTION: &[u8] = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x01a\0\0\x01\0\x01";
-
-/// A resolver that answers with the question and `mark` behind it.
-fn resolver(address: &str, mark: u8) {
-    let socket = UdpSocket::bind((address, 53)).expect("a port");
-    thread::spawn(move || {
-        let mut question = [0; 100];
-        while let Ok((count, from)) = socket.recv_from(&mut question) {
-            question[2] |= 0x80;
-            let answer = [&question[..count], &[mark]].concat();
-            socket.send_to(&answer, from).expect("sent");
-        }
-    });
-}
 
 /// The resolver with this mark answers.
 fn ask_name(resolver: SocketAddr, mark: u8) {
