@@ -31,7 +31,7 @@ use crate::relay::{End, Progress, Relay, Share, Side, VISIT};
 use crate::requests::Requests;
 use crate::sending::{Scheduled, Sender, Sending, Service};
 use crate::token::{Generation, Slot, Token};
-use crate::turns::{BULK, LOOKS, ROUND, Turn, Turns};
+use crate::turns::{BULK, LOOKS, Turn, Turns};
 use crate::upstream::{Client, Far, Upstream};
 use neap::{
     Event, Events, IcmpOptions, IcmpSocket, PendingConnection, Poller, Stack, TcpForwarder,
@@ -81,8 +81,6 @@ pub struct Gateway {
     openings: Deadlines,
     /// What used up its turn.
     waiting: Turns,
-    /// Bytes that flows have moved in their turns of this round.
-    moved: u64,
     /// Who sends when under a rate; `None` without one.
     sending: Option<Sending>,
     generation: Generation,
@@ -195,7 +193,6 @@ impl Gateway {
             config,
             flows: Slab::new(),
             waiting: Turns::default(),
-            moved: 0,
             sending,
             generation: Generation::default(),
             counters,
@@ -276,15 +273,11 @@ impl Gateway {
         Ok(())
     }
 
-    /// Lets go on what used up its turn, each at most once and until enough was moved.
+    /// Lets go on what used up its turn, for a round.
     fn take_turns(&mut self) {
-        self.moved = 0;
-        for _ in 0..self.waiting.len() {
-            let Some(turn) = self.waiting.pop() else { return };
+        self.waiting.begin_round();
+        while let Some(turn) = self.waiting.next_in_round() {
             self.take_turn(turn);
-            if self.moved >= ROUND {
-                return;
-            }
         }
     }
 
@@ -645,7 +638,7 @@ impl Gateway {
         }
         let [out, back] = [flow.host, guest].map(|side| flow.relay.bytes_to(side));
         let (out, back) = (out - before[0], back - before[1]);
-        self.moved += out + back;
+        self.waiting.add_moved(out + back);
         flow.is_bulk = out + back >= BULK;
         flow.account.add(out, back);
         self.counters.add(|counters| &counters.bytes_out, out);

@@ -22,7 +22,7 @@ use crate::relay::{End, Share, Side, VISIT};
 use crate::requests::Requests;
 use crate::stack_upstream;
 use crate::token::{Generation, Slot, Token};
-use crate::turns::{BULK, LOOKS, ROUND, Turn, Turns};
+use crate::turns::{BULK, LOOKS, Turn, Turns};
 use crate::upstream::{Direct, Far, Upstream};
 use bytes::{Bytes, BytesMut};
 use neap::{Event, Poller, Stack};
@@ -93,8 +93,6 @@ pub struct Doors {
     due: [Deadlines; Clock::ALL.len()],
     /// What goes on when the others had their turn.
     waiting: Turns,
-    /// Bytes that flows have moved in their turns of this round.
-    moved: u64,
     most_connections: usize,
     most_of_a_client: usize,
     patience: Duration,
@@ -144,7 +142,6 @@ impl Doors {
             stack,
             due: Default::default(),
             waiting: Turns::default(),
-            moved: 0,
             most_connections: config.most_connections,
             most_of_a_client: config.most_of_a_client,
             patience: config.patience,
@@ -220,15 +217,11 @@ impl Doors {
         Ok(())
     }
 
-    /// Lets go on what used up its turn, each at most once and until enough was moved.
+    /// Lets go on what used up its turn, for a round.
     fn take_turns(&mut self) {
-        self.moved = 0;
-        for _ in 0..self.waiting.len() {
-            let Some(turn) = self.waiting.pop() else { return };
+        self.waiting.begin_round();
+        while let Some(turn) = self.waiting.next_in_round() {
             self.take_turn(turn);
-            if self.moved >= ROUND {
-                return;
-            }
         }
     }
 
@@ -593,7 +586,7 @@ impl Doors {
     }
 
     fn count(&mut self, key: usize, [to_far, to_near]: [u64; 2]) {
-        self.moved += to_far + to_near;
+        self.waiting.add_moved(to_far + to_near);
         let session = &mut self.sessions[key];
         session.is_bulk = to_far + to_near >= BULK;
         let is_server = matches!(self.doors[session.door], Door::Server { .. });
