@@ -81,6 +81,22 @@ pub(crate) fn tun_set_persistent(fd: &OwnedFd) -> Result<()> {
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETPERSIST as _, 1 as c_ulong) })
 }
 
+/// `TUNSETSNDBUF`: bytes of frames, with the kernel's bookkeeping, that each queue which the device
+/// has now may hold in the kernel.
+pub(crate) fn tun_set_send_buffer(fd: &OwnedFd, bytes: c_int) -> Result<()> {
+    // SAFETY: the request reads one int, which outlives the call.
+    check(unsafe {
+        libc::ioctl(fd.as_raw_fd(), libc::TUNSETSNDBUF as _, core::ptr::from_ref(&bytes))
+    })
+}
+
+/// Gives the calling thread a copy of the mount namespace, and a root and a working directory of
+/// its own (`CLONE_NEWNS`).
+pub(crate) fn leave_mount_namespace() -> Result<()> {
+    // SAFETY: the flag separates no memory and no descriptors of the thread from those of others.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNS) })
+}
+
 /// Whether `TUNGETVNETHDRSZ` answers with this number of bytes.
 pub(crate) fn tun_has_header_len(fd: &OwnedFd, len: c_int) -> Result<bool> {
     let mut has: c_int = 0;

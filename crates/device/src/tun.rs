@@ -17,9 +17,16 @@
 //! is, so its packets arrive there. A flow in which nothing was written for three seconds is
 //! forgotten; its next packet comes to a queue by its hash.
 //!
-//! Each queue of the device has two of the kernel's by default, one of them for flows that receive
-//! in bulk. Such a flow writes to that one, and packets of other flows do not wait behind its
+//! Each queue of the device has two of the kernel's by default, one of them for flows that move
+//! bulk data. Such a flow writes to that one, and packets of other flows do not wait behind its
 //! packets ([`TunConfig::bulk_queue`]).
+//!
+//! Where the process has the right, a thread of the kernel takes what leaves by the bulk queue
+//! through the receive path ([`TunConfig::bulk_threads`]). The write then ends when the frame is
+//! copied, and the work of the receiving side is done on another processor: an ACK makes its sender
+//! send, and wakes it. The queue of the thread holds 512 KiB. A frame that finds it full stays in the
+//! device with its credit, so small queues count it; the descriptor becomes writable when half of
+//! the 512 KiB is free.
 //!
 //! For the driver: the descriptor is always writable in practice; wait for input only
 //! (`EPOLLIN`), or edge-triggered for both.
@@ -31,17 +38,21 @@ use crate::link::Interface;
 use crate::monitor::{Monitor, Station, other_end};
 use crate::netlink;
 use crate::sys::{self, InterfaceName};
+use crate::threaded;
 use crate::virtio;
 use crate::write::write_frame;
+use core::iter;
 use neap_stack::device::{
     BulkQueue, Capabilities, Completed, Completion, Device, LinkMonitor, Medium, QueuePair,
     Received, RxChecksum, RxQueue, TxQueue,
 };
 use neap_stack::frame::Frame;
 use neap_tcp::time::{Instant, Nanos};
+use rustix::event::{self, PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, FdFlags};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 const PATH: &str = "/dev/net/tun";
@@ -55,6 +66,16 @@ const QUEUE_PACKETS: u32 = 4096;
 const QUEUE_PACKETS_MAX: u32 = 65_536;
 /// `MAX_TAP_QUEUES` of the kernel.
 const QUEUES_MAX: usize = 256;
+/// Bytes of frames that the kernel's thread of a bulk queue may hold, with the kernel's bookkeeping.
+const BULK_SEND_BUFFER: i32 = 512 << 10;
+/// A queue with this bound of its send buffer is writable when it holds nothing: the kernel compares
+/// half of it with one more than it holds.
+const LEAST_SEND_BUFFER: i32 = 4;
+/// How long a device that is closed waits for the kernel to take its frames.
+const DRAIN_TIME: Nanos = Nanos::from_millis(500);
+/// Frames of bulk flows that wait for room in the kernel; more wait in the qdisc, in front of all
+/// others.
+const HELD_MAX: usize = 16_384;
 /// When a write that found no memory is tried again, if no other event comes first.
 const RETRY: Nanos = Nanos::from_millis(1);
 /// Packets too short for their own header that one call skips.
@@ -86,10 +107,18 @@ pub struct TunConfig {
     ///
     /// Packets that wait hold the memory of the kernel, up to 64 KB each.
     pub queue_packets: Option<u32>,
-    /// Whether flows that receive in bulk have a queue of their own, so that packets of other flows
+    /// Whether flows that move bulk data have a queue of their own, so that packets of other flows
     /// do not wait behind theirs. Each of the `queues` then takes two of the kernel's 256. An
     /// interface that somebody made without `IFF_MULTI_QUEUE` is joined without.
     pub bulk_queue: bool,
+    /// Whether a thread of the kernel takes the frames of a bulk queue through the receive path
+    /// (`IFF_NAPI` and threaded NAPI), and not the thread that writes them. A hundred flows are
+    /// received twice as fast so.
+    ///
+    /// It needs `CAP_SYS_ADMIN` and `CAP_NET_ADMIN` in the user namespace of the network namespace,
+    /// a kernel of version 5.12 or newer, and no other mount over parts of `/sys`. Otherwise the
+    /// writing thread does the work.
+    pub bulk_threads: bool,
 }
 
 impl Default for TunConfig {
@@ -103,16 +132,50 @@ impl Default for TunConfig {
             gso_max_size: u32::from(u16::MAX),
             queue_packets: Some(QUEUE_PACKETS),
             bulk_queue: true,
+            bulk_threads: true,
         }
+    }
+}
+
+/// Descriptors of one queue of a device that are handed to another process ([`Tun::into_queues`]).
+#[derive(Debug)]
+pub struct TunQueue {
+    /// That of the queue.
+    pub main: OwnedFd,
+    /// That of the queue for bulk, if there is one ([`TunConfig::bulk_queue`]).
+    pub bulk: Option<OwnedFd>,
+    /// Whether a thread of the kernel takes what leaves by `bulk` ([`TunConfig::bulk_threads`]).
+    pub has_bulk_thread: bool,
+}
+
+impl From<OwnedFd> for TunQueue {
+    fn from(main: OwnedFd) -> Self {
+        Self { main, bulk: None, has_bulk_thread: false }
+    }
+}
+
+impl From<TunQueue> for Descriptors {
+    fn from(TunQueue { main, bulk, has_bulk_thread }: TunQueue) -> Self {
+        let is_threaded = has_bulk_thread;
+        let bulk = bulk.map(|fd| Bulk { fd: Arc::new(fd), is_threaded });
+        Self { main: Arc::new(main), bulk }
     }
 }
 
 /// The kernel's queues that one queue of the device has.
 #[derive(Debug)]
 struct Descriptors {
-    /// For frames, and for what is received by flows that do not receive in bulk.
+    /// For flows that do not move bulk data.
     main: Arc<OwnedFd>,
-    bulk: Option<Arc<OwnedFd>>,
+    bulk: Option<Bulk>,
+}
+
+/// The kernel's queue for flows that move bulk data.
+#[derive(Clone, Debug)]
+struct Bulk {
+    fd: Arc<OwnedFd>,
+    /// A thread of the kernel takes the frames, and holds no more than [`BULK_SEND_BUFFER`].
+    is_threaded: bool,
 }
 
 /// Open TUN or TAP device.
@@ -174,18 +237,29 @@ impl Tun {
     /// [`Error::OutOfRange`] for no descriptor or more than 256; [`Error::Descriptor`] also if they
     /// are not all of one device; those of [`from_fd`](Self::from_fd).
     pub fn from_fds(fds: Vec<OwnedFd>, mtu: Option<u16>) -> Result<Self, Error> {
-        check_queues(fds.len())?;
-        let (name, flags) = Self::identity(&fds[0])?;
+        Self::from_queues(fds.into_iter().map(TunQueue::from).collect(), mtu)
+    }
+
+    /// Takes over what [`into_queues`](Self::into_queues) has given away, as
+    /// [`from_fds`](Self::from_fds).
+    ///
+    /// # Errors
+    /// Those of [`from_fds`](Self::from_fds).
+    pub fn from_queues(queues: Vec<TunQueue>, mtu: Option<u16>) -> Result<Self, Error> {
+        check_queues(queues.len())?;
+        let first = &queues[0].main;
+        let (name, flags) = Self::identity(first)?;
         let namespace = |fd| namespace_of(fd).ok();
-        for fd in &fds[1..] {
-            if Self::identity(fd)?.0 != name || namespace(fd) != namespace(&fds[0]) {
+        let fds = || queues.iter().flat_map(|queue| iter::once(&queue.main).chain(&queue.bulk));
+        for fd in fds().skip(1) {
+            if Self::identity(fd)?.0 != name || namespace(fd) != namespace(first) {
                 let found = "a queue of another TUN device than the first";
                 return Err(Error::Descriptor { found, wanted: "queues of one device" });
             }
         }
         let failed = |call| move |errno: Errno| Error::of(call, "the descriptor", errno);
         let has_header = flags & libc::IFF_VNET_HDR != 0;
-        for fd in &fds {
+        for fd in fds() {
             let status = rustix::fs::fcntl_getfl(fd).map_err(failed("F_GETFL"))?;
             rustix::fs::fcntl_setfl(fd, status | OFlags::NONBLOCK).map_err(failed("F_SETFL"))?;
             rustix::io::fcntl_setfd(fd, FdFlags::CLOEXEC).map_err(failed("F_SETFD"))?;
@@ -193,7 +267,7 @@ impl Tun {
                 switch_offload_on(fd, &name)?;
             }
         }
-        let is_here = is_in_this_namespace(&fds[0]).unwrap_or(false);
+        let is_here = is_in_this_namespace(first).unwrap_or(false);
         let interface = if is_here { Some(Interface::named(&name)?) } else { None };
         let index = interface.as_ref().map(Interface::index).transpose()?;
         if index.is_some_and(|index| netlink::has_packet_information(index).unwrap_or(false)) {
@@ -207,8 +281,8 @@ impl Tun {
             tap: flags & libc::IFF_TAP != 0,
             ..TunConfig::default()
         };
-        let queues = fds.into_iter().map(|fd| Descriptors { main: Arc::new(fd), bulk: None });
-        Self::over(name, queues.collect(), &config, index, mtu)
+        let queues = queues.into_iter().map(Descriptors::from).collect();
+        Self::over(name, queues, &config, index, mtu)
     }
 
     /// The name and the flags of the device that a descriptor belongs to.
@@ -274,15 +348,20 @@ impl Tun {
         &self.capabilities
     }
 
-    /// Gives the descriptors of the queues away, for [`from_fds`](Self::from_fds) in another
-    /// process: that which makes the interface is in a network namespace of its own, and that with
-    /// the stack is not. Queues for bulk are closed. The interface lives as long as a descriptor.
-    pub fn into_fds(self) -> Vec<OwnedFd> {
+    /// Gives the queues away, for [`from_queues`](Self::from_queues) in another process: that which
+    /// makes the interface is in a network namespace of its own, and that with the stack is not.
+    /// The interface lives as long as a descriptor.
+    pub fn into_queues(self) -> Vec<TunQueue> {
         let Self { queues, monitor, .. } = self;
         // It shares the first descriptor.
         drop(monitor);
-        let descriptors = queues.into_iter().map(|queue| Arc::into_inner(queue.main));
-        descriptors.map(|main| main.expect("nobody else has it before there is a device")).collect()
+        let own = |fd| Arc::into_inner(fd).expect("nobody else has it before there is a device");
+        let give = |Descriptors { main, bulk }| TunQueue {
+            main: own(main),
+            has_bulk_thread: bulk.as_ref().is_some_and(|bulk: &Bulk| bulk.is_threaded),
+            bulk: bulk.map(|bulk| own(bulk.fd)),
+        };
+        queues.into_iter().map(give).collect()
     }
 
     /// Makes a device of it, for a stack, with the MTU that the interface has now.
@@ -334,26 +413,51 @@ fn open_queues(
     with_bulk: bool,
 ) -> Result<(String, Vec<Descriptors>), Error> {
     let mut name = name.to_owned();
-    let mut open = |is_one_of_many| {
-        let (fd, got) = open_queue(&name, config, is_one_of_many)?;
-        name = got;
-        Ok(Arc::new(fd))
-    };
-    let is_one_of_many = with_bulk || config.queues > 1;
-    let mut queues = Vec::with_capacity(config.queues);
-    for _ in 0..config.queues {
-        let main = open(is_one_of_many)?;
-        let bulk = with_bulk.then(|| open(is_one_of_many)).transpose()?;
-        queues.push(Descriptors { main, bulk });
+    let mut bulk = Vec::new();
+    if with_bulk {
+        bulk = open_bulk_queues(&mut name, config)?;
     }
-    Ok((name, queues))
+    let flags = if with_bulk || config.queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
+    let main = open_each(&mut name, config, flags)?;
+    let bulk = bulk.into_iter().map(Some).chain(iter::repeat(None));
+    let queues = main.into_iter().zip(bulk).map(|(main, bulk)| Descriptors { main, bulk });
+    Ok((name, queues.collect()))
 }
 
-fn open_queue(
-    name: &str,
+/// Opens the queues for bulk, before all others: the bound of their send buffers holds for those
+/// that the device has by then. They are served by threads of the kernel where that can be had.
+fn open_bulk_queues(name: &mut String, config: &TunConfig) -> Result<Vec<Bulk>, Error> {
+    let bulk = |is_threaded| move |fd| Bulk { fd, is_threaded };
+    if config.bulk_threads {
+        let mut threaded = name.clone();
+        let flags = libc::IFF_MULTI_QUEUE | libc::IFF_NAPI;
+        let queues = open_each(&mut threaded, config, flags)?;
+        let bound = || sys::tun_set_send_buffer(&queues[0], BULK_SEND_BUFFER);
+        if threaded::enable(&threaded).and_then(|()| bound()).is_ok() {
+            *name = threaded;
+            return Ok(queues.into_iter().map(bulk(true)).collect());
+        }
+    }
+    let queues = open_each(name, config, libc::IFF_MULTI_QUEUE)?;
+    Ok(queues.into_iter().map(bulk(false)).collect())
+}
+
+/// Opens one queue of the kernel for each of the device; `name` becomes that of the interface.
+fn open_each(
+    name: &mut String,
     config: &TunConfig,
-    is_one_of_many: bool,
-) -> Result<(OwnedFd, String), Error> {
+    flags: i32,
+) -> Result<Vec<Arc<OwnedFd>>, Error> {
+    let open = |_| {
+        let (fd, got) = open_queue(name, config, flags)?;
+        *name = got;
+        Ok(Arc::new(fd))
+    };
+    (0..config.queues).map(open).collect()
+}
+
+/// Opens a queue with these flags beside those of the configuration.
+fn open_queue(name: &str, config: &TunConfig, more_flags: i32) -> Result<(OwnedFd, String), Error> {
     let interface =
         InterfaceName::new(name).ok_or_else(|| Error::BadName { name: name.to_owned() })?;
     let mode = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -363,12 +467,10 @@ fn open_queue(
         Errno::ACCESS => Error::TunNode,
         _ => Error::of("opening /dev/net/tun", PATH, errno),
     })?;
-    let mut flags = libc::IFF_NO_PI | if config.tap { libc::IFF_TAP } else { libc::IFF_TUN };
+    let kind = if config.tap { libc::IFF_TAP } else { libc::IFF_TUN };
+    let mut flags = libc::IFF_NO_PI | kind | more_flags;
     if config.offload {
         flags |= libc::IFF_VNET_HDR;
-    }
-    if is_one_of_many {
-        flags |= libc::IFF_MULTI_QUEUE;
     }
     let name = sys::tun_set_interface(&fd, interface, flags).map_err(|errno| match errno {
         Errno::BUSY => Error::Busy { name: name.to_owned() },
@@ -411,21 +513,29 @@ fn queue_pair(Descriptors { main, bulk }: Descriptors, offload: bool) -> QueuePa
     let tx = TunTx {
         fd: main.clone(),
         bulk: bulk.clone(),
+        held: VecDeque::new(),
         offload,
         completed: Completed::default(),
         errors: 0,
         retry_at: Instant::FAR_FUTURE,
     };
-    let bulk = bulk.map(|fd| BulkQueue { rx: Box::new(receive(fd.clone())), descriptor: Some(fd) });
+    let bulk = bulk.map(|Bulk { fd, is_threaded }| BulkQueue {
+        rx: Box::new(receive(fd.clone())),
+        descriptor: Some(fd),
+        is_bounded: is_threaded,
+    });
     let rx = receive(main.clone());
     QueuePair { tx: Box::new(tx), rx: Box::new(rx), bulk, descriptor: Some(main) }
 }
 
-/// Cost: one system call per frame, no copy and no allocation of ours.
+/// Cost: one system call per frame, no copy and no allocation of ours. While the kernel's bulk queue
+/// is full, one system call more per poll.
 struct TunTx {
     fd: Arc<OwnedFd>,
-    /// By which frames of flows go that receive in bulk: their packets then come to it.
-    bulk: Option<Arc<OwnedFd>>,
+    bulk: Option<Bulk>,
+    /// Frames of bulk flows that the kernel had no room for, in their order. They keep their
+    /// credits, so small queues bound them, and other frames do not wait for them.
+    held: VecDeque<Frame>,
     offload: bool,
     /// Since the last `reap`.
     completed: Completed,
@@ -433,32 +543,100 @@ struct TunTx {
     retry_at: Instant,
 }
 
-impl TxQueue for TunTx {
-    fn submit(&mut self, frame: Frame, now: Instant) -> Result<(), Frame> {
-        let fd = self.bulk.as_ref().filter(|_| frame.receives_bulk).unwrap_or(&self.fd);
+impl TunTx {
+    /// Writes a frame, or counts it as an error. Returns why it is to be written again later.
+    fn write(&mut self, fd: &OwnedFd, frame: &Frame) -> Result<(), Errno> {
         let result = if self.offload {
-            virtio::Header::of(&frame)
-                .map_or(Err(Errno::INVAL), |header| write_frame(fd, Some(&header.encode()), &frame))
+            virtio::Header::of(frame)
+                .map_or(Err(Errno::INVAL), |header| write_frame(fd, Some(&header.encode()), frame))
         } else {
-            write_frame(fd, None, &frame)
+            write_frame(fd, None, frame)
         };
         match result {
             Ok(_) => {}
-            Err(Errno::AGAIN | Errno::NOBUFS) => {
-                self.retry_at = now + RETRY;
-                return Err(frame);
-            }
+            Err(errno @ (Errno::AGAIN | Errno::NOBUFS)) => return Err(errno),
             Err(_) => self.errors += 1,
         }
-        self.retry_at = Instant::FAR_FUTURE;
         self.completed.frames += 1;
         self.completed.bytes += frame.len() as u64;
         Ok(())
     }
 
+    /// Writes frames that the bulk queue has room for now.
+    fn write_held(&mut self, now: Instant) {
+        let Some(Bulk { fd, .. }) = self.bulk.clone() else { return };
+        while let Some(frame) = self.held.pop_front() {
+            if let Err(errno) = self.write(&fd, &frame) {
+                self.held.push_front(frame);
+                self.wait_for_room(errno, now);
+                return;
+            }
+        }
+    }
+
+    /// The descriptor of a bulk queue becomes writable when half of its bound is free. Nothing
+    /// tells when the kernel has memory again.
+    fn wait_for_room(&mut self, errno: Errno, now: Instant) {
+        if errno == Errno::NOBUFS {
+            self.retry_at = now + RETRY;
+        }
+    }
+}
+
+impl Drop for TunTx {
+    /// Frames that the kernel's thread has not taken yet would be lost with the descriptor, and with
+    /// them the resets of the connections that end now.
+    fn drop(&mut self) {
+        let Some(Bulk { fd, is_threaded: true }) = self.bulk.clone() else { return };
+        let end = clock::now() + DRAIN_TIME;
+        loop {
+            self.write_held(clock::now());
+            let is_last = self.held.is_empty();
+            // Writable is now what holds nothing.
+            let bound = if is_last { LEAST_SEND_BUFFER } else { BULK_SEND_BUFFER };
+            if sys::tun_set_send_buffer(&fd, bound).is_err() {
+                return;
+            }
+            let rest = end.since(clock::now());
+            if rest == Nanos::ZERO || !wait_until_writable(&fd, rest) || is_last {
+                return;
+            }
+        }
+    }
+}
+
+impl TxQueue for TunTx {
+    fn submit(&mut self, frame: Frame, now: Instant) -> Result<(), Frame> {
+        if let Some(Bulk { fd, is_threaded: true }) = self.bulk.clone().filter(|_| frame.is_bulk) {
+            if self.held.is_empty() {
+                match self.write(&fd, &frame) {
+                    Ok(()) => return Ok(()),
+                    Err(errno) => self.wait_for_room(errno, now),
+                }
+            }
+            if self.held.len() == HELD_MAX {
+                return Err(frame);
+            }
+            self.held.push_back(frame);
+            return Ok(());
+        }
+        let bulk = self.bulk.as_ref().filter(|_| frame.is_bulk);
+        let fd = bulk.map_or(&self.fd, |bulk| &bulk.fd).clone();
+        if self.write(&fd, &frame).is_err() {
+            self.retry_at = now + RETRY;
+            return Err(frame);
+        }
+        self.retry_at = Instant::FAR_FUTURE;
+        Ok(())
+    }
+
     fn flush(&mut self, _now: Instant) {}
 
-    fn reap(&mut self, _now: Instant) -> Completed {
+    fn reap(&mut self, now: Instant) -> Completed {
+        if !self.held.is_empty() {
+            self.retry_at = Instant::FAR_FUTURE;
+            self.write_held(now);
+        }
         core::mem::take(&mut self.completed)
     }
 
@@ -469,6 +647,16 @@ impl TxQueue for TunTx {
     fn errors(&self) -> u64 {
         self.errors
     }
+}
+
+/// Waits until a descriptor is writable, and returns whether it is.
+fn wait_until_writable(fd: &OwnedFd, longest: Nanos) -> bool {
+    let timeout = Timespec {
+        tv_sec: (longest.0 / 1_000_000_000) as i64,
+        tv_nsec: (longest.0 % 1_000_000_000) as i64,
+    };
+    let mut polled = [PollFd::new(fd, PollFlags::OUT)];
+    matches!(event::poll(&mut polled, Some(&timeout)), Ok(1..))
 }
 
 /// Cost: one system call per packet, no copy and no allocation of ours in steady state.

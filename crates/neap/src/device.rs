@@ -6,7 +6,7 @@
 //! packets.
 
 pub use neap_device::{
-    Error, LinkConfig, Packet, PacketConfig, Tun, TunConfig, configure_link,
+    Error, LinkConfig, Packet, PacketConfig, Tun, TunConfig, TunQueue, configure_link,
     look_through_all_local_ports,
 };
 pub use neap_stack::device::{

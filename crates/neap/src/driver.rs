@@ -12,7 +12,6 @@ use crate::bell::Bell;
 use crate::clock;
 use crate::lease::Lease;
 use crate::sleeper::{self, Seen, Sleeper, Sources};
-use neap_stack::device::Completion;
 use neap_stack::driving::roles::{Next, Roles, Ticket};
 use neap_stack::interface::InterfaceId;
 use neap_stack::stack::{Stack, Why};
@@ -123,7 +122,8 @@ impl Driver {
         self.lease.end();
     }
 
-    /// Whoever sleeps here is woken by this descriptor of a queue, too.
+    /// Whoever sleeps here is woken by this descriptor of a queue, too: when there is a packet, and
+    /// if it `tells_room`, when frames are complete.
     ///
     /// # Errors
     /// The system refuses to wait for it.
@@ -131,9 +131,9 @@ impl Driver {
         &self,
         of: InterfaceId,
         queue: Arc<OwnedFd>,
-        completion: Completion,
+        tells_room: bool,
     ) -> io::Result<()> {
-        lock(&self.sources).add_queue(of, queue, completion)
+        lock(&self.sources).add_queue(of, queue, tells_room)
     }
 
     /// Whoever sleeps here looks at the links when this descriptor is readable.

@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::error::BuildError;
 use crate::workers::Stack;
 use core::net::IpAddr;
-use neap_stack::device::{Device, QueuePair};
+use neap_stack::device::{Completion, Device, QueuePair};
 use neap_stack::error::NetError;
 use neap_stack::interface::{Address, InterfaceId, InterfaceOptions};
 use neap_stack::neighbor::LinkAddress;
@@ -251,18 +251,20 @@ impl Engine {
         };
         let InterfaceConfig { device, routes, mtu, qdisc, proxies, router, .. } = config;
         let qdisc = qdisc.map(|qdisc| self.qdiscs.parse(&qdisc)).transpose()?;
+        let tells_room = device.capabilities.completion == Completion::OnWire;
         let descriptors = |queue: &QueuePair| {
-            let bulk = queue.bulk.as_ref().and_then(|bulk| bulk.descriptor.clone());
-            [queue.descriptor.clone(), bulk]
+            let main = queue.descriptor.clone().map(|descriptor| (descriptor, tells_room));
+            let bulk = queue.bulk.as_ref();
+            let bulk = bulk.and_then(|bulk| Some((bulk.descriptor.clone()?, bulk.is_bounded)));
+            [main, bulk]
         };
         let queues: Vec<_> = device.queues.iter().map(descriptors).collect();
-        let completion = device.capabilities.completion;
         let bell = device.monitor.as_ref().and_then(|monitor| monitor.descriptor());
         let id = self.stack.add_interface_with(clock::now(), device, options)?;
         let finish = || -> Result<(), InterfaceError> {
             for (shard, queue) in queues.into_iter().enumerate() {
-                for queue in queue.into_iter().flatten() {
-                    self.driver(shard).attach_queue(id, queue, completion)?;
+                for (queue, tells_room) in queue.into_iter().flatten() {
+                    self.driver(shard).attach_queue(id, queue, tells_room)?;
                 }
             }
             if let Some(bell) = bell {

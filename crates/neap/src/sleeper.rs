@@ -3,7 +3,6 @@
 use crate::alarm::{Alarm, timespec};
 use crate::bell::Bell;
 use crate::clock;
-use neap_stack::device::Completion;
 use neap_stack::interface::InterfaceId;
 use neap_tcp::time::{Instant, Nanos};
 use rustix::event::{Timespec, epoll};
@@ -113,8 +112,9 @@ impl Sources {
         Self { sources: vec![bell], sets: Vec::new() }
     }
 
-    /// Adds the descriptor of a queue. One that completes frames at once has no event for that: it
-    /// is always writable, so that each packet that was read long ago would end a sleep.
+    /// Adds the descriptor of a queue. It `tells_room` if it becomes writable when frames are
+    /// complete. One that completes frames at once is always writable, so that each packet that was
+    /// read long ago would end a sleep.
     ///
     /// # Errors
     /// The system refuses to wait for it.
@@ -122,12 +122,10 @@ impl Sources {
         &mut self,
         of: InterfaceId,
         queue: Arc<OwnedFd>,
-        completion: Completion,
+        tells_room: bool,
     ) -> io::Result<()> {
-        let events = match completion {
-            Completion::OnSubmit => epoll::EventFlags::IN,
-            Completion::OnWire => epoll::EventFlags::IN | epoll::EventFlags::OUT,
-        };
+        let mut events = epoll::EventFlags::IN;
+        events.set(epoll::EventFlags::OUT, tells_room);
         self.add(of, queue, QUEUE, events)
     }
 

@@ -173,7 +173,7 @@ pub struct QueuePair {
     pub tx: Box<dyn TxQueue>,
     /// Receiving half.
     pub rx: Box<dyn RxQueue>,
-    /// Second receiving half, for flows that receive in bulk; `None` where the device has one queue
+    /// Second receiving half, for flows that move bulk data; `None` where the device has one queue
     /// for all packets.
     pub bulk: Option<BulkQueue>,
     /// Descriptor that becomes readable when `receive` has a packet, and writable when `reap` has
@@ -184,9 +184,9 @@ pub struct QueuePair {
     pub descriptor: Option<Arc<std::os::fd::OwnedFd>>,
 }
 
-/// Receiving half beside that of a [`QueuePair`], for flows that receive in bulk.
+/// Receiving half beside that of a [`QueuePair`], for flows that move bulk data.
 ///
-/// A flow arrives here after a frame of it was sent with [`Frame::receives_bulk`], and at the other
+/// A flow arrives here after a frame of it was sent with [`Frame::is_bulk`], and at the other
 /// half after one without. Where the device does not know a flow, its packets may arrive at either.
 /// The stack takes packets from here when the other half has none, so a packet of another flow
 /// waits for one round and not for all that the bulk flows have in the device. If the other half
@@ -197,6 +197,9 @@ pub struct BulkQueue {
     /// Descriptor that becomes readable when `receive` has a packet.
     #[cfg(unix)]
     pub descriptor: Option<Arc<std::os::fd::OwnedFd>>,
+    /// Whether the device takes only so many frames of bulk flows at once, and makes the descriptor
+    /// writable when it takes more.
+    pub is_bounded: bool,
 }
 
 impl core::fmt::Debug for BulkQueue {

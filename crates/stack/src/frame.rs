@@ -63,9 +63,9 @@ pub struct Frame {
     pub flow: u64,
     /// ECN codepoint of the IP header.
     pub ecn: Ecn,
-    /// Whether the flow receives in bulk, and wants its packets at the bulk queue of a device that
-    /// has one ([`BulkQueue`](crate::device::BulkQueue)).
-    pub receives_bulk: bool,
+    /// Whether the flow moves bulk data, and wants the bulk queue of a device that has one
+    /// ([`BulkQueue`](crate::device::BulkQueue)).
+    pub is_bulk: bool,
     /// Credit in the socket's account; `None` for pure ACKs and for frames without a socket.
     pub credit: Option<TxCredit>,
 }
@@ -84,7 +84,7 @@ impl Frame {
             pacing_rate: Rate::UNLIMITED,
             flow: 0,
             ecn: Ecn::NotEct,
-            receives_bulk: false,
+            is_bulk: false,
             credit: None,
         }
     }

@@ -21,6 +21,8 @@ mod network;
 mod opening;
 #[path = "stack/receiving.rs"]
 mod receiving;
+#[path = "stack/sending.rs"]
+mod sending;
 #[path = "stack/strangers.rs"]
 mod strangers;
 

@@ -5,13 +5,13 @@ use super::options::MTU;
 use super::passing::{self, Message};
 use super::{etc, init, own_namespaces, routes, sandbox};
 use clap::Args as ClapArgs;
-use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
+use neap::device::{LinkConfig, Tun, TunConfig, TunQueue, configure_link};
 use nix::sched::CloneFlags;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 /// Join the sandbox and run the command; the standard input is the socket of the other half
@@ -62,16 +62,12 @@ fn enter(args: &Args) -> io::Result<()> {
 }
 
 /// Makes namespaces, device and addresses.
-fn build(mtu: u16) -> Result<OwnedFd, String> {
+fn build(mtu: u16) -> Result<TunQueue, String> {
     own_namespaces::make(CloneFlags::empty())?;
     let link = LinkConfig::default();
     configure_link("lo", &link).map_err(|error| error.to_string())?;
-    let tap = TunConfig {
-        name: Some(sandbox::INTERFACE.to_owned()),
-        tap: true,
-        bulk_queue: false,
-        ..TunConfig::default()
-    };
+    let tap =
+        TunConfig { name: Some(sandbox::INTERFACE.to_owned()), tap: true, ..TunConfig::default() };
     let tap = Tun::open(&tap).map_err(|error| error.to_string())?;
     // The gateway sees to it that nobody else has the address.
     let no_detection = format!("/proc/sys/net/ipv6/conf/{}/accept_dad", sandbox::INTERFACE);
@@ -91,6 +87,5 @@ fn build(mtu: u16) -> Result<OwnedFd, String> {
             .map_err(|error| format!("no route through {gateway}: {error}"))?;
     }
     etc::use_resolver().map_err(|error| format!("no {} of its own: {error}", etc::RESOLVER))?;
-    let mut descriptors = tap.into_fds();
-    Ok(descriptors.remove(0))
+    Ok(tap.into_queues().remove(0))
 }

@@ -7,7 +7,7 @@
 use super::passing::{self, Message};
 use super::routes;
 use clap::Args as ClapArgs;
-use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
+use neap::device::{LinkConfig, Tun, TunConfig, TunQueue, configure_link};
 use nix::sched::{CloneFlags, setns};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -122,7 +122,7 @@ pub(crate) struct Link {
 ///
 /// # Errors
 /// One line that says what cannot be done there.
-pub(crate) fn carry_out(plan: &Plan) -> Result<OwnedFd, String> {
+pub(crate) fn carry_out(plan: &Plan) -> Result<TunQueue, String> {
     let plan = serde_json::to_string(plan).map_err(|error| format!("a plan: {error}"))?;
     let failed = |error: io::Error| format!("the process that joins the namespace: {error}");
     let (socket, theirs) = passing::pair().map_err(failed)?;
@@ -153,22 +153,17 @@ pub(crate) fn main(args: &Args) -> ExitCode {
     if told.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn build(plan: &str) -> Result<OwnedFd, String> {
+fn build(plan: &str) -> Result<TunQueue, String> {
     let plan: Plan = serde_json::from_str(plan).map_err(|error| format!("the plan: {error}"))?;
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| format!("no signal at the end of the parent: {error}"))?;
     plan.namespaces.join()?;
-    let tap = TunConfig {
-        name: Some(plan.interface.clone()),
-        tap: true,
-        bulk_queue: false,
-        ..TunConfig::default()
-    };
+    let tap = TunConfig { name: Some(plan.interface.clone()), tap: true, ..TunConfig::default() };
     let tap = Tun::open(&tap).map_err(|error| error.to_string())?;
     if let Some(link) = &plan.link {
         set_up(tap.name(), link)?;
     }
-    Ok(tap.into_fds().remove(0))
+    Ok(tap.into_queues().remove(0))
 }
 
 /// Brings up the loopback and the interface, with its addresses and routes.

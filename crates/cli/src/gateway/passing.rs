@@ -1,6 +1,7 @@
 //! What the two halves of `neap gateway run` tell each other over a socket: descriptors, that the
 //! gateway is ready, and why there is no network.
 
+use neap::device::TunQueue;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
@@ -11,6 +12,11 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// Longest reason, bytes.
 const MOST_TEXT: usize = 1024;
+
+/// The text of a device with a thread of the kernel.
+const HAS_THREAD: &str = "thread";
+/// Most descriptors of a message.
+const MOST_DESCRIPTORS: usize = 2;
 
 /// What comes before the text of a message.
 const INPUT: u8 = b'i';
@@ -24,7 +30,7 @@ pub(super) enum Message {
     /// The standard input of the command, from the half of the host: the socket is in its place.
     Input(OwnedFd),
     /// The device of the sandbox, from its half.
-    Device(OwnedFd),
+    Device(TunQueue),
     /// The gateway serves the device, from the half of the host.
     Ready,
     /// There is no network, from either half, and why.
@@ -38,18 +44,20 @@ pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// Sends a message. It is lost if the other half has ended, which that half's status tells.
 pub(super) fn send(socket: &impl AsFd, message: &Message) -> io::Result<()> {
-    let (kind, text, descriptor) = match message {
-        Message::Input(descriptor) => (INPUT, "", Some(descriptor)),
-        Message::Device(descriptor) => (DEVICE, "", Some(descriptor)),
-        Message::Ready => (READY, "", None),
-        Message::Failed(why) => (FAILED, why.as_str(), None),
+    let (kind, text, descriptors) = match message {
+        Message::Input(descriptor) => (INPUT, "", [Some(descriptor), None]),
+        Message::Device(TunQueue { main, bulk, has_bulk_thread }) => {
+            (DEVICE, if *has_bulk_thread { HAS_THREAD } else { "" }, [Some(main), bulk.as_ref()])
+        }
+        Message::Ready => (READY, "", [None; 2]),
+        Message::Failed(why) => (FAILED, why.as_str(), [None; 2]),
     };
     let text = &text.as_bytes()[..text.len().min(MOST_TEXT - 1)];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors = descriptor.map(AsFd::as_fd);
-    if let Some(descriptor) = &descriptors {
-        control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(descriptor)));
+    let descriptors: Vec<_> = descriptors.into_iter().flatten().map(AsFd::as_fd).collect();
+    if !descriptors.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&descriptors));
     }
     let parts = [IoSlice::new(std::slice::from_ref(&kind)), IoSlice::new(text)];
     sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL)?;
@@ -62,18 +70,24 @@ pub(super) fn send(socket: &impl AsFd, message: &Message) -> io::Result<()> {
 /// `UnexpectedEof` if the other half has ended; `InvalidData` for what is no message.
 pub(super) fn receive(socket: &impl AsFd) -> io::Result<Message> {
     let mut bytes = [0; MOST_TEXT];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let parts = &mut [IoSliceMut::new(&mut bytes)];
     let count = recvmsg(socket, parts, &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes;
-    let descriptor = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    });
-    match (bytes[..count].split_first(), descriptor) {
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(came) = message {
+            descriptors.extend(came);
+        }
+    }
+    let mut descriptors = descriptors.into_iter();
+    match (bytes[..count].split_first(), descriptors.next()) {
         (None, _) => Err(io::ErrorKind::UnexpectedEof.into()),
         (Some((&INPUT, _)), Some(descriptor)) => Ok(Message::Input(descriptor)),
-        (Some((&DEVICE, _)), Some(descriptor)) => Ok(Message::Device(descriptor)),
+        (Some((&DEVICE, text)), Some(main)) => {
+            let has_bulk_thread = text == HAS_THREAD.as_bytes();
+            Ok(Message::Device(TunQueue { main, bulk: descriptors.next(), has_bulk_thread }))
+        }
         (Some((&READY, _)), _) => Ok(Message::Ready),
         (Some((&FAILED, text)), _) => {
             Ok(Message::Failed(String::from_utf8_lossy(text).into_owned()))
@@ -93,11 +107,14 @@ mod tests {
         let mut file = tempfile();
         file.write_all(b"the same file").expect("room");
         file.rewind().expect("a file");
-        send(&a, &Message::Device(file.into())).expect("sent");
+        let bulk = Some(tempfile().into());
+        let device = TunQueue { main: OwnedFd::from(file), bulk, has_bulk_thread: true };
+        send(&a, &Message::Device(device)).expect("sent");
         send(&a, &Message::Failed("no user namespaces".to_owned())).expect("sent");
-        let Ok(Message::Device(descriptor)) = receive(&b) else { panic!("a descriptor") };
+        let Ok(Message::Device(device)) = receive(&b) else { panic!("descriptors") };
+        assert!(device.bulk.is_some() && device.has_bulk_thread);
         let mut text = String::new();
-        std::fs::File::from(descriptor).read_to_string(&mut text).expect("a file");
+        std::fs::File::from(device.main).read_to_string(&mut text).expect("a file");
         assert_eq!(text, "the same file");
         let Ok(Message::Failed(why)) = receive(&b) else { panic!("a reason") };
         assert_eq!(why, "no user namespaces");

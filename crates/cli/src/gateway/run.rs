@@ -8,7 +8,7 @@ use super::watching::{self, Watched, Watching};
 use super::way_out::{self, Way, WayOut};
 use super::{Failure, confine, give_up, sandbox};
 use clap::Args as ClapArgs;
-use neap::device::Tun;
+use neap::device::{Tun, TunQueue};
 use neap::{InterfaceConfig, Stack};
 use neap_gateway::{Gateway, GatewayConfig, Resolver, Translation};
 use rustix::process::Pid;
@@ -113,7 +113,7 @@ fn start(args: &Args, socket: OwnedFd) -> Result<Child, Failure> {
 /// A stack on the device of the sandbox, and the gateway on it. The process has given up its rights
 /// then.
 fn serve(
-    device: OwnedFd,
+    device: TunQueue,
     args: &Args,
     way: Way,
     config: GatewayConfig,
@@ -122,7 +122,7 @@ fn serve(
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
     let bound = args.publish.iter().map(Ports::bind).collect::<Result<Vec<_>, _>>()?;
     let listening = args.watching.listen(watching::NAME)?;
-    let tap = Tun::from_fd(device, Some(args.mtu)).map_err(|error| failed(&error))?;
+    let tap = Tun::from_queues(vec![device], Some(args.mtu)).map_err(|error| failed(&error))?;
     let mut interface = InterfaceConfig::new(tap.into_device()).any_destination(true);
     for address in sandbox::gateway_addresses() {
         interface = interface.address(address);

@@ -4,6 +4,7 @@ use super::arguments::Args;
 use super::channel::{self, Channel};
 use super::inside::{Answer, OWN_PROGRAM, Request, Setup};
 use super::ports::PortSet;
+use neap::device::TunQueue;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -37,8 +38,8 @@ impl Agent {
         Ok((Self { channel }, child))
     }
 
-    fn ask(&mut self, request: &Request) -> io::Result<(Answer, Option<OwnedFd>)> {
-        self.channel.send(request, None)?;
+    fn ask(&mut self, request: &Request) -> io::Result<(Answer, Vec<OwnedFd>)> {
+        self.channel.send(request, &[])?;
         self.channel.receive()
     }
 
@@ -46,9 +47,13 @@ impl Agent {
     ///
     /// # Errors
     /// One line that says what cannot be done there.
-    pub(super) fn set_up(&mut self, setup: Setup) -> Result<OwnedFd, String> {
+    pub(super) fn set_up(&mut self, setup: Setup) -> Result<TunQueue, String> {
         match self.ask(&Request::Setup(setup)) {
-            Ok((Answer::Done, Some(device))) => Ok(device),
+            Ok((Answer::Device { has_bulk_thread }, descriptors)) => {
+                let mut descriptors = descriptors.into_iter();
+                let main = descriptors.next().ok_or("the device has no descriptor")?;
+                Ok(TunQueue { main, bulk: descriptors.next(), has_bulk_thread })
+            }
             Ok((Answer::Failed(why), _)) => Err(why),
             Ok(_) => Err("the process in the namespace has handed no device over".to_owned()),
             Err(error) => Err(format!("the process in the namespace: {error}")),
@@ -61,7 +66,7 @@ impl Agent {
     /// The process is gone.
     pub(super) fn run(&mut self) -> io::Result<()> {
         let input = io::stdin();
-        self.channel.send(&Request::Run, Some(input.as_fd()))?;
+        self.channel.send(&Request::Run, &[input.as_fd()])?;
         self.channel.receive::<Answer>().map(|_| ())
     }
 
@@ -82,7 +87,7 @@ impl Agent {
     /// What the kernel says there, or the process is gone.
     pub(super) fn bind(&mut self, is_tcp: bool, address: SocketAddr) -> io::Result<OwnedFd> {
         match self.ask(&Request::Bind { is_tcp, address })? {
-            (Answer::Done, Some(socket)) => Ok(socket),
+            (Answer::Done, mut socket) if !socket.is_empty() => Ok(socket.remove(0)),
             (Answer::Failed(why), _) => Err(io::Error::other(why)),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }

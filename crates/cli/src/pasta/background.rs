@@ -57,6 +57,6 @@ impl Waiting {
     pub(super) fn tell(mut self) -> io::Result<()> {
         rustix::stdio::dup2_stdout(&self.null)?;
         rustix::stdio::dup2_stderr(&self.null)?;
-        self.channel.send(&(), None)
+        self.channel.send(&(), &[])
     }
 }

@@ -1,5 +1,5 @@
-//! How the two halves of the face talk: a line of JSON for each message, which may bring a
-//! descriptor.
+//! How the two halves of the face talk: a line of JSON for each message, which may bring
+//! descriptors.
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -16,6 +16,8 @@ use std::os::unix::net::UnixStream;
 /// Longest message, bytes: all ports of both protocols, in decimal.
 const MOST_BYTES: usize = 4 << 20;
 const PIECE: usize = 64 << 10;
+/// Most descriptors of a message: those of a device.
+const MOST_DESCRIPTORS: usize = 2;
 
 /// One end.
 #[derive(Debug)]
@@ -23,8 +25,8 @@ pub(super) struct Channel {
     socket: OwnedFd,
     /// What came behind the message that was taken last.
     rest: Vec<u8>,
-    /// The descriptors that came with it, each with the place where its message begins.
-    descriptors: VecDeque<(usize, OwnedFd)>,
+    /// The descriptors that came with it, those of a message with the place where it begins.
+    descriptors: VecDeque<(usize, Vec<OwnedFd>)>,
 }
 
 /// Two ends. An end whose process ends is seen by the other.
@@ -45,14 +47,14 @@ impl Channel {
     pub(super) fn send(
         &mut self,
         message: &impl Serialize,
-        descriptor: Option<BorrowedFd<'_>>,
+        descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
         let mut line = serde_json::to_vec(message)?;
         line.push(b'\n');
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        if let Some(descriptor) = &descriptor {
-            control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(descriptor)));
+        if !descriptors.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(descriptors));
         }
         let mut sent = 0;
         while sent < line.len() {
@@ -67,7 +69,7 @@ impl Channel {
     ///
     /// # Errors
     /// `UnexpectedEof` if the other end is gone; `InvalidData` for what is no such message.
-    pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<(T, Option<OwnedFd>)> {
+    pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<(T, Vec<OwnedFd>)> {
         let mut looked_at = 0;
         let end = loop {
             if let Some(end) = self.rest[looked_at..].iter().position(|byte| *byte == b'\n') {
@@ -78,21 +80,24 @@ impl Channel {
                 return Err(io::ErrorKind::InvalidData.into());
             }
             self.rest.resize(looked_at + PIECE, 0);
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut space =
+                [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let parts = &mut [IoSliceMut::new(&mut self.rest[looked_at..])];
             let count = recvmsg(&self.socket, parts, &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes;
             self.rest.truncate(looked_at + count);
-            let descriptor = control.drain().find_map(|message| match message {
-                RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-                _ => None,
-            });
-            if let Some(descriptor) = descriptor {
+            let mut descriptors = Vec::new();
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(came) = message {
+                    descriptors.extend(came);
+                }
+            }
+            if !descriptors.is_empty() {
                 // The kernel ends what is received with what a descriptor came with (`unix(7)`).
                 let body = self.rest.strip_suffix(b"\n").unwrap_or(&self.rest);
                 let before = body.iter().rposition(|byte| *byte == b'\n');
                 let begin = before.map_or(0, |newline| newline + 1);
-                self.descriptors.push_back((begin, descriptor));
+                self.descriptors.push_back((begin, descriptors));
             }
             if count == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -101,11 +106,11 @@ impl Channel {
         let message = serde_json::from_slice(&self.rest[..end])?;
         self.rest.drain(..=end);
         let is_its_own = self.descriptors.front().is_some_and(|(begin, _)| *begin <= end);
-        let descriptor = if is_its_own { self.descriptors.pop_front() } else { None };
+        let own = if is_its_own { self.descriptors.pop_front() } else { None };
         for (begin, _) in &mut self.descriptors {
             *begin -= end + 1;
         }
-        Ok((message, descriptor.map(|(_, descriptor)| descriptor)))
+        Ok((message, own.map_or_else(Vec::new, |(_, descriptors)| descriptors)))
     }
 }
 
@@ -128,18 +133,18 @@ mod tests {
         let sender = std::thread::spawn({
             let long = long.clone();
             move || {
-                own.send(&"short", None).expect("sent");
-                own.send(&long, None).expect("sent");
+                own.send(&"short", &[]).expect("sent");
+                own.send(&long, &[]).expect("sent");
                 let (reader, _writer) = std::io::pipe().expect("a pipe");
-                own.send(&"a pipe", Some(reader.as_fd())).expect("sent");
+                own.send(&"a pipe", &[reader.as_fd()]).expect("sent");
             }
         });
         assert_eq!(other.receive::<String>().expect("a message").0, "short");
         assert_eq!(other.receive::<Vec<u16>>().expect("a message").0, long);
-        let (text, pipe) = other.receive::<String>().expect("a message");
+        let (text, mut pipe) = other.receive::<String>().expect("a message");
         sender.join().expect("sent");
         let mut bytes = Vec::new();
-        let mut pipe = std::fs::File::from(pipe.expect("a descriptor"));
+        let mut pipe = std::fs::File::from(pipe.remove(0));
         pipe.read_to_end(&mut bytes).expect("the writer is gone");
         assert!(text == "a pipe" && bytes.is_empty());
         let end = other.receive::<String>().expect_err("the other end is gone");
@@ -147,23 +152,25 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_stays_with_its_message_when_several_wait() {
+    fn descriptors_stay_with_their_message_when_several_wait() {
+        let count = |takes_some| if takes_some { 2 } else { 0 };
         let (mut own, other) = pair().expect("a pair");
         let mut other = Channel::new(other);
-        for takes_one in [false, true, false, true] {
-            let (reader, _writer) = std::io::pipe().expect("a pipe");
-            own.send(&takes_one, takes_one.then_some(reader.as_fd())).expect("sent");
+        for takes_some in [false, true, false, true] {
+            let (reader, writer) = std::io::pipe().expect("a pipe");
+            let both = [reader.as_fd(), writer.as_fd()];
+            own.send(&takes_some, &both[..count(takes_some)]).expect("sent");
         }
-        for takes_one in [false, true, false, true] {
-            let (told, descriptor) = other.receive::<bool>().expect("a message");
-            assert_eq!((told, descriptor.is_some()), (takes_one, takes_one));
+        for takes_some in [false, true, false, true] {
+            let (told, descriptors) = other.receive::<bool>().expect("a message");
+            assert_eq!((told, descriptors.len()), (takes_some, count(takes_some)));
         }
     }
 
     #[test]
     fn nonsense_is_told() {
         let (mut own, other) = pair().expect("a pair");
-        own.send(&"text", None).expect("sent");
+        own.send(&"text", &[]).expect("sent");
         let error = Channel::new(other).receive::<u16>().expect_err("no number");
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }

@@ -9,7 +9,7 @@ use crate::gateway::command::{exit_code, not_run, show_own_processes};
 use crate::gateway::confine::{Needs, confine};
 use crate::gateway::own_namespaces;
 use clap::Args as ClapArgs;
-use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
+use neap::device::{LinkConfig, Tun, TunConfig, TunQueue, configure_link};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
@@ -28,6 +28,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::io;
+use std::iter;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -69,8 +70,12 @@ pub(super) enum Request {
 /// What this half answers.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
-    /// The descriptor is that of the device or of the socket.
+    /// The descriptor is that of the socket.
     Done,
+    /// The descriptors are those of the device.
+    Device {
+        has_bulk_thread: bool,
+    },
     Ports {
         tcp: Vec<u16>,
         udp: Vec<u16>,
@@ -110,26 +115,26 @@ fn serve(args: &Args) -> io::Result<ExitCode> {
         if let Some(code) = wait(&channel, &mut command)? {
             return Ok(code);
         }
-        let (request, descriptor) = match channel.receive::<Request>() {
+        let (request, descriptors) = match channel.receive::<Request>() {
             Ok(request) => request,
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 return Ok(ExitCode::SUCCESS);
             }
             Err(error) => return Err(error),
         };
-        let result = match request {
+        let failed = match request {
             Request::Run => {
-                let input = descriptor.ok_or(io::ErrorKind::InvalidInput)?;
+                let input = descriptors.into_iter().next().ok_or(io::ErrorKind::InvalidInput)?;
                 command = Some(start(&args.command, input)?);
                 give_up().map_err(io::Error::other)?;
-                channel.send(&Answer::Done, None)?;
+                channel.send(&Answer::Done, &[])?;
                 continue;
             }
             Request::Scan => {
                 let tables = tables.get_or_insert_with(Tables::open);
                 let (tcp, udp) = (tables.tcp(), tables.udp());
                 let [tcp, udp] = [tcp, udp].map(|ports| ports.iter().collect());
-                channel.send(&Answer::Ports { tcp, udp }, None)?;
+                channel.send(&Answer::Ports { tcp, udp }, &[])?;
                 continue;
             }
             Request::Setup(setup) => {
@@ -137,18 +142,29 @@ fn serve(args: &Args) -> io::Result<ExitCode> {
                 tables = Some(Tables::open());
                 // A command is still to be started, with all that its user may.
                 let is_done = setup.join.is_some();
-                built.and_then(
-                    |device| if is_done { give_up().map(|()| device) } else { Ok(device) },
-                )
+                let built =
+                    built.and_then(
+                        |device| if is_done { give_up().map(|()| device) } else { Ok(device) },
+                    );
+                match built {
+                    Ok(TunQueue { main, bulk, has_bulk_thread }) => {
+                        let both = iter::once(&main).chain(&bulk).map(AsFd::as_fd);
+                        let both: Vec<_> = both.collect();
+                        channel.send(&Answer::Device { has_bulk_thread }, &both)?;
+                        continue;
+                    }
+                    Err(why) => why,
+                }
             }
-            Request::Bind { is_tcp, address } => {
-                bind(is_tcp, address).map_err(|error| error.to_string())
-            }
+            Request::Bind { is_tcp, address } => match bind(is_tcp, address) {
+                Ok(socket) => {
+                    channel.send(&Answer::Done, &[socket.as_fd()])?;
+                    continue;
+                }
+                Err(error) => error.to_string(),
+            },
         };
-        match result {
-            Ok(descriptor) => channel.send(&Answer::Done, Some(descriptor.as_fd()))?,
-            Err(why) => channel.send(&Answer::Failed(why), None)?,
-        }
+        channel.send(&Answer::Failed(failed), &[])?;
     }
 }
 
@@ -206,7 +222,7 @@ fn become_command(command: &[OsString]) -> ExitCode {
 }
 
 /// Joins or makes the namespaces, and makes the interface.
-fn build(setup: &Setup) -> Result<OwnedFd, String> {
+fn build(setup: &Setup) -> Result<TunQueue, String> {
     match &setup.join {
         Some(namespaces) => {
             namespaces.join()?;
@@ -218,12 +234,7 @@ fn build(setup: &Setup) -> Result<OwnedFd, String> {
     }
     let failed = |error: neap::device::Error| error.to_string();
     configure_link("lo", &LinkConfig::default()).map_err(failed)?;
-    let tap = TunConfig {
-        name: Some(setup.interface.clone()),
-        tap: true,
-        bulk_queue: false,
-        ..TunConfig::default()
-    };
+    let tap = TunConfig { name: Some(setup.interface.clone()), tap: true, ..TunConfig::default() };
     let tap = Tun::open(&tap).map_err(failed)?;
     let index = set_link(tap.name(), setup.mac)
         .map_err(|error| format!("the interface {}: {error}", tap.name()))?;
@@ -237,8 +248,7 @@ fn build(setup: &Setup) -> Result<OwnedFd, String> {
         configure_link(tap.name(), &LinkConfig::default()).map_err(failed)?;
         configure(messages, index).map_err(|error| format!("addresses and routes: {error}"))?;
     }
-    let mut descriptors = tap.into_fds();
-    Ok(descriptors.remove(0))
+    Ok(tap.into_queues().remove(0))
 }
 
 /// Makes namespaces in which this user is root.

@@ -21,7 +21,7 @@ use crate::gateway::shown::Shown;
 use crate::gateway::{Namespaces, raise_file_limit};
 use ipnet::IpNet;
 use neap::control::Control;
-use neap::device::Tun;
+use neap::device::{Tun, TunQueue};
 use neap::net::Prefix;
 use neap::{Builder, InterfaceConfig, Stack};
 use neap_gateway::{DirectFrom, Gateway, GatewayConfig, GatewayHandle};
@@ -39,7 +39,6 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
 use std::sync::Arc;
@@ -394,8 +393,8 @@ fn default_route(gateway: IpAddr, is_on_link: bool) -> RouteMessage {
 }
 
 /// What a stack on the device is made of.
-fn stack(device: OwnedFd, args: &Args, network: &Network) -> Result<Builder, Failure> {
-    let tap = Tun::from_fd(device, (args.mtu != 0).then_some(args.mtu));
+fn stack(device: TunQueue, args: &Args, network: &Network) -> Result<Builder, Failure> {
+    let tap = Tun::from_queues(vec![device], (args.mtu != 0).then_some(args.mtu));
     let tap = tap.map_err(|error| Failure::System(error.to_string()))?;
     let tap = match args.mac_addr {
         Some(address) => tap.with_address(address),

@@ -7,7 +7,7 @@ use super::descriptors::inherited;
 use super::outbound::outbound;
 use crate::gateway::shown::Shown;
 use crate::gateway::{calls, confine, namespace, raise_file_limit};
-use neap::device::Tun;
+use neap::device::{Tun, TunQueue};
 use neap::{Stack, StackEvent};
 use neap_gateway::{DirectFrom, Gateway, GatewayConfig, GatewayHandle, Policy};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -37,7 +37,8 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     let shown = Shown::listen(NAME);
 
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
-    let tap = Tun::from_fd(device, Some(options.network.mtu)).map_err(|error| failed(&error))?;
+    let tap = Tun::from_queues(vec![device], Some(options.network.mtu));
+    let tap = tap.map_err(|error| failed(&error))?;
     let stack = Stack::builder().interface(options.network.interface(tap.into_device()));
     give_up(options, shown.folders())?;
     let mut config = GatewayConfig::default();
@@ -92,10 +93,10 @@ fn give_up(options: &Options, sockets_in: Vec<PathBuf>) -> Result<(), Failure> {
 }
 
 /// The TAP of the guest.
-fn device(options: &Options) -> Result<OwnedFd, Failure> {
+fn device(options: &Options) -> Result<TunQueue, Failure> {
     use namespace::{Namespaces, Plan, carry_out};
     let (mut namespaces, interface) = match &options.target {
-        Target::TapFd(number) => return inherited("FD", *number),
+        Target::TapFd(number) => return inherited("FD", *number).map(TunQueue::from),
         Target::Pid { pid, tap } => (Namespaces::of_process(*pid), tap.clone()),
         Target::Path { path, tap } => {
             let network = Some(path.clone());

@@ -475,10 +475,10 @@ fn a_device_may_be_handed_over() {
             bulk_queue: false,
             ..neap::device::TunConfig::default()
         };
-        let tap = neap::device::Tun::open(&config).expect("a TAP").into_fds().remove(0);
+        let tap = neap::device::Tun::open(&config).expect("a TAP").into_queues().remove(0);
         let mut command = Command::new(env!("CARGO_BIN_EXE_neap"));
         command.args(["slirp4netns", "--netns-type=tapfd", "-r", "1", "0"]);
-        command.stdin(Stdio::from(tap)).stdout(Stdio::piped());
+        command.stdin(Stdio::from(tap.main)).stdout(Stdio::piped());
         let mut child = command.spawn().expect("it runs");
         let mut ready = [0];
         let mut stdout = child.stdout.take().expect("a pipe");

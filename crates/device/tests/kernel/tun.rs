@@ -1,11 +1,12 @@
 //! TUN devices against the kernel, each in a network namespace of its own.
 
 use crate::common::{Tcp, chunks, frame, in_namespace, ipv4, pattern, receive, run, sum};
-use neap_device::{Error, LinkConfig, Tun, TunConfig, configure_link};
+use neap_device::{Error, LinkConfig, Scheduling, Tun, TunConfig, configure_link};
 use neap_stack::device::{Completed, Completion, Device, Medium, QueuePair, RxChecksum, TxQueue};
 use neap_stack::frame::{Frame, PartialChecksum};
 use neap_tcp::segment::Payload;
 use neap_tcp::time::Instant;
+use rustix::event::{PollFd, PollFlags};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
@@ -371,12 +372,12 @@ fn a_flow_arrives_at_the_queue_that_its_last_frame_asked_for() {
         let socket = UdpSocket::bind((KERNEL, 5000)).expect("bind");
         socket.connect((OURS, 4000)).expect("connect");
         let udp = [15, 160, 19, 136, 0, 8, 0, 0];
-        for receives_bulk in [true, false, true, false] {
+        for is_bulk in [true, false, true, false] {
             let headers = [&ipv4(17, OURS, KERNEL, udp.len())[..], &udp].concat();
-            send(&mut *queue.tx, Frame { receives_bulk, ..frame(&headers, Payload::new()) });
+            send(&mut *queue.tx, Frame { is_bulk, ..frame(&headers, Payload::new()) });
             socket.send(b"!").expect("sent");
             let (wanted, other) =
-                if receives_bulk { (&mut bulk, &mut queue.rx) } else { (&mut queue.rx, &mut bulk) };
+                if is_bulk { (&mut bulk, &mut queue.rx) } else { (&mut queue.rx, &mut bulk) };
             let is_udp = |p: &neap_stack::device::Received| p.data[9] == 17;
             assert!(receive(&mut **wanted, is_udp).data.ends_with(b"!"));
             assert!(!core::iter::from_fn(|| other.receive(Instant::ZERO)).any(|p| is_udp(&p)));
@@ -392,5 +393,107 @@ fn a_device_that_was_made_for_one_queue_is_joined_without_a_bulk_queue() {
         config.bulk_queue = true;
         let queue = only_queue(Tun::open(&config).expect("joined").into_device());
         assert!(queue.bulk.is_none());
+    });
+}
+
+/// The process ID of the kernel's thread for the NAPI instance of an interface.
+fn napi_thread(interface: &str) -> Option<i32> {
+    let name = format!("napi/{interface}-");
+    let processes = std::fs::read_dir("/proc").expect("proc").flatten();
+    let is_it = |pid: &i32| {
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        comm.is_ok_and(|comm| comm.starts_with(&name))
+    };
+    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(is_it)
+}
+
+/// Datagrams that the kernel has received, and those that it had no socket for.
+fn datagrams() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/snmp").expect("counters");
+    let mut lines = text.lines().filter(|line| line.starts_with("Udp: "));
+    let names = lines.next().expect("names").split_whitespace();
+    let values = lines.next().expect("values").split_whitespace();
+    let is_wanted = |(name, _): &(&str, &str)| ["InDatagrams", "NoPorts"].contains(name);
+    let wanted = names.zip(values).filter(is_wanted);
+    wanted.map(|(_, value)| value.parse::<u64>().expect("a number")).sum()
+}
+
+/// A datagram of 1,200 bytes to a port of the kernel at which nobody listens.
+fn datagram(is_bulk: bool) -> Frame {
+    let payload = chunks(&pattern(1200), 1200);
+    let udp = [15, 160, 19, 136, 4, 184, 0, 0];
+    let headers = [&ipv4(17, OURS, KERNEL, udp.len() + 1200)[..], &udp].concat();
+    Frame { is_bulk, ..frame(&headers, payload) }
+}
+
+/// Keeps the kernel's thread of an interface from the processor that this thread has, until this
+/// thread sleeps.
+fn keep_from_running(interface: &str) {
+    let thread = napi_thread(interface).expect("a thread of the kernel");
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(0);
+    for pid in [rustix::process::Pid::from_raw(thread), None] {
+        rustix::thread::sched_setaffinity(pid, &set).expect("the right");
+    }
+    Scheduling::Fifo(1).apply().expect("the right");
+}
+
+#[test]
+fn frames_of_bulk_flows_wait_for_the_thread_of_the_kernel_and_others_do_not() {
+    const BULK: u64 = 1000;
+    in_namespace(|| {
+        let device = open(&TunConfig { name: Some("held0".into()), ..TunConfig::default() });
+        assert!(napi_thread("held0").is_some());
+        let mut queue = only_queue(device);
+        keep_from_running("held0");
+        let len = datagram(true).len() as u64;
+        for _ in 0..BULK {
+            send(&mut *queue.tx, datagram(true));
+        }
+        let taken = queue.tx.reap(Instant::ZERO);
+        assert!((100..BULK / 2).contains(&taken.frames.into()), "the kernel has {taken:?}");
+        assert_eq!(taken.bytes, u64::from(taken.frames) * len);
+        assert_eq!(datagrams(), 0, "the thread has not run");
+        send(&mut *queue.tx, datagram(false));
+        assert_eq!(datagrams(), 1, "a frame of another flow was taken within its call");
+        assert_eq!(queue.tx.reap(Instant::ZERO), Completed { frames: 1, bytes: len });
+        let bulk = queue.bulk.take().expect("a bulk queue");
+        assert!(bulk.is_bounded);
+        let descriptor = bulk.descriptor.expect("a descriptor");
+        let mut completed = u64::from(taken.frames);
+        while completed < BULK {
+            let mut polled = [PollFd::new(&descriptor, PollFlags::OUT)];
+            rustix::event::poll(&mut polled, None).expect("an event");
+            completed += u64::from(queue.tx.reap(Instant::ZERO).frames);
+        }
+        assert_eq!(completed, BULK);
+    });
+}
+
+#[test]
+fn a_device_that_is_closed_loses_no_frame() {
+    const BULK: u64 = 1000;
+    in_namespace(|| {
+        let device = open(&TunConfig { name: Some("last0".into()), ..TunConfig::default() });
+        let mut queue = only_queue(device);
+        keep_from_running("last0");
+        for _ in 0..BULK {
+            send(&mut *queue.tx, datagram(true));
+        }
+        drop(queue);
+        assert_eq!(datagrams(), BULK);
+    });
+}
+
+#[test]
+fn without_the_right_bulk_has_no_thread_of_the_kernel() {
+    in_namespace(|| {
+        run("ip tuntap add dev user1 mode tun vnet_hdr multi_queue");
+        without_capabilities(|| {
+            let config = TunConfig { name: Some("user1".into()), ..TunConfig::default() };
+            let device = Tun::open(&config).expect("everybody's device").into_device();
+            assert_eq!(napi_thread("user1"), None);
+            assert!(!device.queues[0].bulk.as_ref().expect("a bulk queue").is_bounded);
+        });
     });
 }

@@ -67,8 +67,10 @@ pub(crate) struct TcpState {
     /// The latest time that the connection was told of. It is told of no earlier one.
     time: Instant,
     route: CachedRoute,
-    /// What the flow receives.
+    /// What the flow moves.
     volume: Volume,
+    /// Frames of the flow leave by the bulk queue of a device that has one.
+    is_bulk: bool,
     /// The MTU that the connection knows.
     told_mtu: u32,
     /// What routers said while the connection was opened; rare, so boxed.
@@ -179,8 +181,8 @@ impl TcpState {
     fn on_segment(&mut self, cx: &Context<'_>, segment: Segment) {
         let shard = cx.socket.cell.list().shard();
         let shard = &cx.host.shards[shard];
-        self.volume.add(cx.now, segment.payload.len(), shard.is_behind());
-        if self.volume.is_bulk() {
+        self.volume.add_received(cx.now, segment.payload.len(), shard.is_behind());
+        if self.volume.receives_bulk() {
             shard.receivers().count(cx.now, self.volume.counted_in());
         }
         self.connection.on_segment(cx.now, segment);
@@ -224,11 +226,18 @@ impl TcpState {
             hop_limit: options.hop_limit,
             is_transparent: self.route.is_transparent(),
         };
-        let (route, receives_bulk) = (&mut self.route, self.volume.is_bulk());
-        let mut egress =
-            TcpEgress::new(cx.host, cx.now, tuple, cell, route, options, receives_bulk);
+        // What is in flight may still wait in the bulk queue. Frames by the other one would overtake
+        // it.
+        let stays = self.is_bulk && self.connection.has_unacked();
+        self.is_bulk = stays || self.volume.is_bulk();
+        let (route, is_bulk) = (&mut self.route, self.is_bulk);
+        let mut egress = TcpEgress::new(cx.host, cx.now, tuple, cell, route, options, is_bulk);
         let answer = f(&mut self.connection, cx.now, &mut egress);
-        let (now, undeliverable) = egress.finish();
+        let (now, bytes, undeliverable) = egress.finish();
+        if bytes > 0 {
+            let is_behind = cx.host.shards[cell.list().shard()].is_behind();
+            self.volume.add_sent(now, bytes, is_behind);
+        }
         cx.host.on_undeliverable(Visit::new(now, cell.list().shard()), undeliverable);
         (cx.now, self.time) = (now, now);
         answer
@@ -395,6 +404,7 @@ impl TcpSocket {
             time,
             route,
             volume: Volume::default(),
+            is_bulk: false,
             told_mtu,
             errors: None,
             place: None,

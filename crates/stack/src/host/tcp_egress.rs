@@ -26,7 +26,9 @@ pub(crate) struct TcpEgress<'a> {
     flow: u64,
     priority: u8,
     hop_limit: u8,
-    receives_bulk: bool,
+    is_bulk: bool,
+    /// Payload bytes of all frames.
+    bytes: u32,
     /// No frame has found that there is no route.
     has_way: bool,
     undeliverable: Vec<Frame>,
@@ -41,7 +43,7 @@ impl<'a> TcpEgress<'a> {
         cell: &'a RunCell,
         route: &'a mut CachedRoute,
         IpOptions { priority, hop_limit, .. }: IpOptions,
-        receives_bulk: bool,
+        is_bulk: bool,
     ) -> Self {
         let shard = cell.list().shard();
         Self {
@@ -55,15 +57,17 @@ impl<'a> TcpEgress<'a> {
             flow: cell.id().0 & (DATAGRAM - 1),
             priority,
             hop_limit,
-            receives_bulk,
+            is_bulk,
+            bytes: 0,
             has_way: true,
             undeliverable: Vec::new(),
         }
     }
 
-    /// The time of the last frame, and the frames that no neighbour takes.
-    pub(crate) fn finish(self) -> (Instant, Vec<Frame>) {
-        (self.visit.now, self.undeliverable)
+    /// The time of the last frame, the payload bytes of all, and the frames that no neighbour
+    /// takes.
+    pub(crate) fn finish(self) -> (Instant, u32, Vec<Frame>) {
+        (self.visit.now, self.bytes, self.undeliverable)
     }
 }
 
@@ -76,8 +80,9 @@ impl Egress for TcpEgress<'_> {
     ) -> Verdict {
         let answers = if self.path.is_cut_by_host { segment.segments().div_ceil(2) } else { 1 };
         self.cell.count_sent(segment.payload.len(), answers);
-        let Self { priority, flow, hop_limit, receives_bulk, .. } = *self;
-        let stamp = Stamp { departure, credit, priority, flow, receives_bulk, hop_limit };
+        self.bytes = self.bytes.saturating_add(segment.payload.len());
+        let Self { priority, flow, hop_limit, is_bulk, .. } = *self;
+        let stamp = Stamp { departure, credit, priority, flow, is_bulk, hop_limit };
         let net = &self.host.net;
         match net.send_tcp(self.visit, self.route, self.tuple, self.pseudo, segment, stamp) {
             Ok(output) => {

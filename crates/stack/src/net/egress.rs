@@ -277,8 +277,8 @@ pub(crate) struct Stamp {
     pub(crate) priority: u8,
     /// As [`Frame::flow`].
     pub(crate) flow: u64,
-    /// As [`Frame::receives_bulk`].
-    pub(crate) receives_bulk: bool,
+    /// As [`Frame::is_bulk`].
+    pub(crate) is_bulk: bool,
     /// Hops that the packet may take; 0 is the default.
     pub(crate) hop_limit: u8,
 }
@@ -406,7 +406,7 @@ impl Net {
         let mut frame = tcp_frame(tuple, pseudo, &route.next_hop, segment, identification, hops);
         (frame.departure, frame.credit) = (stamp.departure, stamp.credit);
         (frame.priority, frame.flow) = (stamp.priority, stamp.flow);
-        frame.receives_bulk = stamp.receives_bulk;
+        frame.is_bulk = stamp.is_bulk;
         Ok(self.output(visit, &route.next_hop, frame))
     }
 
@@ -426,7 +426,7 @@ impl Net {
             credit: None,
             priority,
             flow: self.orphan_flow(tuple),
-            receives_bulk: false,
+            is_bulk: false,
             hop_limit,
         };
         self.send_tcp(visit, &mut cached, tuple, pseudo, segment, stamp)

@@ -139,7 +139,7 @@ pub(crate) fn share(rest: &mut Frame, bytes: u32) -> Frame {
         priority: rest.priority,
         flow: rest.flow,
         ecn: rest.ecn,
-        receives_bulk: rest.receives_bulk,
+        is_bulk: rest.is_bulk,
         credit: rest.credit.as_mut().map(|credit| TxCredit::split(credit, bytes)),
     }
 }
@@ -414,7 +414,7 @@ pub(crate) mod tests {
             priority: 3,
             flow: 5,
             ecn: Ecn::Ect0,
-            receives_bulk: false,
+            is_bulk: false,
             credit: None,
         }
     }

@@ -23,7 +23,7 @@ pub(crate) struct WireConfig {
     pub(crate) delay: Nanos,
     /// Frames that a direction holds before `submit` gives frames back.
     pub(crate) ring: usize,
-    /// Whether flows that receive in bulk have a queue of their own.
+    /// Whether flows that move bulk data have a queue of their own.
     pub(crate) bulk: bool,
 }
 
@@ -58,6 +58,8 @@ pub(crate) struct Direction {
     pub(crate) sent: Vec<Bytes>,
     /// Priority of each of the frames.
     pub(crate) priorities: Vec<u8>,
+    /// Whether each of the frames was for the bulk queue.
+    pub(crate) bulk_sent: Vec<bool>,
     /// How often the device was told of frames.
     pub(crate) flushes: usize,
     /// How long a poll of the receiver takes from its time to its look at the packets.
@@ -78,7 +80,7 @@ impl TxQueue for Tx {
     fn submit(&mut self, frame: Frame, now: Instant) -> Result<(), Frame> {
         if let (true, Some([a, b, c, d])) = (self.2.bulk, ports(frame.headers.as_slice())) {
             let flows = &mut self.1.lock().unwrap().bulk_flows;
-            if frame.receives_bulk {
+            if frame.is_bulk {
                 flows.insert([c, d, a, b]);
             } else {
                 flows.remove(&[c, d, a, b]);
@@ -92,6 +94,7 @@ impl TxQueue for Tx {
         let due = now + self.2.delay;
         direction.sent.push(data.clone());
         direction.priorities.push(frame.priority);
+        direction.bulk_sent.push(frame.is_bulk);
         let passes = direction.filter.as_mut().is_none_or(|filter| filter(&data));
         if passes {
             let checksum = match frame.checksum {
@@ -202,7 +205,11 @@ pub(crate) fn device(wire: &WireConfig, last: u8, tx: &Shared, rx: &Shared) -> D
     let pair = QueuePair {
         tx: Box::new(Tx(tx.clone(), rx.clone(), wire.clone())),
         rx: Box::new(receive(false)),
-        bulk: wire.bulk.then(|| BulkQueue { rx: Box::new(receive(true)), descriptor: None }),
+        bulk: wire.bulk.then(|| BulkQueue {
+            rx: Box::new(receive(true)),
+            descriptor: None,
+            is_bounded: false,
+        }),
         descriptor: None,
     };
     Device {

@@ -411,6 +411,11 @@ impl Connection {
         self.receiver.unread()
     }
 
+    /// Returns whether the peer has not acknowledged all that was sent.
+    pub fn has_unacked(&self) -> bool {
+        self.sender.has_unacked()
+    }
+
     /// Returns whether `seq` is in flight. Quoted segments of ICMP errors are checked with it (RFC
     /// 5927 section 4).
     pub fn is_in_flight(&self, seq: SeqNumber) -> bool {
