@@ -10,8 +10,8 @@ use std::thread;
 /// namespace, also of those that come later (`/sys/class/net/NAME/threaded`).
 ///
 /// The `/sys` that the process sees may be that of another network namespace. So a thread of its
-/// own mounts another where nobody sees it, and ends. It needs `CAP_SYS_ADMIN` in the user namespace
-/// of the network namespace, and `CAP_NET_ADMIN`.
+/// own mounts another where nobody sees it, and ends. It needs `CAP_SYS_ADMIN` in the user
+/// namespace of the network namespace, and `CAP_NET_ADMIN`.
 ///
 /// # Errors
 /// The rights are missing, or the kernel is older than 5.12.

@@ -24,9 +24,9 @@
 //! Where the process has the right, a thread of the kernel takes what leaves by the bulk queue
 //! through the receive path ([`TunConfig::bulk_threads`]). The write then ends when the frame is
 //! copied, and the work of the receiving side is done on another processor: an ACK makes its sender
-//! send, and wakes it. The queue of the thread holds 512 KiB. A frame that finds it full stays in the
-//! device with its credit, so small queues count it; the descriptor becomes writable when half of
-//! the 512 KiB is free.
+//! send, and wakes it. The queue of the thread holds 512 KiB. A frame that finds it full stays in
+//! the device with its credit, so small queues count it; the descriptor becomes writable when half
+//! of the 512 KiB is free.
 //!
 //! For the driver: the descriptor is always writable in practice; wait for input only
 //! (`EPOLLIN`), or edge-triggered for both.
@@ -66,10 +66,11 @@ const QUEUE_PACKETS: u32 = 4096;
 const QUEUE_PACKETS_MAX: u32 = 65_536;
 /// `MAX_TAP_QUEUES` of the kernel.
 const QUEUES_MAX: usize = 256;
-/// Bytes of frames that the kernel's thread of a bulk queue may hold, with the kernel's bookkeeping.
+/// Bytes of frames that the kernel's thread of a bulk queue may hold, with the kernel's
+/// bookkeeping.
 const BULK_SEND_BUFFER: i32 = 512 << 10;
-/// A queue with this bound of its send buffer is writable when it holds nothing: the kernel compares
-/// half of it with one more than it holds.
+/// A queue with this bound of its send buffer is writable when it holds nothing: the kernel
+/// compares half of it with one more than it holds.
 const LEAST_SEND_BUFFER: i32 = 4;
 /// How long a device that is closed waits for the kernel to take its frames.
 const DRAIN_TIME: Nanos = Nanos::from_millis(500);
@@ -528,8 +529,8 @@ fn queue_pair(Descriptors { main, bulk }: Descriptors, offload: bool) -> QueuePa
     QueuePair { tx: Box::new(tx), rx: Box::new(rx), bulk, descriptor: Some(main) }
 }
 
-/// Cost: one system call per frame, no copy and no allocation of ours. While the kernel's bulk queue
-/// is full, one system call more per poll.
+/// Cost: one system call per frame, no copy and no allocation of ours. While the kernel's bulk
+/// queue is full, one system call more per poll.
 struct TunTx {
     fd: Arc<OwnedFd>,
     bulk: Option<Bulk>,
@@ -584,8 +585,8 @@ impl TunTx {
 }
 
 impl Drop for TunTx {
-    /// Frames that the kernel's thread has not taken yet would be lost with the descriptor, and with
-    /// them the resets of the connections that end now.
+    /// Frames that the kernel's thread has not taken yet would be lost with the descriptor, and
+    /// with them the resets of the connections that end now.
     fn drop(&mut self) {
         let Some(Bulk { fd, is_threaded: true }) = self.bulk.clone() else { return };
         let end = clock::now() + DRAIN_TIME;

@@ -8,8 +8,8 @@ const RECEIVED: u32 = 256 << 10;
 /// take have less than [`RECEIVED`] each, and what waits is theirs.
 const RECEIVED_IN_A_CROWD: u32 = 32 << 10;
 /// Bytes that a flow sends in a [`SPAN`], at the least, to be in bulk: 670 Mbit/s. What flows send
-/// makes no other flow wait. But a device that takes bulk by a thread of its own takes twice as much
-/// from a few flows, and no more from many, each of which has less than this.
+/// makes no other flow wait. But a device that takes bulk by a thread of its own takes more from a
+/// few flows. It takes no more from many, each of which has less than this.
 const SENT: u32 = 8 << 20;
 /// Time over which bytes are counted, milliseconds. A flow stays in bulk for at least this long
 /// after it moved so many, so that what waits in the bulk queue is received before the other queue

@@ -226,8 +226,8 @@ impl TcpState {
             hop_limit: options.hop_limit,
             is_transparent: self.route.is_transparent(),
         };
-        // What is in flight may still wait in the bulk queue. Frames by the other one would overtake
-        // it.
+        // What is in flight may still wait in the bulk queue. Frames by the other one would
+        // overtake it.
         let stays = self.is_bulk && self.connection.has_unacked();
         self.is_bulk = stays || self.volume.is_bulk();
         let (route, is_bulk) = (&mut self.route, self.is_bulk);
