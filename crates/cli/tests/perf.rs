@@ -471,6 +471,22 @@ fn the_report_for_people_has_a_line_per_stream_and_sums() {
 }
 
 #[test]
+fn a_user_namespace_has_a_thread_of_the_kernel_for_bulk() {
+    if !Command::new("unshare").args(["-rn", "true"]).status().is_ok_and(|status| status.success())
+    {
+        return skip("no right to make a user namespace");
+    }
+    let mut command = Command::new("unshare");
+    command.args(["-rn", env!("CARGO_BIN_EXE_neap"), "perf", "-s", "--tun", "rootless"]);
+    command.args(["--address", "10.9.0.2/24", "--host-address", "10.9.0.1/24"]);
+    let mut server = ChildGuard::start(&mut command);
+    server.shows("listening");
+    let processes = std::fs::read_dir("/proc").expect("proc").flatten();
+    let names = processes.map(|process| std::fs::read_to_string(process.path().join("comm")));
+    assert!(names.flatten().any(|name| name.starts_with("napi/rootless")));
+}
+
+#[test]
 fn a_server_serves_again_after_tests_it_refuses() {
     in_namespace("a_server_serves_again_after_tests_it_refuses", |world| {
         let server = ChildGuard::start(&mut world.neap(&["-s"]));

@@ -3,9 +3,9 @@
 
 use super::options::MTU;
 use super::passing::{self, Message};
-use super::{etc, init, own_namespaces, routes, sandbox};
+use super::{etc, init, namespace, own_namespaces, routes, sandbox};
 use clap::Args as ClapArgs;
-use neap::device::{LinkConfig, Tun, TunConfig, TunQueue, configure_link};
+use neap::device::{LinkConfig, Tun, TunQueue, configure_link};
 use nix::sched::CloneFlags;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::ffi::OsString;
@@ -66,9 +66,8 @@ fn build(mtu: u16) -> Result<TunQueue, String> {
     own_namespaces::make(CloneFlags::empty())?;
     let link = LinkConfig::default();
     configure_link("lo", &link).map_err(|error| error.to_string())?;
-    let tap =
-        TunConfig { name: Some(sandbox::INTERFACE.to_owned()), tap: true, ..TunConfig::default() };
-    let tap = Tun::open(&tap).map_err(|error| error.to_string())?;
+    let tap = Tun::open(&namespace::device(sandbox::INTERFACE, true))
+        .map_err(|error| error.to_string())?;
     // The gateway sees to it that nobody else has the address.
     let no_detection = format!("/proc/sys/net/ipv6/conf/{}/accept_dad", sandbox::INTERFACE);
     let has_v6 = fs::write(no_detection, "0").is_ok();

@@ -143,6 +143,11 @@ pub(crate) fn carry_out(plan: &Plan) -> Result<TunQueue, String> {
     }
 }
 
+/// What a gateway asks of its device: a TAP, or a TUN.
+pub(crate) fn device(name: &str, is_tap: bool) -> TunConfig {
+    TunConfig { name: Some(name.to_owned()), tap: is_tap, ..TunConfig::default() }
+}
+
 /// The process that joins the namespaces.
 pub(crate) fn main(args: &Args) -> ExitCode {
     let socket = io::stdin();
@@ -158,8 +163,7 @@ fn build(plan: &str) -> Result<TunQueue, String> {
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| format!("no signal at the end of the parent: {error}"))?;
     plan.namespaces.join()?;
-    let tap = TunConfig { name: Some(plan.interface.clone()), tap: true, ..TunConfig::default() };
-    let tap = Tun::open(&tap).map_err(|error| error.to_string())?;
+    let tap = Tun::open(&device(&plan.interface, true)).map_err(|error| error.to_string())?;
     if let Some(link) = &plan.link {
         set_up(tap.name(), link)?;
     }

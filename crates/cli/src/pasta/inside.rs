@@ -7,9 +7,10 @@ use super::{host, netlink};
 use crate::gateway::Namespaces;
 use crate::gateway::command::{exit_code, not_run, show_own_processes};
 use crate::gateway::confine::{Needs, confine};
+use crate::gateway::namespace;
 use crate::gateway::own_namespaces;
 use clap::Args as ClapArgs;
-use neap::device::{LinkConfig, Tun, TunConfig, TunQueue, configure_link};
+use neap::device::{LinkConfig, Tun, TunQueue, configure_link};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
@@ -234,8 +235,7 @@ fn build(setup: &Setup) -> Result<TunQueue, String> {
     }
     let failed = |error: neap::device::Error| error.to_string();
     configure_link("lo", &LinkConfig::default()).map_err(failed)?;
-    let tap = TunConfig { name: Some(setup.interface.clone()), tap: true, ..TunConfig::default() };
-    let tap = Tun::open(&tap).map_err(failed)?;
+    let tap = Tun::open(&namespace::device(&setup.interface, true)).map_err(failed)?;
     let index = set_link(tap.name(), setup.mac)
         .map_err(|error| format!("the interface {}: {error}", tap.name()))?;
     let link = LinkConfig { mtu: setup.mtu, up: false, ..LinkConfig::default() };
