@@ -2,11 +2,15 @@
 
 use crate::common::{Tcp, chunks, frame, in_namespace, ipv4, pattern, receive, run, sum};
 use neap_device::{Error, LinkConfig, Scheduling, Tun, TunConfig, configure_link};
-use neap_stack::device::{Completed, Completion, Device, Medium, QueuePair, RxChecksum, TxQueue};
+use neap_stack::device::{
+    Completed, Completion, Device, Medium, QueuePair, RxChecksum, RxQueue, TxQueue,
+};
 use neap_stack::frame::{Frame, PartialChecksum};
 use neap_tcp::segment::Payload;
 use neap_tcp::time::Instant;
 use rustix::event::{PollFd, PollFlags};
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
@@ -280,6 +284,20 @@ fn queue(name: &str) -> (u32, u64) {
     (len, counts.map(|count| count.parse().expect("a number")).nth(3).expect("drops"))
 }
 
+/// Waits until datagrams of a socket arrive: on a busy machine an interface that was brought up
+/// drops packets for a while. Leaves none in the queue.
+fn await_packets(socket: &UdpSocket, rx: &mut dyn RxQueue) {
+    let mut arrives = || {
+        socket.send_to(b"first", (OURS, 7)).expect("send");
+        core::iter::from_fn(|| rx.receive(Instant::ZERO)).any(|p| p.data.ends_with(b"first"))
+    };
+    while !arrives() {
+        std::thread::yield_now();
+    }
+    socket.send_to(b"last", (OURS, 7)).expect("send");
+    receive(rx, |p| p.data.ends_with(b"last"));
+}
+
 #[test]
 fn a_burst_waits_in_the_kernel_until_it_is_read() {
     in_namespace(|| {
@@ -291,6 +309,7 @@ fn a_burst_waits_in_the_kernel_until_it_is_read() {
                 TunConfig { name: Some(name.clone()), queue_packets, ..TunConfig::default() };
             let mut rx = only_queue(open(&config)).rx;
             let socket = UdpSocket::bind((KERNEL, 0)).expect("bind");
+            await_packets(&socket, &mut *rx);
             for number in 0..BURST {
                 socket.send_to(&number.to_be_bytes(), (OURS, 7)).expect("send");
             }
@@ -430,12 +449,16 @@ fn datagram(is_bulk: bool) -> Frame {
 /// thread sleeps.
 fn keep_from_running(interface: &str) {
     let thread = napi_thread(interface).expect("a thread of the kernel");
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(0);
-    for pid in [rustix::process::Pid::from_raw(thread), None] {
-        rustix::thread::sched_setaffinity(pid, &set).expect("the right");
-    }
+    run_on_first_processor(Pid::from_raw(thread));
+    run_on_first_processor(None);
     Scheduling::Fifo(1).apply().expect("the right");
+}
+
+/// Keeps a thread on one processor; `None` is this thread.
+fn run_on_first_processor(thread: Option<Pid>) {
+    let mut set = CpuSet::new();
+    set.set(0);
+    sched_setaffinity(thread, &set).expect("the right");
 }
 
 #[test]
