@@ -515,9 +515,7 @@ fn queue_pair(Descriptors { main, bulk }: Descriptors, offload: bool) -> QueuePa
         fd: main.clone(),
         bulk: bulk.clone(),
         held: VecDeque::new(),
-        offload,
-        completed: Completed::default(),
-        errors: 0,
+        writer: Writer { offload, completed: Completed::default(), errors: 0 },
         retry_at: Instant::FAR_FUTURE,
     };
     let bulk = bulk.map(|Bulk { fd, is_threaded }| BulkQueue {
@@ -537,14 +535,18 @@ struct TunTx {
     /// Frames of bulk flows that the kernel had no room for, in their order. They keep their
     /// credits, so small queues bound them, and other frames do not wait for them.
     held: VecDeque<Frame>,
+    writer: Writer,
+    retry_at: Instant,
+}
+
+struct Writer {
     offload: bool,
     /// Since the last `reap`.
     completed: Completed,
     errors: u64,
-    retry_at: Instant,
 }
 
-impl TunTx {
+impl Writer {
     /// Writes a frame, or counts it as an error. Returns why it is to be written again later.
     fn write(&mut self, fd: &OwnedFd, frame: &Frame) -> Result<(), Errno> {
         let result = if self.offload {
@@ -562,26 +564,26 @@ impl TunTx {
         self.completed.bytes += frame.len() as u64;
         Ok(())
     }
+}
 
+impl TunTx {
     /// Writes frames that the bulk queue has room for now.
     fn write_held(&mut self, now: Instant) {
-        let Some(Bulk { fd, .. }) = self.bulk.clone() else { return };
+        let Some(Bulk { fd, .. }) = &self.bulk else { return };
         while let Some(frame) = self.held.pop_front() {
-            if let Err(errno) = self.write(&fd, &frame) {
+            if let Err(errno) = self.writer.write(fd, &frame) {
                 self.held.push_front(frame);
-                self.wait_for_room(errno, now);
+                self.retry_at = retry_bulk_at(errno, now);
                 return;
             }
         }
     }
+}
 
-    /// The descriptor of a bulk queue becomes writable when half of its bound is free. Nothing
-    /// tells when the kernel has memory again.
-    fn wait_for_room(&mut self, errno: Errno, now: Instant) {
-        if errno == Errno::NOBUFS {
-            self.retry_at = now + RETRY;
-        }
-    }
+/// When a frame for a bulk queue is written again, if no event comes first. The descriptor becomes
+/// writable when half of its bound is free. Nothing tells when the kernel has memory again.
+fn retry_bulk_at(errno: Errno, now: Instant) -> Instant {
+    if errno == Errno::NOBUFS { now + RETRY } else { Instant::FAR_FUTURE }
 }
 
 impl Drop for TunTx {
@@ -608,11 +610,12 @@ impl Drop for TunTx {
 
 impl TxQueue for TunTx {
     fn submit(&mut self, frame: Frame, now: Instant) -> Result<(), Frame> {
-        if let Some(Bulk { fd, is_threaded: true }) = self.bulk.clone().filter(|_| frame.is_bulk) {
+        let bulk = self.bulk.as_ref().filter(|_| frame.is_bulk);
+        if let Some(Bulk { fd, is_threaded: true }) = bulk {
             if self.held.is_empty() {
-                match self.write(&fd, &frame) {
+                match self.writer.write(fd, &frame) {
                     Ok(()) => return Ok(()),
-                    Err(errno) => self.wait_for_room(errno, now),
+                    Err(errno) => self.retry_at = retry_bulk_at(errno, now),
                 }
             }
             if self.held.len() == HELD_MAX {
@@ -621,13 +624,15 @@ impl TxQueue for TunTx {
             self.held.push_back(frame);
             return Ok(());
         }
-        let bulk = self.bulk.as_ref().filter(|_| frame.is_bulk);
-        let fd = bulk.map_or(&self.fd, |bulk| &bulk.fd).clone();
-        if self.write(&fd, &frame).is_err() {
+        let fd = bulk.map_or(&self.fd, |bulk| &bulk.fd);
+        if self.writer.write(fd, &frame).is_err() {
             self.retry_at = now + RETRY;
             return Err(frame);
         }
-        self.retry_at = Instant::FAR_FUTURE;
+        // A time for frames that are held stays.
+        if self.held.is_empty() {
+            self.retry_at = Instant::FAR_FUTURE;
+        }
         Ok(())
     }
 
@@ -638,7 +643,7 @@ impl TxQueue for TunTx {
             self.retry_at = Instant::FAR_FUTURE;
             self.write_held(now);
         }
-        core::mem::take(&mut self.completed)
+        core::mem::take(&mut self.writer.completed)
     }
 
     fn next_event(&self) -> Instant {
@@ -646,7 +651,7 @@ impl TxQueue for TunTx {
     }
 
     fn errors(&self) -> u64 {
-        self.errors
+        self.writer.errors
     }
 }
 
