@@ -298,6 +298,7 @@ impl Packet {
             mtu,
             gso_max_size,
             gso_max_segs: u16::MAX.into(),
+            gso_udp: false,
             checksum_tx: true,
             checksum_rx: true,
             completion: Completion::OnWire,

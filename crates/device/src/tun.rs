@@ -319,6 +319,7 @@ impl Tun {
             mtu,
             gso_max_size: if gso { config.gso_max_size.min(u16::MAX.into()) } else { 0 },
             gso_max_segs: if gso { u16::MAX.into() } else { 1 },
+            gso_udp: gso && takes_super_datagrams(),
             checksum_tx: config.offload,
             checksum_rx: config.offload,
             completion: Completion::OnSubmit,
@@ -705,4 +706,15 @@ impl RxQueue for TunRx {
     fn drops(&self) -> u64 {
         self.runts
     }
+}
+/// Whether the kernel takes super-frames of UDP from a TUN (Linux 6.2, 860b7f27b8f7). An older one
+/// refuses each; only the offer to receive them would tell, and then some may come.
+fn takes_super_datagrams() -> bool {
+    rustix::system::uname().release().to_str().is_ok_and(is_from_6_2)
+}
+
+fn is_from_6_2(release: &str) -> bool {
+    let mut parts = release.split(|digit: char| !digit.is_ascii_digit());
+    let mut number = || parts.next().and_then(|digits| digits.parse::<u32>().ok());
+    number().zip(number()).is_some_and(|version| version >= (6, 2))
 }

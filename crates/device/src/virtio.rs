@@ -14,6 +14,7 @@ const F_DATA_VALID: u8 = 2;
 const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
+const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 /// Where the flags are in a TCP header, and CWR among them.
 const TCP_FLAGS: usize = 13;
@@ -44,15 +45,16 @@ impl Header {
         if let Some(gso) = frame.gso {
             // The kernel takes super-frames only with a checksum still to be finished.
             let transport = usize::from(frame.checksum?.start);
-            let tcp_flags = *headers.get(transport + TCP_FLAGS)?;
             if gso.size == 0 {
                 return None;
             }
             header.gso_type = match gso.kind {
                 GsoKind::Tcp4 => GSO_TCPV4,
                 GsoKind::Tcp6 => GSO_TCPV6,
+                GsoKind::Udp4 | GsoKind::Udp6 => GSO_UDP_L4,
             };
-            if tcp_flags & TCP_CWR != 0 {
+            let is_tcp = header.gso_type != GSO_UDP_L4;
+            if is_tcp && *headers.get(transport + TCP_FLAGS)? & TCP_CWR != 0 {
                 header.gso_type |= GSO_ECN;
             }
             header.gso_size = gso.size;

@@ -80,6 +80,7 @@ impl Link {
             mtu: nic.mtu,
             gso_max_size: nic.gso_max_size,
             gso_max_segs: nic.gso_max_segs,
+            gso_udp: false,
             checksum_tx: nic.checksums,
             checksum_rx: nic.checksums,
             completion: Completion::OnWire,

@@ -139,6 +139,7 @@ fn device(end: &SharedEnd) -> Device {
             mtu: 1500,
             gso_max_size: u32::from(u16::MAX),
             gso_max_segs: u32::from(u16::MAX),
+            gso_udp: false,
             checksum_tx: true,
             checksum_rx: true,
             completion: Completion::OnWire,

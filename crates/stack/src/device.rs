@@ -37,6 +37,9 @@ pub struct Capabilities {
     /// Most wire segments in one super-frame. With 0 the stack makes no super-frames either, not
     /// even to cut them itself (`ethtool -K gso off`).
     pub gso_max_segs: u32,
+    /// Whether super-frames may be of UDP ([`GsoKind::Udp4`](crate::frame::GsoKind::Udp4); Linux's
+    /// `NETIF_F_GSO_UDP_L4`). Their bounds are those of TCP.
+    pub gso_udp: bool,
     /// Whether the device finishes partial checksums.
     pub checksum_tx: bool,
     /// Whether received frames may carry checksums that are known to be good.
@@ -56,6 +59,7 @@ impl Capabilities {
             mtu,
             gso_max_size: mtu as u32,
             gso_max_segs: u16::MAX as u32,
+            gso_udp: false,
             checksum_tx: false,
             checksum_rx: false,
             completion,

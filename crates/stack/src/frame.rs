@@ -1,7 +1,7 @@
 //! Frame: a packet or super-packet on its way down, with headers, payload slices, and what the
 //! device must still do.
 
-use crate::wire::{checksum, ipv4};
+use crate::wire::{Protocol, checksum, ipv4, tcp, udp};
 
 pub use crate::wire::checksum::PartialChecksum;
 pub use crate::wire::headers::{HEADER_ROOM, Headers};
@@ -26,6 +26,33 @@ pub enum GsoKind {
     Tcp4,
     /// TCP over IPv6.
     Tcp6,
+    /// UDP over IPv4: each piece is a datagram (`UDP_SEGMENT`).
+    Udp4,
+    /// UDP over IPv6.
+    Udp6,
+}
+
+impl GsoKind {
+    /// Whether the IP header is that of IPv4.
+    pub(crate) const fn is_v4(self) -> bool {
+        matches!(self, Self::Tcp4 | Self::Udp4)
+    }
+
+    /// Protocol of the transport header.
+    pub(crate) const fn protocol(self) -> Protocol {
+        match self {
+            Self::Tcp4 | Self::Tcp6 => Protocol::TCP,
+            Self::Udp4 | Self::Udp6 => Protocol::UDP,
+        }
+    }
+
+    /// Offset of the checksum in the transport header.
+    pub(crate) const fn checksum_at(self) -> usize {
+        match self {
+            Self::Tcp4 | Self::Tcp6 => tcp::CHECKSUM_AT,
+            Self::Udp4 | Self::Udp6 => udp::CHECKSUM_AT,
+        }
+    }
 }
 
 /// Segmentation of a super-frame: the device or the stack cuts its payload into pieces of `size`

@@ -131,6 +131,7 @@ impl World {
             mtu: MTU,
             gso_max_size: source.pick(&[GSO, u32::from(MTU)]),
             gso_max_segs: 64,
+            gso_udp: false,
             checksum_tx: source.bit(),
             checksum_rx: true,
             completion: Completion::OnWire,

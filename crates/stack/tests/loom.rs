@@ -160,6 +160,7 @@ fn world(slots: usize, completion: Completion) -> Arc<World> {
         mtu: 1500,
         gso_max_size: 65536,
         gso_max_segs: 64,
+        gso_udp: false,
         checksum_tx: true,
         checksum_rx: true,
         completion,

@@ -136,6 +136,7 @@ impl Attack {
                 mtu: 1500,
                 gso_max_size: 65_535,
                 gso_max_segs: 64,
+                gso_udp: false,
                 checksum_tx: true,
                 checksum_rx: true,
                 completion: Completion::OnSubmit,

@@ -82,6 +82,7 @@ fn capabilities(mtu: u16) -> Capabilities {
     Capabilities {
         gso_max_size: u32::from(u16::MAX),
         gso_max_segs: segments as u32,
+        gso_udp: false,
         checksum_tx: true,
         checksum_rx: true,
         ..Capabilities::new(Medium::Ip, mtu, Completion::OnWire)

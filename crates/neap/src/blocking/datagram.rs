@@ -241,7 +241,10 @@ impl UdpSocket {
     /// Sends datagrams in their order, to a peer each, as `sendmmsg(2)` does, and returns how many
     /// were sent. It waits until there is room for the first, and stops at one that is refused; the
     /// caller goes on with the rest. The socket's lock is taken once for all, and no bytes are
-    /// copied.
+    /// copied. Datagrams of one length to one peer that follow each other leave as one
+    /// super-frame where the device takes it
+    /// ([`gso_udp`](crate::device::Capabilities::gso_udp)), as with `UDP_SEGMENT`; the last of them
+    /// may be shorter.
     ///
     /// # Errors
     /// As [`send_to`](Self::send_to) for the first datagram: the error of a later one is that of

@@ -220,6 +220,36 @@ fn a_connected_socket_hears_its_peer_alone_and_may_look_before_it_takes() {
 }
 
 #[test]
+fn datagrams_alike_reach_the_kernel_from_one_frame() {
+    // 46 of 1,400 bytes fill a frame; the last one is shorter. The kernel's buffer holds them.
+    const COUNT: usize = 60;
+    in_namespace(|| {
+        for family in Family::BOTH {
+            let stack = family.stack();
+            let ours = neap::UdpSocket::bind(&stack, SocketAddr::new(family.ours(), 0));
+            let ours = ours.expect("bind");
+            let peer = UdpSocket::bind((family.kernel(), 0)).expect("bind");
+            peer.set_read_timeout(LONG).expect("a timeout");
+            let to = peer.local_addr().expect("an address");
+            let length = |index: usize| if index + 1 == COUNT { 77 } else { 1400 };
+            let batch: Vec<_> = (0..COUNT)
+                .map(|index| neap::Datagram::new(Pattern(index as u64).bytes(length(index)), to))
+                .collect();
+            let frames = || stack.host().interfaces()[0].ports[0].frames;
+            let before = frames();
+            assert_eq!(ours.send_batch(&batch).expect("sent"), COUNT);
+            let mut buf = [0; 2000];
+            for index in 0..COUNT {
+                let len = peer.recv(&mut buf).expect("a datagram");
+                assert_eq!(len, length(index));
+                Pattern(index as u64).check(0, &buf[..len]);
+            }
+            assert!(frames() - before < 10, "{} frames", frames() - before);
+        }
+    });
+}
+
+#[test]
 fn batches_carry_many_datagrams_to_many_peers() {
     const EACH: usize = 20;
     in_namespace(|| {

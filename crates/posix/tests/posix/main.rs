@@ -98,6 +98,7 @@ impl Process {
             mtu: 1500,
             gso_max_size: 65_536,
             gso_max_segs: 44,
+            gso_udp: false,
             checksum_tx: true,
             checksum_rx: true,
             completion: Completion::OnSubmit,

@@ -63,6 +63,7 @@ impl Wire {
             mtu,
             gso_max_size: if cuts_super_frames { mtu.into() } else { MAX_PACKET_LEN },
             gso_max_segs: MAX_PACKET_LEN,
+            gso_udp: false,
             checksum_tx: true,
             checksum_rx: false,
             completion: Completion::OnSubmit,

@@ -428,6 +428,7 @@ impl IcmpSocket {
             protocol: if is_v4 { Protocol::ICMP } else { Protocol::ICMPV6 },
             headers,
             payload: Payload::from(data.slice(icmp::HEADER_LEN..)),
+            gso_size: None,
             flow: host.net.orphan_flow(&tuple),
             pacing_rate: Rate::UNLIMITED,
             credit: Some(TxCredit::charge(&self.account, memory(message))),

@@ -334,7 +334,7 @@ impl Host {
 
     /// Where the choice of a port begins.
     fn port_salt(&self) -> u64 {
-        u64::from(self.net.next_identification())
+        u64::from(self.net.next_identification(1))
     }
 
     /// Ends a listener, and resets the connections that nobody accepted; how many there were.

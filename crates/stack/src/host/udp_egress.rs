@@ -13,7 +13,7 @@ use crate::net::icmp::Refusal;
 use crate::net::interface::{Interface, InterfaceId};
 use crate::net::topology::{NextHop, NoSource};
 use crate::stats::IpCounter;
-use crate::wire::{ChecksumBy, Ports, Protocol, checksum::Pseudo, udp};
+use crate::wire::{ChecksumBy, Ports, Protocol, checksum::Pseudo, ipv6, udp};
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use neap_tcp::connection::ConnectionError;
@@ -86,6 +86,53 @@ struct Envelope {
     tos: u8,
 }
 
+/// Datagrams of a batch that come behind the one that is sent.
+type Rest<I> = core::iter::Peekable<I>;
+
+/// Datagrams that leave in one frame.
+struct Run {
+    /// The data of all of them.
+    payload: Payload,
+    /// Bytes of each but the last one, which may be shorter.
+    size: u16,
+    count: u32,
+}
+
+impl Run {
+    fn one(data: Bytes) -> Self {
+        let size = data.len() as u16;
+        Self { payload: Payload::from(data), size, count: 1 }
+    }
+
+    /// `first` and what is like it at the front of `rest`, `most` in all.
+    fn collect(
+        first: &SendDatagram,
+        rest: &mut Rest<impl Iterator<Item = SendDatagram>>,
+        most: usize,
+    ) -> Self {
+        let mut run = Self::one(first.data.clone());
+        let mut last = first.data.len();
+        while (run.count as usize) < most && last == first.data.len() {
+            let Some(next) = rest.next_if(|next| is_alike(first, next)) else { break };
+            last = next.data.len();
+            run.payload.push(next.data);
+            run.count += 1;
+        }
+        run
+    }
+}
+
+/// Whether `next` may leave in one frame with `first`, which comes before it.
+fn is_alike(first: &SendDatagram, next: &SendDatagram) -> bool {
+    let size = first.data.len();
+    let settings = |datagram: &SendDatagram| {
+        let &SendDatagram { to, from, interface, hop_limit, tos, .. } = datagram;
+        (to, from, interface, hop_limit, tos)
+    };
+    // A super-frame has no empty parts.
+    (1..=size).contains(&next.data.len()) && settings(first) == settings(next)
+}
+
 /// The interface whose device has frames of a batch that it was not told of. It is told when this
 /// is dropped, or when the batch goes on through another interface.
 struct Batch {
@@ -121,6 +168,10 @@ impl Drop for Batch {
 impl UdpSocket {
     /// Sends datagrams in their order until one is refused. How many were sent, and why the next
     /// one was not. The device is told once of all that leave by one interface.
+    ///
+    /// Datagrams alike that follow each other leave as one super-frame where the device takes such
+    /// frames, so that they cost one pass and one system call. The send buffer admits the first of
+    /// them, so that it is exceeded by a super-frame at most.
     pub(crate) fn send_batch(
         &self,
         host: &Host,
@@ -148,12 +199,15 @@ impl UdpSocket {
             }
         };
         let (mut sent, mut outcome) = (0, Ok(()));
-        for datagram in datagrams {
-            outcome = self.send_one(host, now, &mut way, datagram);
-            if outcome.is_err() {
-                break;
+        let mut datagrams = datagrams.peekable();
+        while let Some(datagram) = datagrams.next() {
+            match self.send_first(host, now, &mut way, datagram, &mut datagrams) {
+                Ok(count) => sent += count,
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
             }
-            sent += 1;
         }
         if way.remote.is_some_and(|remote| way.route_to == Some((remote.ip(), None))) {
             let mut state = self.state();
@@ -185,14 +239,16 @@ impl UdpSocket {
         Ok(())
     }
 
-    fn send_one(
+    /// Sends a datagram, and those of `rest` that leave in one frame with it. How many were sent.
+    fn send_first(
         &self,
         host: &Host,
         now: Instant,
         way: &mut Sending,
         datagram: SendDatagram,
-    ) -> Result<(), SocketError> {
-        let SendDatagram { data, to, from, interface, hop_limit, tos } = datagram;
+        rest: &mut Rest<impl Iterator<Item = SendDatagram>>,
+    ) -> Result<usize, SocketError> {
+        let SendDatagram { ref data, to, from, interface, hop_limit, tos } = datagram;
         let remote = to.or(way.remote).ok_or(SocketError::DestinationRequired)?;
         if !self.serves(remote.ip()) {
             return Err(SocketError::AddressFamily);
@@ -229,7 +285,16 @@ impl UdpSocket {
             hop_limit: hop_limit.unwrap_or(of_family(way.hop_limits)),
             tos: tos.unwrap_or(of_family(way.tos)),
         };
-        self.send(host, now, way, envelope, data)
+        let run = match rest.peek() {
+            Some(next) if is_alike(&datagram, next) => {
+                let most = Self::most_of_run(host, now, way, &envelope, data.len());
+                Run::collect(&datagram, rest, most)
+            }
+            _ => Run::one(datagram.data),
+        };
+        let count = run.count;
+        self.send(host, now, way, envelope, run)?;
+        Ok(count as usize)
     }
 
     /// The source of a datagram to `remote`; `from` is the one that was asked for.
@@ -290,21 +355,43 @@ impl UdpSocket {
         Err(SocketError::WouldBlock)
     }
 
+    /// Most datagrams with `size` bytes of data that leave in one frame.
+    fn most_of_run(
+        host: &Host,
+        now: Instant,
+        way: &mut Sending,
+        envelope: &Envelope,
+        size: usize,
+    ) -> usize {
+        let (local, remote) = (envelope.local.ip(), envelope.remote.ip());
+        let interface = way.route_to.and_then(|(_, interface)| interface);
+        let route = way.route.refresh_through(&host.net, now, local, remote, interface);
+        let len = udp::HEADER_LEN + size;
+        let Some(limits) = route.and_then(|route| host.net.super_datagram(SHARD, route, len))
+        else {
+            return 1;
+        };
+        // The headers of the super-frame; those of IPv6 are the longer ones.
+        let room = (limits.max_size as usize).saturating_sub(ipv6::HEADER_LEN + udp::HEADER_LEN);
+        (room / size).min(limits.max_segs as usize)
+    }
+
     fn send(
         &self,
         host: &Host,
         now: Instant,
         way: &mut Sending,
         Envelope { local, remote, hop_limit, tos }: Envelope,
-        data: Bytes,
+        Run { payload, size, count }: Run,
     ) -> Result<(), SocketError> {
         let pseudo = Pseudo::of(local.ip(), remote.ip(), Protocol::UDP);
         let pseudo = pseudo.ok_or(SocketError::AddressFamily)?;
         let ports = Ports { source: local.port(), destination: remote.port() };
-        let bytes = (data.len() as u32).saturating_add(OVERHEAD);
-        let payload = Payload::from(data);
+        let bytes = payload.len().saturating_add(count.saturating_mul(OVERHEAD));
+        let gso_size = (count > 1).then_some(size);
+        let by = if gso_size.is_some() { ChecksumBy::Device } else { ChecksumBy::Stack };
         let mut headers = Headers::default();
-        udp::emit(&mut headers, ports, &payload, pseudo, ChecksumBy::Stack);
+        udp::emit(&mut headers, ports, &payload, pseudo, by);
         let flow = if way.remote == Some(remote) {
             DATAGRAM | self.number
         } else {
@@ -316,6 +403,7 @@ impl UdpSocket {
             protocol: Protocol::UDP,
             headers,
             payload,
+            gso_size,
             flow,
             pacing_rate: way.rate,
             credit: Some(TxCredit::charge(&self.account, bytes)),
@@ -323,7 +411,7 @@ impl UdpSocket {
             tos,
             interface: way.route_to.and_then(|(_, interface)| interface),
         };
-        host.net.counters.ip.add(IpCounter::UdpOutDatagrams, 1);
+        host.net.counters.ip.add(IpCounter::UdpOutDatagrams, count.into());
         let visit = Visit::new(now, SHARD);
         let has_more = way.batch.is_some();
         let sent = host.net.send_datagram(Visit { has_more, ..visit }, &mut way.route, datagram);
@@ -362,6 +450,7 @@ impl ReceivedDatagram {
             protocol: Protocol::UDP,
             headers,
             payload,
+            gso_size: None,
             flow: 0,
             pacing_rate: Rate::UNLIMITED,
             credit: None,

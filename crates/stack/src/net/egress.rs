@@ -14,7 +14,7 @@ use crate::flow::FourTuple;
 use crate::frame::{Frame, Gso, GsoKind, Headers, ORPHAN};
 use crate::stats::IpCounter;
 use crate::wire::checksum::Pseudo;
-use crate::wire::{ChecksumBy, Ports, Protocol, ecn_of, ipv4, ipv6, partial_checksum, tcp};
+use crate::wire::{ChecksumBy, Ports, Protocol, ecn_of, ipv4, ipv6, partial_checksum, tcp, udp};
 use bytes::Bytes;
 use core::net::IpAddr;
 use neap_tcp::segment::{Payload, Segment};
@@ -302,6 +302,9 @@ pub(crate) struct OutgoingDatagram {
     pub(crate) protocol: Protocol,
     pub(crate) headers: Headers,
     pub(crate) payload: Payload,
+    /// Payload bytes of each datagram where there are several, all but the last one alike. Then
+    /// the checksum is that of the pseudo-header.
+    pub(crate) gso_size: Option<u16>,
     /// As [`Frame::flow`].
     pub(crate) flow: u64,
     /// As [`Frame::pacing_rate`].
@@ -334,7 +337,12 @@ impl OutgoingDatagram {
 
     /// The packet with its IP header.
     fn frame(mut self, identification: u16, mtu: u32, hop_limit: u8) -> Frame {
-        let transport_len = self.headers.len() as u32 + self.payload.len();
+        let header_len = self.headers.len();
+        let transport_len = header_len as u32 + self.payload.len();
+        let one_len = match self.gso_size {
+            Some(size) => header_len as u32 + u32::from(size),
+            None => transport_len,
+        };
         let ip = IpFields {
             local: self.local,
             remote: self.remote,
@@ -342,10 +350,15 @@ impl OutgoingDatagram {
             hop_limit,
             tos: self.tos,
             identification,
-            dont_fragment: transport_len + 20 <= mtu,
+            dont_fragment: one_len + 20 <= mtu,
         };
         ip.emit(&mut self.headers, u16::try_from(transport_len).unwrap_or(u16::MAX));
+        let kind = if self.local.is_ipv4() { GsoKind::Udp4 } else { GsoKind::Udp6 };
+        let gso = self.gso_size.map(|size| Gso { size, kind });
+        let checksum = gso.map(|_| partial_checksum(&self.headers, header_len, udp::CHECKSUM_AT));
         Frame {
+            gso,
+            checksum,
             pacing_rate: self.pacing_rate,
             flow: self.flow,
             priority: priority_of(self.local, self.tos),
@@ -432,8 +445,23 @@ impl Net {
         self.send_tcp(visit, &mut cached, tuple, pseudo, segment, stamp)
     }
 
+    /// The bounds of a super-frame of datagrams with `len` bytes of transport header and data each,
+    /// over a route that is current; `None` if they leave one by one.
+    pub(crate) fn super_datagram(
+        &self,
+        shard: usize,
+        route: &ResolvedRoute,
+        len: usize,
+    ) -> Option<GsoLimits> {
+        let NextHop::Neighbor(interface, _) = &route.next_hop else { return None };
+        let fits = len + ipv6::HEADER_LEN <= route.mtu as usize;
+        let is_for_one = !route.next_hop.is_broadcast();
+        if fits && is_for_one { interface.port(shard).super_datagram() } else { None }
+    }
+
     /// Sends a datagram over its route, in fragments if it is longer than the route takes. The
-    /// answer is that of the last fragment.
+    /// answer is that of the last fragment. Several datagrams with a
+    /// [`gso_size`](OutgoingDatagram::gso_size) are within the [bounds](Self::super_datagram).
     pub(crate) fn send_datagram(
         &self,
         visit: Visit,
@@ -447,7 +475,9 @@ impl Net {
             return Err(NoRoute);
         };
         let (next_hop, mtu) = (&route.next_hop, route.mtu);
-        let identification = self.next_identification();
+        let count =
+            datagram.gso_size.map_or(1, |size| datagram.payload.len().div_ceil(size.into()));
+        let identification = self.next_identification(count);
         let hop_limit = self.hop_limit(datagram.hop_limit, local.is_ipv4());
         let frame = datagram.frame(identification as u16, mtu, hop_limit);
         if next_hop.is_broadcast() {
@@ -455,7 +485,7 @@ impl Net {
             let copy = Frame::new(Headers::default(), frame.to_bytes().into());
             let _ = self.loop_back(copy);
         }
-        if frame.len() <= mtu as usize {
+        if frame.len() <= mtu as usize || frame.gso.is_some() {
             return Ok(self.output(visit, next_hop, frame));
         }
         self.counters.ip.add(IpCounter::IpFragOKs, 1);

@@ -1,12 +1,12 @@
-//! Segmentation in software, for devices that take no super-frames (Linux's `tcp_gso_segment`), and
-//! transport checksums, for devices that do not finish them.
+//! Segmentation in software, for devices that take no super-frames (Linux's `tcp_gso_segment` and
+//! `__udp_gso_segment`), and transport checksums, for devices that do not finish them.
 //!
 //! Cost per piece: one copy of the headers, one reference per payload slice, one sum over the
 //! payload if the checksum is finished; no allocation while a piece spans at most two slices.
 
 use crate::frame::{Frame, GsoKind, PartialChecksum};
 use crate::wire::checksum::{self, Checksum, Pseudo};
-use crate::wire::{ChecksumBy, Protocol, ipv4, ipv6, tcp};
+use crate::wire::{ChecksumBy, Protocol, ipv4, ipv6, tcp, udp};
 use bytes::Bytes;
 use core::iter::FusedIterator;
 use core::net::{Ipv4Addr, Ipv6Addr};
@@ -42,8 +42,8 @@ struct Layout {
     kind: GsoKind,
     /// Start of the IP header.
     ip: usize,
-    /// Start of the TCP header.
-    tcp: usize,
+    /// Start of the TCP or UDP header.
+    transport: usize,
     size: usize,
     pseudo: Pseudo,
 }
@@ -58,28 +58,33 @@ impl Layout {
         }
         let ip = usize::from(frame.link_len);
         let packet = frame.headers.as_slice().get(ip..)?;
+        let protocol = gso.kind.protocol();
         let (header_len, pseudo) = match gso.kind {
-            GsoKind::Tcp4 => {
+            GsoKind::Tcp4 | GsoKind::Udp4 => {
                 let header = packet.first_chunk::<{ ipv4::HEADER_LEN }>()?;
                 let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *header;
                 let source = Ipv4Addr::new(s0, s1, s2, s3);
                 let destination = Ipv4Addr::new(d0, d1, d2, d3);
                 let header_len = usize::from(header[0] & 15) * 4;
-                (header_len, Pseudo::v4(source, destination, Protocol::TCP))
+                (header_len, Pseudo::v4(source, destination, protocol))
             }
-            GsoKind::Tcp6 => {
+            GsoKind::Tcp6 | GsoKind::Udp6 => {
                 let (addresses, _) = packet.get(8..ipv6::HEADER_LEN)?.as_chunks::<16>();
                 let [source, destination] = *addresses.first_chunk::<2>()?;
                 let (source, destination) = (Ipv6Addr::from(source), Ipv6Addr::from(destination));
-                (ipv6::HEADER_LEN, Pseudo::v6(source, destination, Protocol::TCP))
+                (ipv6::HEADER_LEN, Pseudo::v6(source, destination, protocol))
             }
         };
         let segment = packet.get(header_len..)?;
-        let tcp_len = usize::from(segment.get(12)? >> 4) * 4;
+        let (least, transport_len) = match protocol {
+            Protocol::UDP => (udp::HEADER_LEN, udp::HEADER_LEN),
+            _ => (tcp::HEADER_LEN, usize::from(segment.get(12)? >> 4) * 4),
+        };
         let is_sound = header_len >= ipv4::HEADER_LEN
-            && tcp_len >= tcp::HEADER_LEN
-            && tcp_len == segment.len();
-        is_sound.then_some(Self { kind: gso.kind, ip, tcp: ip + header_len, size, pseudo })
+            && transport_len >= least
+            && transport_len == segment.len();
+        let transport = ip + header_len;
+        is_sound.then_some(Self { kind: gso.kind, ip, transport, size, pseudo })
     }
 }
 
@@ -145,12 +150,14 @@ pub(crate) fn share(rest: &mut Frame, bytes: u32) -> Frame {
 }
 
 impl Layout {
-    /// Moves the headers on to the next piece: sequence number and IP identification.
+    /// Moves the headers on to the next piece: sequence number of TCP, IP identification.
     fn step(&self, headers: &mut [u8], bytes: u32) {
-        let at = self.tcp + 4;
-        let seq = word32(headers, at).wrapping_add(bytes);
-        headers[at..at + 4].copy_from_slice(&seq.to_be_bytes());
-        if self.kind == GsoKind::Tcp4 {
+        if self.kind.protocol() == Protocol::TCP {
+            let at = self.transport + 4;
+            let seq = word32(headers, at).wrapping_add(bytes);
+            headers[at..at + 4].copy_from_slice(&seq.to_be_bytes());
+        }
+        if self.kind.is_v4() {
             let at = self.ip + 4;
             let id = u16::from_be_bytes([headers[at], headers[at + 1]]).wrapping_add(1);
             headers[at..at + 2].copy_from_slice(&id.to_be_bytes());
@@ -176,33 +183,35 @@ impl Layout {
         is_first: bool,
         is_last: bool,
     ) -> PartialChecksum {
-        let flags = &mut headers[self.tcp + 13];
-        if !is_first {
-            *flags &= !Flags::CWR.bits();
-        }
-        if !is_last {
-            *flags &= !(Flags::FIN | Flags::PSH).bits();
+        let transport_len = (headers.len() - self.transport) as u32 + payload_len;
+        if self.kind.protocol() == Protocol::UDP {
+            let at = self.transport + 4;
+            headers[at..at + 2].copy_from_slice(&length_field(transport_len as usize));
+        } else {
+            let flags = &mut headers[self.transport + 13];
+            if !is_first {
+                *flags &= !Flags::CWR.bits();
+            }
+            if !is_last {
+                *flags &= !(Flags::FIN | Flags::PSH).bits();
+            }
         }
         let ip_len = |start: usize| length_field(headers.len() - start + payload_len as usize);
-        match self.kind {
-            GsoKind::Tcp4 => {
-                let total = ip_len(self.ip);
-                let ip = &mut headers[self.ip..self.tcp];
-                ip[2..4].copy_from_slice(&total);
-                ip[10..12].fill(0);
-                let sum = checksum::of(ip);
-                ip[10..12].copy_from_slice(&sum.to_be_bytes());
-            }
-            GsoKind::Tcp6 => {
-                let len = ip_len(self.ip + ipv6::HEADER_LEN);
-                headers[self.ip + 4..self.ip + 6].copy_from_slice(&len);
-            }
+        if self.kind.is_v4() {
+            let total = ip_len(self.ip);
+            let ip = &mut headers[self.ip..self.transport];
+            ip[2..4].copy_from_slice(&total);
+            ip[10..12].fill(0);
+            let sum = checksum::of(ip);
+            ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        } else {
+            let len = ip_len(self.ip + ipv6::HEADER_LEN);
+            headers[self.ip + 4..self.ip + 6].copy_from_slice(&len);
         }
-        let tcp_len = (headers.len() - self.tcp) as u32 + payload_len;
-        let partial = self.pseudo.with_len(tcp_len).fold();
-        let at = self.tcp + tcp::CHECKSUM_AT;
+        let partial = self.pseudo.with_len(transport_len).fold();
+        let at = self.transport + self.kind.checksum_at();
         headers[at..at + 2].copy_from_slice(&partial.to_be_bytes());
-        PartialChecksum { start: self.tcp as u16, offset: tcp::CHECKSUM_AT as u16 }
+        PartialChecksum { start: self.transport as u16, offset: self.kind.checksum_at() as u16 }
     }
 }
 
@@ -386,20 +395,17 @@ pub(crate) mod tests {
         let (v4, v6) = (wire::ipv4::tests::header(), wire::ipv6::tests::header());
         let v4 = ipv4::Header { protocol: Protocol::TCP, identification: 0xffff, ..v4 };
         let pseudo = match kind {
-            GsoKind::Tcp4 => Pseudo::v4(v4.source, v4.destination, Protocol::TCP),
-            GsoKind::Tcp6 => Pseudo::v6(v6.source, v6.destination, Protocol::TCP),
+            GsoKind::Tcp4 | GsoKind::Udp4 => Pseudo::v4(v4.source, v4.destination, Protocol::TCP),
+            GsoKind::Tcp6 | GsoKind::Udp6 => Pseudo::v6(v6.source, v6.destination, Protocol::TCP),
         };
         let tcp_len = tcp::emit(&mut headers, PORTS, &segment, pseudo, ChecksumBy::Device);
         let len = (tcp_len + payload.len()) as u16;
-        let ether_type = match kind {
-            GsoKind::Tcp4 => {
-                v4.emit(&mut headers, len);
-                ethernet::EtherType::IPV4
-            }
-            GsoKind::Tcp6 => {
-                v6.emit(&mut headers, len);
-                ethernet::EtherType::IPV6
-            }
+        let ether_type = if kind.is_v4() {
+            v4.emit(&mut headers, len);
+            ethernet::EtherType::IPV4
+        } else {
+            v6.emit(&mut headers, len);
+            ethernet::EtherType::IPV6
         };
         ethernet::Header { destination: [2; 6], source: [4; 6], ether_type }.emit(&mut headers);
         let checksum = wire::partial_checksum(&headers, tcp_len, tcp::CHECKSUM_AT);
@@ -509,6 +515,74 @@ pub(crate) mod tests {
                         check(frame, size, &payload);
                     }
                 }
+            }
+        }
+    }
+
+    /// A super-frame of datagrams whose payload is in pages of `page` bytes.
+    fn super_datagram(kind: GsoKind, size: u16, payload: &Bytes, page: usize) -> Frame {
+        let (v4, v6) = (wire::ipv4::tests::header(), wire::ipv6::tests::header());
+        let v4 = ipv4::Header { protocol: Protocol::UDP, identification: 0xffff, ..v4 };
+        let v6 = ipv6::Header { protocol: Protocol::UDP, ..v6 };
+        let pseudo = if kind.is_v4() {
+            Pseudo::v4(v4.source, v4.destination, Protocol::UDP)
+        } else {
+            Pseudo::v6(v6.source, v6.destination, Protocol::UDP)
+        };
+        let mut data = Payload::new();
+        for start in (0..payload.len()).step_by(page) {
+            data.push(payload.slice(start..payload.len().min(start + page)));
+        }
+        let mut headers = Headers::default();
+        udp::emit(&mut headers, PORTS, &data, pseudo, ChecksumBy::Device);
+        let len = (udp::HEADER_LEN + payload.len()) as u16;
+        if kind.is_v4() {
+            v4.emit(&mut headers, len);
+        } else {
+            v6.emit(&mut headers, len);
+        }
+        let checksum = wire::partial_checksum(&headers, udp::HEADER_LEN, udp::CHECKSUM_AT);
+        let (gso, checksum) = (Some(Gso { size, kind }), Some(checksum));
+        Frame { gso, checksum, ..Frame::new(headers, data) }
+    }
+
+    #[test]
+    fn datagrams_of_a_super_frame_are_whole() {
+        for (size, len, page) in
+            [(1, 5, 2), (1400, 64_400, 1400), (1400, 3000, 999), (999, 1000, 7)]
+        {
+            for kind in [GsoKind::Udp4, GsoKind::Udp6] {
+                let payload = pattern(len);
+                let frame = super_datagram(kind, size, &payload, page);
+                let (count, wire_len) = (frame.segments() as usize, frame.wire_len());
+                let mut written = Vec::new();
+                write_packets(&frame, &mut Vec::new(), |packet| written.push(packet.to_vec()));
+                let pieces = segment(frame, ChecksumBy::Stack);
+                assert_eq!((pieces.len(), written.len()), (count, count));
+                let (mut data, mut wire) = (Vec::new(), 0);
+                for (index, piece) in pieces.enumerate() {
+                    let bytes = piece.to_bytes();
+                    assert_eq!(bytes, written[index]);
+                    let (pseudo, transport) = if kind.is_v4() {
+                        let packet = ipv4::parse(&bytes).expect("a good IPv4 packet");
+                        let header = packet.header;
+                        assert_eq!(header.identification, 0xffff_u16.wrapping_add(index as u16));
+                        let (from, to) = (header.source, header.destination);
+                        (Pseudo::v4(from, to, Protocol::UDP), packet.payload)
+                    } else {
+                        let packet = ipv6::parse(&bytes).expect("a good IPv6 packet");
+                        let (from, to) = (packet.header.source, packet.header.destination);
+                        (Pseudo::v6(from, to, Protocol::UDP), packet.payload)
+                    };
+                    assert_eq!(transport.end, bytes.len());
+                    let verify = udp::Verify::Always(pseudo);
+                    let got = udp::parse(bytes.slice(transport), verify).expect("a good datagram");
+                    assert_eq!(got.ports, PORTS);
+                    assert_eq!(got.payload.len(), usize::from(size).min(len - data.len()));
+                    data.extend_from_slice(&got.payload);
+                    wire += bytes.len();
+                }
+                assert_eq!((data, wire), (payload.to_vec(), wire_len));
             }
         }
     }

@@ -707,6 +707,7 @@ impl Net {
             protocol,
             headers,
             payload,
+            gso_size: None,
             flow: self.orphan_flow(&tuple),
             pacing_rate: Rate::UNLIMITED,
             credit: None,

@@ -110,8 +110,8 @@ impl Net {
     }
 
     /// The next identification of a datagram that may be fragmented.
-    pub(crate) fn next_identification(&self) -> u32 {
-        self.identification.fetch_add(1, Ordering::Relaxed)
+    pub(crate) fn next_identification(&self, count: u32) -> u32 {
+        self.identification.fetch_add(count, Ordering::Relaxed)
     }
 
     /// Sets the TTL of IPv4 packets whose socket says no other.

@@ -5,7 +5,8 @@ use neap_stack::device::{
     BulkQueue, Capabilities, Completed, Completion, Device, Medium, QueuePair, Received,
     RxChecksum, RxQueue, TxQueue,
 };
-use neap_stack::frame::Frame;
+use neap_stack::frame::{Frame, GsoKind};
+use neap_stack::gso::write_packets;
 use neap_stack::interface::{Address, InterfaceId, InterfaceOptions};
 use neap_stack::route::{Prefix, Route, RouteEntry};
 use neap_stack::stack::{Stack, StackConfig};
@@ -19,6 +20,8 @@ pub(crate) struct WireConfig {
     pub(crate) mtu: u16,
     pub(crate) ethernet: bool,
     pub(crate) gso_max_size: u32,
+    /// Whether super-frames may be of UDP.
+    pub(crate) gso_udp: bool,
     pub(crate) checksum: bool,
     pub(crate) delay: Nanos,
     /// Frames that a direction holds before `submit` gives frames back.
@@ -33,6 +36,7 @@ impl Default for WireConfig {
             mtu: 1500,
             ethernet: false,
             gso_max_size: 65_535,
+            gso_udp: false,
             checksum: true,
             delay: Nanos::from_millis(1),
             ring: 256,
@@ -103,9 +107,17 @@ impl TxQueue for Tx {
             };
             let gso_size = frame.gso.map_or(0, |gso| gso.size);
             let is_bulk = ports(&data).is_some_and(|ports| direction.bulk_flows.contains(&ports));
-            let packet = (due, Received { data, gso_size, checksum });
+            let is_udp =
+                frame.gso.is_some_and(|gso| matches!(gso.kind, GsoKind::Udp4 | GsoKind::Udp6));
             let queue = if is_bulk { &mut direction.bulk } else { &mut direction.packets };
-            queue.push_back(packet);
+            if is_udp {
+                write_packets(&frame, &mut Vec::new(), |packet| {
+                    let (data, checksum) = (Bytes::copy_from_slice(packet), RxChecksum::Unknown);
+                    queue.push_back((due, Received { data, gso_size: 0, checksum }));
+                });
+            } else {
+                queue.push_back((due, Received { data, gso_size, checksum }));
+            }
         }
         direction.in_flight.push_back((due, frame));
         Ok(())
@@ -196,6 +208,7 @@ pub(crate) fn device(wire: &WireConfig, last: u8, tx: &Shared, rx: &Shared) -> D
         mtu: wire.mtu,
         gso_max_size: wire.gso_max_size,
         gso_max_segs: 64,
+        gso_udp: wire.gso_udp,
         checksum_tx: wire.checksum,
         checksum_rx: wire.checksum,
         completion: Completion::OnWire,

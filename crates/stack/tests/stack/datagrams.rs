@@ -6,6 +6,7 @@ use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
 use neap_stack::drop_reason::DropReason;
 use neap_stack::interface::Address;
+use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::route::{Route, RouteEntry};
 use neap_stack::socket::SocketError;
 use neap_stack::socket::errors::ErrorOrigin;
@@ -617,4 +618,96 @@ fn all_hosts_of_an_interface_that_takes_any_destination_are_all_hosts() {
     send(&world, &client, to(address("255.255.255.255:67"), b"x")).unwrap();
     world.run(SECOND);
     assert!(received(&server)[0].is_broadcast);
+}
+
+fn super_frames() -> WireConfig {
+    WireConfig { gso_udp: true, ..WireConfig::default() }
+}
+
+/// Lengths of the frames that leave when datagrams with data of these lengths are sent in a batch.
+fn frames_of(world: &mut World, socket: &UdpHandle, to: &str, lengths: &[usize]) -> Vec<usize> {
+    let to = Some(address(to));
+    let datagram = |&len: &usize| SendDatagram::new(vec![len as u8; len].into(), to);
+    let (sent, outcome) = socket.send_batch(world.now, lengths.iter().map(datagram));
+    assert_eq!((sent, outcome), (lengths.len(), Ok(())));
+    world.run(Nanos::from_millis(10));
+    taken(&world.ab, false).iter().map(Bytes::len).collect()
+}
+
+#[test]
+fn datagrams_alike_leave_in_one_frame() {
+    for (own, to, headers) in
+        [("10.0.0.1:0", "10.0.0.2:53", 28), ("[fd00::1]:0", "[fd00::2]:53", 48)]
+    {
+        let mut world = World::new(&super_frames());
+        let (server, client) = (bind(&world.b, "[::]:53"), bind(&world.a, own));
+        for (lengths, frames) in [
+            (&[1000, 1000, 1000][..], &[3000][..]),
+            // A shorter one ends a frame, and a longer one begins another.
+            (&[1000, 1000, 400, 400], &[2400, 400]),
+            (&[1000, 1200, 1200], &[1000, 2400]),
+            (&[0, 0, 10, 0, 10], &[0, 0, 10, 0, 10]),
+        ] {
+            let sent = frames_of(&mut world, &client, to, lengths);
+            let expected: Vec<_> = frames.iter().map(|len| len + headers).collect();
+            assert_eq!(sent, expected, "{lengths:?} to {to}");
+            let arrived: Vec<_> = received(&server).iter().map(|got| got.data.len()).collect();
+            assert_eq!(arrived, lengths, "to {to}");
+        }
+        // Those that are longer than the path takes leave one by one, in fragments.
+        assert_eq!(frames_of(&mut world, &client, to, &[2000, 2000]).len(), 4);
+        assert_eq!(received(&server).len(), 2);
+        // 64 of them, and what one packet holds.
+        assert_eq!(frames_of(&mut world, &client, to, &[10; 100]), [640 + headers, 360 + headers]);
+        let sent = frames_of(&mut world, &client, to, &[1400; 50]);
+        assert_eq!(sent, [46 * 1400 + headers, 4 * 1400 + headers]);
+        assert_eq!(received(&server).len(), 150);
+        assert_eq!(client.bytes_below(), 0, "all credit has come back");
+    }
+}
+
+#[test]
+fn datagrams_leave_one_by_one_where_they_differ_or_nothing_takes_super_frames() {
+    let mut world = World::new(&super_frames());
+    let client = bind(&world.a, "10.0.0.1:0");
+    let like = SendDatagram::new(vec![1; 100].into(), Some(address("10.0.0.2:53")));
+    let others = [
+        SendDatagram { to: Some(address("10.0.0.2:54")), ..like.clone() },
+        SendDatagram { tos: Some(8), ..like.clone() },
+        SendDatagram { hop_limit: Some(3), ..like.clone() },
+        SendDatagram { interface: Some(world.a_interface), ..like.clone() },
+    ];
+    for other in others {
+        let (sent, _) = client.send_batch(world.now, [like.clone(), other.clone()]);
+        assert_eq!(sent, 2);
+        world.run(Nanos::from_millis(10));
+        assert_eq!(taken(&world.ab, false).len(), 2, "{other:?}");
+    }
+    // To this host itself, and where a qdisc spaces packets.
+    let own = bind(&world.a, "10.0.0.1:53");
+    assert_eq!(frames_of(&mut world, &client, "10.0.0.1:53", &[9, 9]), []);
+    assert_eq!(received(&own).len(), 2);
+    let tbf: QdiscConfig = "tbf rate 10mbit burst 20k limit 100k".parse().expect("a qdisc");
+    world.a.set_qdisc(world.now, world.a_interface, &tbf).expect("set");
+    assert_eq!(frames_of(&mut world, &client, "10.0.0.2:53", &[9, 9]).len(), 2);
+    let mut plain = World::new(&WireConfig::default());
+    let client = bind(&plain.a, "10.0.0.1:0");
+    assert_eq!(frames_of(&mut plain, &client, "10.0.0.2:53", &[9, 9]).len(), 2);
+}
+
+#[test]
+fn a_super_frame_of_datagrams_is_cut_where_the_qdisc_came_later() {
+    let mut world = World::new(&WireConfig { ring: 1, ..super_frames() });
+    let (server, client) = (bind(&world.b, "10.0.0.2:53"), bind(&world.a, "10.0.0.1:0"));
+    let to = Some(address("10.0.0.2:53"));
+    for size in [500, 1000] {
+        let batch = (0..10).map(|_| SendDatagram::new(vec![7; size].into(), to));
+        assert_eq!(client.send_batch(world.now, batch).0, 10);
+    }
+    // The second frame waits for the ring.
+    let tbf: QdiscConfig = "tbf rate 10mbit burst 2k limit 100k".parse().expect("a qdisc");
+    world.a.set_qdisc(world.now, world.a_interface, &tbf).expect("set");
+    world.run(SECOND);
+    let lengths: Vec<_> = received(&server).iter().map(|got| got.data.len()).collect();
+    assert_eq!(lengths, [[500; 10], [1000; 10]].concat());
 }

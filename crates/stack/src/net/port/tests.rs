@@ -97,6 +97,7 @@ fn capabilities(completion: Completion) -> Capabilities {
         mtu: 1500,
         gso_max_size: 65536,
         gso_max_segs: 64,
+        gso_udp: false,
         checksum_tx: true,
         checksum_rx: true,
         completion,

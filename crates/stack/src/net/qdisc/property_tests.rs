@@ -33,6 +33,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     mtu: 1500,
     gso_max_size: 65_536,
     gso_max_segs: 64,
+    gso_udp: false,
     checksum_tx: true,
     checksum_rx: true,
     completion: Completion::OnWire,
