@@ -718,3 +718,18 @@ fn is_from_6_2(release: &str) -> bool {
     let mut number = || parts.next().and_then(|digits| digits.parse::<u32>().ok());
     number().zip(number()).is_some_and(|version| version >= (6, 2))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_takes_super_datagrams_from_6_2_on() {
+        for release in ["6.2", "6.2.0", "6.18.44-fc", "7.0-rc1", "10.1.3+deb13-amd64"] {
+            assert!(is_from_6_2(release), "{release}");
+        }
+        for release in ["6.1.0-18-amd64", "6.1", "5.15.0", "4.20", "", "6", "next", "-6.2"] {
+            assert!(!is_from_6_2(release), "{release}");
+        }
+    }
+}
