@@ -707,6 +707,7 @@ impl RxQueue for TunRx {
         self.runts
     }
 }
+
 /// Whether the kernel takes super-frames of UDP from a TUN (Linux 6.2, 860b7f27b8f7). An older one
 /// refuses each; only the offer to receive them would tell, and then some may come.
 fn takes_super_datagrams() -> bool {

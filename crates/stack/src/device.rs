@@ -38,7 +38,8 @@ pub struct Capabilities {
     /// even to cut them itself (`ethtool -K gso off`).
     pub gso_max_segs: u32,
     /// Whether super-frames may be of UDP ([`GsoKind::Udp4`](crate::frame::GsoKind::Udp4); Linux's
-    /// `NETIF_F_GSO_UDP_L4`). Their bounds are those of TCP.
+    /// `NETIF_F_GSO_UDP_L4`). They keep to [`gso_max_size`](Self::gso_max_size) and
+    /// [`gso_max_segs`](Self::gso_max_segs), and have at most 64 datagrams.
     pub gso_udp: bool,
     /// Whether the device finishes partial checksums.
     pub checksum_tx: bool,

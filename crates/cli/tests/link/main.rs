@@ -1,6 +1,8 @@
 //! `neap link` between kernels, and between neap and a kernel, in network namespaces.
 
 mod hosts;
+#[path = "../common/udp_counter.rs"]
+mod udp_counter;
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -17,6 +19,7 @@ use neap_lab::link::Relay;
 use neap_lab::pattern::Pattern;
 use neap_lab::rng::Rng;
 use neap_lab::scenario::netem;
+use udp_counter::udp_counter;
 
 fn neap(arguments: &str) -> (Option<i32>, String) {
     let words = arguments.split_whitespace();
@@ -275,13 +278,9 @@ fn a_rate_is_kept_and_a_queue_drops_what_exceeds_its_room() {
             from.send_to(&[1; LEN as usize], (B[0], 9)).expect("sent");
         }
         // What the receiver answers tells that something has come; the last bytes leave by time.
-        let counted = network.b.inside(|| {
-            eventually(|| {
-                let text = std::fs::read_to_string("/proc/thread-self/net/snmp").expect("counters");
-                let line = text.lines().filter(|line| line.starts_with("Udp: ")).nth(1)?;
-                line.split_whitespace().nth(2)?.parse::<u64>().ok().filter(|count| *count >= 50)
-            })
-        });
+        let counted = network
+            .b
+            .inside(|| eventually(|| Some(udp_counter("NoPorts")).filter(|count| *count >= 50)));
         let counts = network.end();
         assert_eq!(counts.of(0, "packets_in"), COUNT);
         let [out, queue, aqm] =

@@ -15,6 +15,8 @@ mod peers;
 mod programs;
 mod refused;
 mod running;
+#[path = "../common/udp_counter.rs"]
+mod udp_counter;
 mod world;
 
 use std::thread;

@@ -7,6 +7,7 @@ use super::near::{
     DOORS, FROM_TUNNEL, HTTP, Neap, SOCKS, TO_ECHO, TO_IPERF3, TO_NEAR, TO_TELL, TO_WEB, output,
 };
 use super::peers::{Program, can_run};
+use super::udp_counter::udp_counter;
 use super::world::{FAR_INSIDE, IPERF3, NAME, NEAR_INSIDE, World, pattern};
 use std::cell::Cell;
 use std::io::{Read, Write};
@@ -111,12 +112,7 @@ fn iperf3(command: &str) {
 
 /// Datagrams that found no room in a socket of the network namespace of this thread.
 fn lost_here() -> u64 {
-    let text = std::fs::read_to_string("/proc/thread-self/net/snmp").expect("counters");
-    let mut lines = text.lines().filter(|line| line.starts_with("Udp: "));
-    let names = lines.next().expect("names").split_whitespace();
-    let values = lines.next().expect("values").split_whitespace();
-    let lost = names.zip(values).find(|(name, _)| *name == "RcvbufErrors");
-    lost.map_or(0, |(_, count)| count.parse().expect("a number"))
+    udp_counter("RcvbufErrors")
 }
 
 /// Bytes from the near side to the far one and back, as each side counts them.
@@ -128,7 +124,7 @@ fn counts(world: &World, neap: &Neap) -> [[u64; 2]; 2] {
     [[sent, received], world.peer.transfer().into()]
 }
 
-/// Counts that have not changed in so many looks.
+/// The [`counts`] at the end of the traffic: they are the same in twenty looks.
 fn quiet_counts(world: &World, neap: &Neap) -> [[u64; 2]; 2] {
     let seen = Cell::new((counts(world, neap), 0));
     eventually("an end of the traffic", || {

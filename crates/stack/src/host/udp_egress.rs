@@ -15,6 +15,7 @@ use crate::net::topology::{NextHop, NoSource};
 use crate::stats::IpCounter;
 use crate::wire::{ChecksumBy, Ports, Protocol, checksum::Pseudo, ipv6, udp};
 use bytes::Bytes;
+use core::iter::Peekable;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use neap_tcp::connection::ConnectionError;
 use neap_tcp::segment::Payload;
@@ -86,9 +87,6 @@ struct Envelope {
     tos: u8,
 }
 
-/// Datagrams of a batch that come behind the one that is sent.
-type Rest<I> = core::iter::Peekable<I>;
-
 /// Datagrams that leave in one frame.
 struct Run {
     /// The data of all of them.
@@ -107,7 +105,7 @@ impl Run {
     /// `first` and what is like it at the front of `rest`, `most` in all.
     fn collect(
         first: &SendDatagram,
-        rest: &mut Rest<impl Iterator<Item = SendDatagram>>,
+        rest: &mut Peekable<impl Iterator<Item = SendDatagram>>,
         most: usize,
     ) -> Self {
         let mut run = Self::one(first.data.clone());
@@ -246,7 +244,7 @@ impl UdpSocket {
         now: Instant,
         way: &mut Sending,
         datagram: SendDatagram,
-        rest: &mut Rest<impl Iterator<Item = SendDatagram>>,
+        rest: &mut Peekable<impl Iterator<Item = SendDatagram>>,
     ) -> Result<usize, SocketError> {
         let SendDatagram { ref data, to, from, interface, hop_limit, tos } = datagram;
         let remote = to.or(way.remote).ok_or(SocketError::DestinationRequired)?;

@@ -6,6 +6,7 @@
 
 use super::fragment::fragment;
 use super::interface::{InterfaceId, Output};
+use super::port::Port;
 use super::topology::{LOOPBACK_MTU, NextHop, ResolvedRoute};
 use super::{Net, Visit};
 use crate::device::Capabilities;
@@ -32,6 +33,9 @@ const MAX_PACKET: u32 = 65_535;
 
 /// Super-frames that are cut in software may carry so many segments, as in Linux.
 const SOFTWARE_GSO_SEGS: u32 = 65_535;
+
+/// Most datagrams in one super-frame (`UDP_MAX_SEGMENTS`).
+const SUPER_DATAGRAM_MAX: u32 = 64;
 
 /// Route that a socket last used, valid until the topology changes (`sk_dst_cache`).
 #[derive(Clone, Debug, Default)]
@@ -155,12 +159,11 @@ impl PathTraits {
             }
             Some(NextHop::Neighbor(interface, _)) => {
                 let port = interface.port(shard);
-                let capabilities = port.capabilities();
-                path.gso = gso_limits(capabilities, port.mtu());
-                path.is_cut_by_host = capabilities.gso_max_size <= u32::from(port.mtu());
+                path.gso = gso_limits(port);
+                path.is_cut_by_host = !port.takes_super_frames();
                 path.holds_until_departure = port.holds_until_departure();
                 path.completes_on_enqueue = port.completes_on_enqueue();
-                path.pacing_shift = u32::from(capabilities.pacing_shift);
+                path.pacing_shift = u32::from(port.capabilities().pacing_shift);
                 path.completion_lateness = port.lateness();
                 path.load = port.load();
             }
@@ -178,13 +181,13 @@ impl PathTraits {
 }
 
 /// Super-frames through a port: as the device takes them, or cut by the port.
-fn gso_limits(capabilities: &Capabilities, mtu: u16) -> GsoLimits {
-    if capabilities.gso_max_segs == 0 {
-        return GsoLimits { max_size: mtu.into(), max_segs: 1 };
+fn gso_limits(port: &Port) -> GsoLimits {
+    let &Capabilities { gso_max_size, gso_max_segs, .. } = port.capabilities();
+    if gso_max_segs == 0 {
+        return GsoLimits { max_size: port.mtu().into(), max_segs: 1 };
     }
-    if capabilities.gso_max_size > u32::from(mtu) {
-        let max_size = capabilities.gso_max_size.min(MAX_PACKET);
-        return GsoLimits { max_size, max_segs: capabilities.gso_max_segs.max(1) };
+    if port.takes_super_frames() {
+        return GsoLimits { max_size: gso_max_size.min(MAX_PACKET), max_segs: gso_max_segs };
     }
     GsoLimits { max_size: MAX_PACKET, max_segs: SOFTWARE_GSO_SEGS }
 }
@@ -455,8 +458,12 @@ impl Net {
     ) -> Option<GsoLimits> {
         let NextHop::Neighbor(interface, _) = &route.next_hop else { return None };
         let fits = len + ipv6::HEADER_LEN <= route.mtu as usize;
-        let is_for_one = !route.next_hop.is_broadcast();
-        if fits && is_for_one { interface.port(shard).super_datagram() } else { None }
+        let port = interface.port(shard);
+        let may_join = fits && !route.next_hop.is_broadcast() && port.takes_super_datagrams();
+        may_join.then(|| {
+            let limits = gso_limits(port);
+            GsoLimits { max_segs: limits.max_segs.min(SUPER_DATAGRAM_MAX), ..limits }
+        })
     }
 
     /// Sends a datagram over its route, in fragments if it is longer than the route takes. The

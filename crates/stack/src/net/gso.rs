@@ -378,6 +378,34 @@ pub(crate) mod tests {
         ]
     }
 
+    fn in_pages(payload: &Bytes, page: usize) -> Payload {
+        let mut pages = Payload::new();
+        for start in (0..payload.len()).step_by(page) {
+            pages.push(payload.slice(start..payload.len().min(start + page)));
+        }
+        pages
+    }
+
+    fn pseudo(kind: GsoKind) -> Pseudo {
+        let (v4, v6) = (wire::ipv4::tests::header(), wire::ipv6::tests::header());
+        if kind.is_v4() {
+            Pseudo::v4(v4.source, v4.destination, kind.protocol())
+        } else {
+            Pseudo::v6(v6.source, v6.destination, kind.protocol())
+        }
+    }
+
+    /// The IP header in front of a transport header, which has `len` bytes with its data.
+    fn emit_ip(headers: &mut Headers, kind: GsoKind, len: usize) {
+        let (protocol, len) = (kind.protocol(), len as u16);
+        if kind.is_v4() {
+            let header = wire::ipv4::tests::header();
+            ipv4::Header { protocol, identification: 0xffff, ..header }.emit(headers, len);
+        } else {
+            ipv6::Header { protocol, ..wire::ipv6::tests::header() }.emit(headers, len);
+        }
+    }
+
     /// A super-frame whose payload is in pages of `page` bytes.
     fn super_frame(kind: GsoKind, options: Options, payload: &Bytes, page: usize) -> Frame {
         let mut segment = Segment {
@@ -388,25 +416,12 @@ pub(crate) mod tests {
             options,
             ..Segment::default()
         };
-        for start in (0..payload.len()).step_by(page) {
-            segment.payload.push(payload.slice(start..payload.len().min(start + page)));
-        }
+        segment.payload = in_pages(payload, page);
         let mut headers = Headers::default();
-        let (v4, v6) = (wire::ipv4::tests::header(), wire::ipv6::tests::header());
-        let v4 = ipv4::Header { protocol: Protocol::TCP, identification: 0xffff, ..v4 };
-        let pseudo = match kind {
-            GsoKind::Tcp4 | GsoKind::Udp4 => Pseudo::v4(v4.source, v4.destination, Protocol::TCP),
-            GsoKind::Tcp6 | GsoKind::Udp6 => Pseudo::v6(v6.source, v6.destination, Protocol::TCP),
-        };
-        let tcp_len = tcp::emit(&mut headers, PORTS, &segment, pseudo, ChecksumBy::Device);
-        let len = (tcp_len + payload.len()) as u16;
-        let ether_type = if kind.is_v4() {
-            v4.emit(&mut headers, len);
-            ethernet::EtherType::IPV4
-        } else {
-            v6.emit(&mut headers, len);
-            ethernet::EtherType::IPV6
-        };
+        let tcp_len = tcp::emit(&mut headers, PORTS, &segment, pseudo(kind), ChecksumBy::Device);
+        emit_ip(&mut headers, kind, tcp_len + payload.len());
+        let ether_type =
+            if kind.is_v4() { ethernet::EtherType::IPV4 } else { ethernet::EtherType::IPV6 };
         ethernet::Header { destination: [2; 6], source: [4; 6], ether_type }.emit(&mut headers);
         let checksum = wire::partial_checksum(&headers, tcp_len, tcp::CHECKSUM_AT);
         Frame {
@@ -521,26 +536,10 @@ pub(crate) mod tests {
 
     /// A super-frame of datagrams whose payload is in pages of `page` bytes.
     fn super_datagram(kind: GsoKind, size: u16, payload: &Bytes, page: usize) -> Frame {
-        let (v4, v6) = (wire::ipv4::tests::header(), wire::ipv6::tests::header());
-        let v4 = ipv4::Header { protocol: Protocol::UDP, identification: 0xffff, ..v4 };
-        let v6 = ipv6::Header { protocol: Protocol::UDP, ..v6 };
-        let pseudo = if kind.is_v4() {
-            Pseudo::v4(v4.source, v4.destination, Protocol::UDP)
-        } else {
-            Pseudo::v6(v6.source, v6.destination, Protocol::UDP)
-        };
-        let mut data = Payload::new();
-        for start in (0..payload.len()).step_by(page) {
-            data.push(payload.slice(start..payload.len().min(start + page)));
-        }
+        let data = in_pages(payload, page);
         let mut headers = Headers::default();
-        udp::emit(&mut headers, PORTS, &data, pseudo, ChecksumBy::Device);
-        let len = (udp::HEADER_LEN + payload.len()) as u16;
-        if kind.is_v4() {
-            v4.emit(&mut headers, len);
-        } else {
-            v6.emit(&mut headers, len);
-        }
+        udp::emit(&mut headers, PORTS, &data, pseudo(kind), ChecksumBy::Device);
+        emit_ip(&mut headers, kind, udp::HEADER_LEN + payload.len());
         let checksum = wire::partial_checksum(&headers, udp::HEADER_LEN, udp::CHECKSUM_AT);
         let (gso, checksum) = (Some(Gso { size, kind }), Some(checksum));
         Frame { gso, checksum, ..Frame::new(headers, data) }

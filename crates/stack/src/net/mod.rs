@@ -109,7 +109,8 @@ impl Net {
         }
     }
 
-    /// The next identification of a datagram that may be fragmented.
+    /// The identification of a datagram that may be fragmented, the first of `count` that follow
+    /// each other.
     pub(crate) fn next_identification(&self, count: u32) -> u32 {
         self.identification.fetch_add(count, Ordering::Relaxed)
     }

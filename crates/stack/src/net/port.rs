@@ -29,12 +29,8 @@ use crate::wire::ChecksumBy;
 use neap_tcp::lateness::Departures;
 use neap_tcp::time::{Instant, Nanos};
 use neap_tcp::transmit::autosize::Load;
-use neap_tcp::transmit::egress::GsoLimits;
 use std::collections::VecDeque;
 use std::task::Waker;
-
-/// Most datagrams in one super-frame (`UDP_MAX_SEGMENTS`).
-const SUPER_DATAGRAM_MAX: u32 = 64;
 
 /// Most frames that one call sends before it leaves the rest to the driver (`dev_tx_weight`).
 pub const QUOTA: u32 = 64;
@@ -405,21 +401,21 @@ impl Port {
     pub(crate) fn load(&self) -> Option<Load> {
         let load = self.load.get()?;
         // The pieces of a frame that is cut here wait for each other.
-        let takes_super_frames = self.capabilities.gso_max_size > u32::from(self.mtu());
-        let is_at_once =
-            takes_super_frames && self.is_at_once.load(Relaxed) && self.can_bypass.load(Acquire);
+        let is_at_once = self.takes_super_frames()
+            && self.is_at_once.load(Relaxed)
+            && self.can_bypass.load(Acquire);
         Some(Load { is_at_once, ..load })
     }
 
-    /// Returns the bounds of a super-frame of datagrams; `None` if datagrams leave one by one:
-    /// the device takes no such frames, or a qdisc spaces packets.
-    pub(crate) fn super_datagram(&self) -> Option<GsoLimits> {
-        let &Capabilities { gso_udp, gso_max_size, gso_max_segs, .. } = &self.capabilities;
-        let takes_them = gso_udp && gso_max_size > u32::from(self.mtu()) && gso_max_segs > 1;
-        (takes_them && self.can_bypass.load(Acquire)).then_some(GsoLimits {
-            max_size: gso_max_size.min(u16::MAX.into()),
-            max_segs: gso_max_segs.min(SUPER_DATAGRAM_MAX),
-        })
+    /// Whether the device takes super-frames. Where it does not, the port cuts them.
+    pub(crate) fn takes_super_frames(&self) -> bool {
+        self.capabilities.gso_max_size > u32::from(self.mtu())
+    }
+
+    /// Whether datagrams may leave in one super-frame: the device takes such frames, and no qdisc
+    /// spaces packets.
+    pub(crate) fn takes_super_datagrams(&self) -> bool {
+        self.capabilities.gso_udp && self.takes_super_frames() && self.can_bypass.load(Acquire)
     }
 
     /// Takes what a flow has sent, in bytes, and how often it doubles the time that may be queued,
