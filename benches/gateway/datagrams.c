@@ -5,12 +5,15 @@
 //   datagrams mappings ADDRESS PORT COUNT    as many sockets, each of which asks twice: the second time when all have
 //                                            asked once
 //   datagrams station ADDRESS PORT           counts what is sent to it, and sends what it is asked for, until it is killed
-//   datagrams out|in ADDRESS PORT SECONDS MBIT LENGTH    datagrams to a station, or from it, at a rate
+//   datagrams out|in ADDRESS PORT SECONDS MBIT LENGTH [joined]    datagrams to a station, or from it, at a rate
+//
+// With `joined` senders and receivers use super-datagrams, as programs of QUIC do (UDP_SEGMENT, UDP_GRO).
 //
 // `probe`, `mappings`, `out` and `in` print one JSON object.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/udp.h>
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -30,7 +33,7 @@ enum {
     TOGETHER = 32,
     PATIENCE_MS = 500,
     TRIES = 3,
-    // Datagrams of one call, and what a receiver's buffer holds: it is not what is measured.
+    // Datagrams of one call, or super-datagrams, and what a receiver's buffer holds: it is not what is measured.
     BATCH = 32,
     ROOM = 64 << 20,
     MAX_LENGTH = 65507,
@@ -45,7 +48,7 @@ struct head {
     uint32_t kind;
     uint32_t length;
     double seconds, mbit;
-    uint64_t count;
+    uint64_t count, is_joined;
 };
 
 static struct sockaddr_in peer;
@@ -75,43 +78,67 @@ static int large_socket(void) {
     return fd;
 }
 
+// Has a socket send super-datagrams of this length, or datagrams with 0.
+static void join_sent(int fd, int length) {
+    if (setsockopt(fd, SOL_UDP, UDP_SEGMENT, &length, sizeof length)) die("UDP_SEGMENT");
+}
+
+static void join_received(int fd, int is_joined) {
+    if (setsockopt(fd, SOL_UDP, UDP_GRO, &is_joined, sizeof is_joined)) die("UDP_GRO");
+}
+
+// How many datagrams of this length so many bytes are.
+static uint64_t datagrams_in(ssize_t bytes, uint32_t length) {
+    return length ? (bytes + length - 1) / length : 1;
+}
+
 // Sends at a rate. Returns how many were sent.
 static uint64_t flood(int fd, struct sockaddr_in *to, struct head wanted) {
     static char data[MAX_LENGTH];
     struct head head = {.kind = DATA};
-    memcpy(data, &head, sizeof head);
-    struct iovec part = {data, wanted.length};
+    uint64_t each = wanted.is_joined ? MAX_LENGTH / wanted.length : 1;
+    for (uint64_t i = 0; i < each; i++) memcpy(data + i * wanted.length, &head, sizeof head);
+    struct iovec part = {data, each * wanted.length};
     struct mmsghdr messages[BATCH] = {0};
     for (int i = 0; i < BATCH; i++)
         messages[i].msg_hdr = (struct msghdr){.msg_name = to, .msg_namelen = sizeof *to, .msg_iov = &part, .msg_iovlen = 1};
     double per_ns = wanted.mbit / 8e3 / wanted.length;
     int64_t start = now_ns(), t;
     uint64_t sent = 0;
+    if (wanted.is_joined) join_sent(fd, wanted.length);
     while ((t = now_ns() - start) < wanted.seconds * 1e9) {
         uint64_t due = t * per_ns;
-        if (due <= sent) {
+        if (due < sent + each) {
             nanosleep(&(struct timespec){0, 50000}, 0);
             continue;
         }
-        int r = sendmmsg(fd, messages, due - sent < BATCH ? due - sent : BATCH, 0);
-        sent += r > 0 ? r : 0;
+        uint64_t messages_due = (due - sent) / each;
+        int r = sendmmsg(fd, messages, messages_due < BATCH ? messages_due : BATCH, 0);
+        sent += r > 0 ? r * each : 0;
     }
+    join_sent(fd, 0);
     return sent;
 }
 
 static _Noreturn void station(void) {
     static char data[MAX_LENGTH];
     uint64_t count = 0;
+    uint32_t each = 0;
     int fd = large_socket();
     if (bind(fd, (void *)&peer, sizeof peer)) die("bind");
     for (;;) {
         struct sockaddr_in from;
         socklen_t length = sizeof from;
         struct head head;
-        if (recvfrom(fd, data, sizeof data, 0, (void *)&from, &length) < (ssize_t)sizeof head) continue;
+        ssize_t bytes = recvfrom(fd, data, sizeof data, 0, (void *)&from, &length);
+        if (bytes < (ssize_t)sizeof head) continue;
         memcpy(&head, data, sizeof head);
-        if (head.kind == DATA) count++;
-        if (head.kind == BEGIN) count = 0;
+        if (head.kind == DATA) count += datagrams_in(bytes, each);
+        if (head.kind == BEGIN) {
+            count = 0;
+            each = head.length;
+            join_received(fd, head.is_joined);
+        }
         if (head.kind == COUNT) {
             head.count = count;
             sendto(fd, &head, sizeof head, 0, (void *)&from, length);
@@ -135,7 +162,8 @@ static int wait_ns(int fd, int64_t ns) {
 
 static int station_out(struct head wanted) {
     int fd = large_socket();
-    struct head head = {.kind = BEGIN};
+    struct head head = wanted;
+    head.kind = BEGIN;
     for (int i = 0; i < 3; i++) sendto(fd, &head, sizeof head, 0, (void *)&peer, sizeof peer);
     nanosleep(&(struct timespec){0, 100000000}, 0);
     int64_t start = now_ns();
@@ -164,11 +192,13 @@ static int station_in(struct head wanted) {
     struct head head;
     uint64_t received = 0, sent = 0;
     wanted.kind = SEND;
+    if (wanted.is_joined) join_received(fd, 1);
     sendto(fd, &wanted, sizeof wanted, 0, (void *)&peer, sizeof peer);
     while (!sent && wait_ns(fd, QUIET_NS + wanted.seconds * 1e9)) {
-        if (recv(fd, data, sizeof data, 0) < (ssize_t)sizeof head) continue;
+        ssize_t bytes = recv(fd, data, sizeof data, 0);
+        if (bytes < (ssize_t)sizeof head) continue;
         memcpy(&head, data, sizeof head);
-        if (head.kind == DATA) received++;
+        if (head.kind == DATA) received += datagrams_in(bytes, wanted.length);
         if (head.kind == END) sent = head.count;
     }
     printf("{\"sent\":%lu,\"received\":%lu,\"seconds\":%.3f}\n", sent, received, wanted.seconds);
@@ -262,7 +292,7 @@ static int mappings(int count) {
 
 int main(int argc, char **argv) {
     if (argc < 4 || !inet_aton(argv[2], &peer.sin_addr)) {
-        fprintf(stderr, "datagrams echo|station|probe|mappings|out|in ADDRESS PORT [SECONDS|COUNT] [MBIT LENGTH]\n");
+        fprintf(stderr, "datagrams echo|station|probe|mappings|out|in ADDRESS PORT [SECONDS|COUNT] [MBIT LENGTH] [joined]\n");
         return 2;
     }
     peer.sin_family = AF_INET;
@@ -274,6 +304,7 @@ int main(int argc, char **argv) {
             fprintf(stderr, "datagrams: a length is %zu to %d bytes\n", sizeof wanted, MAX_LENGTH);
             return 2;
         }
+        wanted.is_joined = argc > 7 && !strcmp(argv[7], "joined");
         if (!strcmp(argv[1], "out")) return station_out(wanted);
         if (!strcmp(argv[1], "in")) return station_in(wanted);
     }

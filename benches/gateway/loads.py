@@ -17,7 +17,7 @@ GRACE_S = 5
 # Lost of 1000 datagrams at a rate that counts as without loss.
 LOST_PER_1000 = 1
 # Rates of datagrams that are tried, Mbit/s: each a fifth above the one before.
-UDP_RATES = [50 * 1.2**step for step in range(26)]
+UDP_RATES = [50 * 1.2**step for step in range(36)]
 UDP_LENGTH, UDP_S = 1400, 1
 
 
@@ -93,10 +93,11 @@ def half(gateway, tools, is_in):
     return {"full_gbps": full} | bulk(gateway, tools, is_in, 1, mbit=full * 500)
 
 
-def udp_at(gateway, tools, is_in, mbit):
+def udp_at(gateway, tools, is_in, mbit, is_joined):
     """Datagrams at a rate: the rate that arrived in Gbit/s, or None if some were lost or the sender did not reach it."""
     way = "in" if is_in else "out"
-    client = gateway.start(tools.datagrams, way, SERVERS[1], PROBE_PORT, UDP_S, mbit, UDP_LENGTH, limit_s=UDP_S + GRACE_S)
+    client = gateway.start(tools.datagrams, way, SERVERS[1], PROBE_PORT, UDP_S, mbit, UDP_LENGTH,
+                           *(["joined"] if is_joined else []), limit_s=UDP_S + GRACE_S)
     report = client.finish()
     sent, received = report.get("sent", 0), report.get("received", 0)
     reached = sent * UDP_LENGTH * 8 / UDP_S / 1e6 > mbit * 0.95
@@ -105,13 +106,13 @@ def udp_at(gateway, tools, is_in, mbit):
     return received * UDP_LENGTH * 8 / report["seconds"] / 1e9
 
 
-def udp(gateway, tools, is_in):
-    """The highest of the rates without loss, by bisection."""
+def udp(gateway, tools, is_in, is_joined):
+    """The highest of the rates without loss, by bisection; `is_joined` is with `UDP_SEGMENT` and `UDP_GRO` at both ends."""
     station = serve(gateway.net, HOST, tools.datagrams, "station", SERVERS[1], PROBE_PORT)
     low, high, best = -1, len(UDP_RATES), 0.0
     while high - low > 1:
         step = (low + high) // 2
-        rate = udp_at(gateway, tools, is_in, UDP_RATES[step])
+        rate = udp_at(gateway, tools, is_in, UDP_RATES[step], is_joined)
         if rate is None:
             high = step
         else:

@@ -206,11 +206,14 @@ fn capabilities_follow_the_configuration() {
         let device = open(&TunConfig::default());
         assert_eq!(device.name, "neap0");
         assert_eq!((device.capabilities.mtu, device.capabilities.gso_max_size), (1500, 65_535));
+        // From Linux 6.2 on.
+        assert!(device.capabilities.gso_udp);
         assert_eq!(device.capabilities.completion, Completion::OnSubmit);
         let plain =
             Tun::open(&TunConfig { offload: false, ..plain() }).expect("a device").into_device();
         assert_eq!(plain.name, "neap1");
         assert_eq!((plain.capabilities.gso_max_size, plain.capabilities.checksum_tx), (0, false));
+        assert!(!plain.capabilities.gso_udp);
         let several = TunConfig { queues: 3, gso_max_size: 16_000, ..TunConfig::default() };
         let several = Tun::open(&several).expect("three queues").into_device();
         assert_eq!((several.queues.len(), several.capabilities.gso_max_size), (3, 16_000));

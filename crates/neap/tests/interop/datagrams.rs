@@ -1,14 +1,18 @@
 //! UDP and ICMP.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
+use neap::Stack;
+use neap::device::{Packet, PacketConfig};
 use neap::info::IpCounter;
+use nix::sys::socket::sockopt::UdpGsoSegment;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
 
 use crate::common::{Family, Pattern, in_namespace, skip};
+use crate::links::{Elsewhere, add_address, veth};
 
 /// For a datagram that must come: they are not lost here.
 const LONG: Option<Duration> = Some(Duration::from_secs(60));
@@ -246,6 +250,56 @@ fn datagrams_alike_reach_the_kernel_from_one_frame() {
             }
             assert!(frames() - before < 10, "{} frames", frames() - before);
         }
+    });
+}
+
+/// Has the kernel send super-datagrams (`UDP_SEGMENT`) to a stack, and checks what arrives.
+fn receive_super_datagrams(stack: &Stack, theirs: &UdpSocket, own: IpAddr) {
+    // 46 of 1,400 bytes fill one; the last is shorter. One that is not longer than a part is plain.
+    const PARTS: [(usize, usize); 4] = [(46, 1400), (3, 1000), (20, 77), (1, 1000)];
+    let ours = neap::UdpSocket::bind(stack, SocketAddr::new(own, 0)).expect("bind");
+    let to = ours.local_addr().expect("an address");
+    ours.set_read_timeout(LONG).expect("a timeout");
+    for (seed, (count, length)) in (0..).zip(PARTS) {
+        nix::sys::socket::setsockopt(theirs, UdpGsoSegment, &(length as i32)).expect("Linux 4.18");
+        let data = Pattern(seed).bytes(count * length - 7);
+        theirs.send_to(&data, to).expect("sent");
+        let mut buf = vec![0; 1 << 16];
+        let mut got = Vec::new();
+        for index in 0..count {
+            let (len, from) = ours.recv_from(&mut buf).expect("a datagram");
+            assert_eq!(len, if index + 1 < count { length } else { length - 7 });
+            assert_eq!(from, theirs.local_addr().expect("an address"));
+            got.extend_from_slice(&buf[..len]);
+        }
+        assert!(got == data, "{count} of {length} bytes");
+    }
+}
+
+#[test]
+fn super_datagrams_of_the_kernel_arrive_whole_over_a_tun() {
+    in_namespace(|| {
+        for family in Family::BOTH {
+            let stack = family.stack();
+            let theirs = UdpSocket::bind((family.kernel(), 0)).expect("bind");
+            receive_super_datagrams(&stack, &theirs, family.ours());
+        }
+    });
+}
+
+#[test]
+fn super_datagrams_of_the_kernel_arrive_whole_over_a_packet_socket() {
+    in_namespace(|| {
+        let there = Elsewhere::new();
+        veth(&there);
+        let device = Packet::open(&PacketConfig::new("v0")).expect("a device").into_device();
+        let stack = Stack::builder().device(device).address("10.9.0.2/24").build();
+        let stack = stack.expect("a stack");
+        let theirs = there.run(|| {
+            add_address("v1", "10.9.0.1/24");
+            UdpSocket::bind("10.9.0.1:0").expect("bind")
+        });
+        receive_super_datagrams(&stack, &theirs, Family::V4.ours());
     });
 }
 

@@ -40,6 +40,10 @@ use std::sync::Arc;
 /// `All_DHCP_Relay_Agents_and_Servers` (RFC 8415 section 7.1).
 const ALL_DHCP_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 
+/// Most datagrams of one packet (`UDP_MAX_SEGMENTS`). A packet that claims more is no sender's of
+/// Linux, and would take as long as so many packets.
+const MOST_JOINED: usize = 128;
+
 /// The receive path in one batch.
 pub(crate) struct Input<'a> {
     pub(crate) host: &'a Host,
@@ -480,6 +484,11 @@ impl Input<'_> {
                 return self.drop(DropReason::UdpHeader);
             }
         };
+        let segment = usize::from(delivery.gso_size);
+        if segment > 0 && datagram.payload.len().div_ceil(segment) > MOST_JOINED {
+            self.count(IpCounter::UdpInErrors);
+            return self.drop(DropReason::UdpHeader);
+        }
         let tuple = FourTuple {
             local: destination,
             remote: source,
@@ -498,18 +507,8 @@ impl Input<'_> {
         };
         // Packets of a device share large buffers, and one that nobody reads would keep them all.
         let is_alone = self.interface.is_none() || delivery.is_whole;
-        match self.host.udp.deliver(&tuple, received, is_alone) {
-            Some(Delivered::Queued) => self.count(IpCounter::UdpInDatagrams),
-            Some(Delivered::BufferFull) => {
-                self.count(IpCounter::UdpInErrors);
-                self.count(IpCounter::UdpRcvbufErrors);
-                self.drop(DropReason::SocketReceiveBuffer);
-            }
-            Some(Delivered::NoMemory) => {
-                self.count(IpCounter::UdpInErrors);
-                self.count(IpCounter::UdpMemErrors);
-                self.drop(DropReason::ProtocolMemory);
-            }
+        match self.host.udp.deliver(&tuple, &received, segment, is_alone) {
+            Some(delivered) => self.count_delivered(delivered),
             None if delivery.is_broadcast => {
                 self.count(IpCounter::UdpIgnoredMulti);
                 self.drop(DropReason::NoSocket);
@@ -527,6 +526,20 @@ impl Input<'_> {
                 }
             }
         }
+    }
+
+    fn count_delivered(&self, delivered: Delivered) {
+        let Delivered { queued, buffer_full, no_memory } = delivered;
+        let counters = &self.host.net.counters;
+        counters.ip.add(IpCounter::UdpInDatagrams, queued);
+        if buffer_full + no_memory == 0 {
+            return;
+        }
+        counters.ip.add(IpCounter::UdpInErrors, buffer_full + no_memory);
+        counters.ip.add(IpCounter::UdpRcvbufErrors, buffer_full);
+        counters.ip.add(IpCounter::UdpMemErrors, no_memory);
+        counters.drops.add(DropReason::SocketReceiveBuffer, buffer_full);
+        counters.drops.add(DropReason::ProtocolMemory, no_memory);
     }
 
     fn tcp(&mut self, delivery: &Delivery<'_>, payload: Bytes) {

@@ -7,7 +7,7 @@ use super::error_queue::{ErrorOrigin, ErrorQueue, ErrorRecord, ErrorReport};
 use super::listed::UdpInfo;
 use super::readiness::{Readiness, Ready};
 use super::udp_memory::{Held, UdpMemory};
-use super::udp_queue::{DatagramQueue, ReceivedDatagram};
+use super::udp_queue::{DatagramQueue, ReceivedDatagram, pieces};
 use crate::drop_reason::DropReason;
 use crate::flow::{FourTuple, overlap};
 use crate::net::egress::CachedRoute;
@@ -76,15 +76,15 @@ impl UdpForwarderOptions {
     }
 }
 
-/// What became of a datagram for a socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Delivered {
-    /// It waits for its reader.
-    Queued,
-    /// The receive buffer or the share of its source is full, or the socket is closed.
-    BufferFull,
-    /// `udp_mem` leaves no memory for it.
-    NoMemory,
+/// How many of a packet's datagrams for a socket had which fate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Delivered {
+    /// They wait for their reader.
+    pub(crate) queued: u64,
+    /// The receive buffer or the share of their source is full, or the socket is closed.
+    pub(crate) buffer_full: u64,
+    /// `udp_mem` leaves no memory for them.
+    pub(crate) no_memory: u64,
 }
 
 pub(super) struct UdpState {
@@ -293,26 +293,44 @@ impl UdpSocket {
         }
     }
 
-    /// Queues a datagram (`__udp_enqueue_schedule_skb`). The data of one that is not `is_alone` in
-    /// its memory is copied.
-    pub(super) fn deliver(&self, mut datagram: ReceivedDatagram, is_alone: bool) -> Delivered {
+    /// Queues the datagrams of a packet (`udp_queue_rcv_skb`): those of a super-datagram have
+    /// `segment` bytes each, and the last may be shorter; with 0 there is one. Data that is not
+    /// `is_alone` in its memory is copied.
+    pub(super) fn deliver(
+        &self,
+        whole: &ReceivedDatagram,
+        segment: usize,
+        is_alone: bool,
+    ) -> Delivered {
         let mut state = lock(&self.state);
         let room = state.receive_buffer.saturating_sub(state.errors.memory());
-        if state.is_closed || !state.queue.has_room(&datagram, room) {
-            self.drops.fetch_add(1, Relaxed);
-            return Delivered::BufferFull;
+        let is_alone = is_alone && (segment == 0 || whole.data.len() <= segment);
+        let mut delivered = Delivered::default();
+        for data in pieces(&whole.data, segment) {
+            let mut datagram = ReceivedDatagram { data, ..*whole };
+            if state.is_closed || !state.queue.has_room(&datagram, room) {
+                delivered.buffer_full += 1;
+                continue;
+            }
+            let waiting = state.waiting_bytes().saturating_add(datagram.memory());
+            if !state.held.raise(waiting) {
+                delivered.no_memory += 1;
+                continue;
+            }
+            if !is_alone {
+                datagram.data = Bytes::copy_from_slice(&datagram.data);
+            }
+            state.queue.push(datagram);
+            delivered.queued += 1;
         }
-        let waiting = state.waiting_bytes().saturating_add(datagram.memory());
-        if !state.held.raise(waiting) {
-            self.drops.fetch_add(1, Relaxed);
-            return Delivered::NoMemory;
+        let dropped = delivered.buffer_full + delivered.no_memory;
+        if dropped > 0 {
+            self.drops.fetch_add(dropped, Relaxed);
         }
-        if !is_alone {
-            datagram.data = Bytes::copy_from_slice(&datagram.data);
+        if delivered.queued > 0 {
+            self.readiness.0.signal(Ready::READABLE);
         }
-        state.queue.push(datagram);
-        self.readiness.0.signal(Ready::READABLE);
-        Delivered::Queued
+        delivered
     }
 
     /// An ICMP error about a datagram of this socket (`__udp4_lib_err`, `__udp6_lib_err`). Who did

@@ -13,7 +13,7 @@ use crate::net::icmp::Refusal;
 use crate::net::interface::{Interface, InterfaceId};
 use crate::net::topology::{NextHop, NoSource};
 use crate::stats::IpCounter;
-use crate::wire::{ChecksumBy, Ports, Protocol, checksum::Pseudo, ipv6, udp};
+use crate::wire::{ChecksumBy, Ports, Protocol, checksum::Pseudo, ipv4, ipv6, udp};
 use bytes::Bytes;
 use core::iter::Peekable;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -364,13 +364,11 @@ impl UdpSocket {
         let (local, remote) = (envelope.local.ip(), envelope.remote.ip());
         let interface = way.route_to.and_then(|(_, interface)| interface);
         let route = way.route.refresh_through(&host.net, now, local, remote, interface);
-        let len = udp::HEADER_LEN + size;
-        let Some(limits) = route.and_then(|route| host.net.super_datagram(SHARD, route, len))
-        else {
-            return 1;
-        };
-        // The headers of the super-frame; those of IPv6 are the longer ones.
-        let room = (limits.max_size as usize).saturating_sub(ipv6::HEADER_LEN + udp::HEADER_LEN);
+        let ip = if remote.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
+        let headers = ip + udp::HEADER_LEN;
+        let limits = |route| host.net.super_datagram(SHARD, route, headers + size);
+        let Some(limits) = route.and_then(limits) else { return 1 };
+        let room = (limits.max_size as usize).saturating_sub(headers);
         (room / size).min(limits.max_segs as usize)
     }
 

@@ -66,6 +66,16 @@ impl ReceivedDatagram {
     }
 }
 
+/// The data of the datagrams of a super-datagram: `segment` bytes each, and the last may be
+/// shorter. With 0 all is one datagram. They share memory.
+pub(super) fn pieces(data: &Bytes, segment: usize) -> impl Iterator<Item = Bytes> {
+    let len = data.len();
+    let segment = if segment == 0 { len.max(1) } else { segment };
+    // An empty datagram is one, too.
+    let starts = (0..len.max(1)).step_by(segment);
+    starts.map(move |start| data.slice(start..len.min(start + segment)))
+}
+
 /// Datagrams that wait for the application.
 #[derive(Debug, Default)]
 pub(super) struct DatagramQueue {

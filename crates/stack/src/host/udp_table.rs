@@ -144,35 +144,38 @@ impl UdpTable {
         sockets.forwarders.iter().find(|one| one.forwards(local, interface)).cloned()
     }
 
-    /// Delivers a datagram between the two addresses of `tuple`; `None` without a socket for it.
-    /// What is for all hosts goes to every socket that fits, and to no forwarder. `is_alone` says
-    /// that nothing else is in the memory of its data: it may wait for long.
+    /// Delivers the datagrams of a packet between the two addresses of `tuple`, `segment` bytes
+    /// each or one if that is 0; `None` without a socket for them. What is for all hosts goes to
+    /// every socket that fits, and to no forwarder. `is_alone` says that nothing else is in the
+    /// memory of the data: it may wait for long.
     pub(crate) fn deliver(
         &self,
         tuple: &FourTuple,
-        datagram: ReceivedDatagram,
+        whole: &ReceivedDatagram,
+        segment: usize,
         is_alone: bool,
     ) -> Option<Delivered> {
-        if datagram.is_broadcast {
-            return self.deliver_to_all(tuple, &datagram, is_alone);
+        if whole.is_broadcast {
+            return self.deliver_to_all(tuple, whole, segment, is_alone);
         }
-        let from = datagram.interface.map_or(Origin::Host, Origin::Interface);
-        Some(self.find(tuple, from)?.deliver(datagram, is_alone))
+        let from = whole.interface.map_or(Origin::Host, Origin::Interface);
+        Some(self.find(tuple, from)?.deliver(whole, segment, is_alone))
     }
 
-    /// `__udp4_lib_mcast_deliver`. What became of it where it fared worst.
+    /// `__udp4_lib_mcast_deliver`. What became of them where they fared worst.
     fn deliver_to_all(
         &self,
         tuple: &FourTuple,
-        datagram: &ReceivedDatagram,
+        whole: &ReceivedDatagram,
+        segment: usize,
         is_alone: bool,
     ) -> Option<Delivered> {
         let sockets = lock(&self.sockets);
         let fitting = sockets.by_port.iter_hash(hash(tuple.local_port));
         let fitting: Vec<_> = fitting.filter(|one| one.score(tuple) > 0).cloned().collect();
         drop(sockets);
-        let fates = fitting.iter().map(|socket| socket.deliver(datagram.clone(), is_alone));
-        fates.reduce(|all, one| if all == Delivered::Queued { one } else { all })
+        let fates = fitting.iter().map(|socket| socket.deliver(whole, segment, is_alone));
+        fates.min_by_key(|fate| fate.queued)
     }
 
     /// Tells the socket that sent a datagram of an error; whether there is one.

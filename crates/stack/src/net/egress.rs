@@ -448,8 +448,8 @@ impl Net {
         self.send_tcp(visit, &mut cached, tuple, pseudo, segment, stamp)
     }
 
-    /// The bounds of a super-frame of datagrams with `len` bytes of transport header and data each,
-    /// over a route that is current; `None` if they leave one by one.
+    /// The bounds of a super-frame of datagrams with `len` bytes of headers and data each, over a
+    /// route that is current; `None` if they leave one by one.
     pub(crate) fn super_datagram(
         &self,
         shard: usize,
@@ -457,7 +457,7 @@ impl Net {
         len: usize,
     ) -> Option<GsoLimits> {
         let NextHop::Neighbor(interface, _) = &route.next_hop else { return None };
-        let fits = len + ipv6::HEADER_LEN <= route.mtu as usize;
+        let fits = len <= route.mtu as usize;
         let port = interface.port(shard);
         let may_join = fits && !route.next_hop.is_broadcast() && port.takes_super_datagrams();
         may_join.then(|| {

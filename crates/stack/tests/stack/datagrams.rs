@@ -4,6 +4,7 @@ use super::common::{Shared, WireConfig, World, config, inject};
 use super::{SECOND, address};
 use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
+use neap_stack::device::{Received, RxChecksum};
 use neap_stack::drop_reason::DropReason;
 use neap_stack::interface::Address;
 use neap_stack::qdisc::config::QdiscConfig;
@@ -655,8 +656,11 @@ fn datagrams_alike_leave_in_one_frame() {
             assert_eq!(arrived, lengths, "to {to}");
         }
         // Those that are longer than the path takes leave one by one, in fragments.
+        let most = 1500 - headers;
+        assert_eq!(frames_of(&mut world, &client, to, &[most, most]), [2 * most + headers]);
+        assert_eq!(frames_of(&mut world, &client, to, &[most + 1, most + 1]).len(), 4);
         assert_eq!(frames_of(&mut world, &client, to, &[2000, 2000]).len(), 4);
-        assert_eq!(received(&server).len(), 2);
+        assert_eq!(received(&server).len(), 6);
         // 64 of them, and what one packet holds.
         assert_eq!(frames_of(&mut world, &client, to, &[10; 100]), [640 + headers, 360 + headers]);
         let sent = frames_of(&mut world, &client, to, &[1400; 50]);
@@ -710,4 +714,79 @@ fn a_super_frame_of_datagrams_is_cut_where_the_qdisc_came_later() {
     world.run(SECOND);
     let lengths: Vec<_> = received(&server).iter().map(|got| got.data.len()).collect();
     assert_eq!(lengths, [[500; 10], [1000; 10]].concat());
+}
+
+/// A packet of UDP over IPv4 with this payload, from 10.0.0.1:1000 to 10.0.0.2:53, without a
+/// checksum.
+fn packet(payload: &[u8]) -> Bytes {
+    let mut packet = vec![0; 28];
+    let len = u16::try_from(28 + payload.len()).unwrap();
+    (packet[0], packet[8], packet[9]) = (0x45, 64, 17);
+    packet[2..4].copy_from_slice(&len.to_be_bytes());
+    packet[12..16].copy_from_slice(&[10, 0, 0, 1]);
+    packet[16..20].copy_from_slice(&[10, 0, 0, 2]);
+    let words = packet[..20].chunks(2);
+    let sum: u32 = words.map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet[20..22].copy_from_slice(&1000u16.to_be_bytes());
+    packet[22..24].copy_from_slice(&53u16.to_be_bytes());
+    packet[24..26].copy_from_slice(&(len - 20).to_be_bytes());
+    packet.extend_from_slice(payload);
+    packet.into()
+}
+
+/// Lets the host B receive a packet of so many bytes of payload that the device says to be of
+/// datagrams of `segment` bytes.
+fn receive_joined(world: &mut World, len: usize, segment: u16) -> Bytes {
+    let payload: Bytes = super::pattern(len).into();
+    let (data, checksum) = (packet(&payload), RxChecksum::Good);
+    let received = Received { data, gso_size: segment, checksum };
+    world.ab.lock().unwrap().packets.push_back((world.now, received));
+    world.settle();
+    payload
+}
+
+#[test]
+fn a_super_datagram_is_received_as_its_datagrams() {
+    let mut world = World::new(&WireConfig::default());
+    let server = bind(&world.b, "10.0.0.2:53");
+    let count = |world: &World| world.b.ip_counters().get(IpCounter::UdpInDatagrams);
+    for (len, segment, lengths) in [
+        (1000, 300, &[300, 300, 300, 100][..]),
+        (900, 300, &[300, 300, 300]),
+        (300, 300, &[300]),
+        (200, 300, &[200]),
+        (0, 300, &[0]),
+        (200, 0, &[200]),
+        (128, 1, &[1; 128]),
+    ] {
+        let before = count(&world);
+        let payload = receive_joined(&mut world, len, segment);
+        let got = received(&server);
+        let got_lengths: Vec<_> = got.iter().map(|one| one.data.len()).collect();
+        assert_eq!(got_lengths, lengths, "{len} bytes by {segment}");
+        let data: Vec<_> = got.iter().flat_map(|one| one.data.to_vec()).collect();
+        assert_eq!(data, payload);
+        assert!(got.iter().all(|one| one.from == address("10.0.0.1:1000")));
+        assert_eq!(count(&world) - before, lengths.len() as u64);
+    }
+    // More than any sender of Linux joins.
+    let dropped = |world: &World| world.b.drops().get(DropReason::UdpHeader);
+    let before = dropped(&world);
+    receive_joined(&mut world, 129, 1);
+    assert_eq!((received(&server).len(), dropped(&world) - before), (0, 1));
+}
+
+#[test]
+fn each_datagram_without_room_of_a_super_datagram_is_counted() {
+    let mut world = World::new(&WireConfig::default());
+    let server = bind(&world.b, "10.0.0.2:53");
+    server.set_buffers(Some(4096), None);
+    receive_joined(&mut world, 10_000, 1000);
+    let got = received(&server).len();
+    assert!((1..10).contains(&got), "{got}");
+    let lost = 10 - got as u64;
+    assert_eq!(world.b.drops().get(DropReason::SocketReceiveBuffer), lost);
+    assert_eq!(world.b.ip_counters().get(IpCounter::UdpRcvbufErrors), lost);
 }
