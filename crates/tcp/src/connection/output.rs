@@ -47,6 +47,10 @@ pub(super) struct Pass<'a> {
     pub(super) gso_bytes: u32,
     /// Segments of the largest frame.
     pub(super) gso_segs: u32,
+    /// Departures that are near each other are joined.
+    joins_departures: bool,
+    /// Payload bytes of new data that have left.
+    sent: u32,
     /// The frame asks the peer for an answer (`tcp_write_wakeup`).
     pub(super) is_probe: bool,
 }
@@ -127,21 +131,7 @@ impl Connection {
         let header = 20 + options.wire_len() as u32;
         let mss = self.current_mss(header);
         let gso = egress.gso();
-        let is_paced = self.sender.pacer().is_needed();
-        let flow = FlowRate {
-            pacing: self.sender.pacer().rate(),
-            moved: self.sender.moved_rate(),
-            load: if is_paced { None } else { egress.load() },
-            is_paced,
-            min_rtt: self.sender.rtt().min_rtt(),
-            shift: egress.pacing_shift(),
-            completes_at_once: egress.completes_on_enqueue(),
-            queue_boost: self.late_queue.as_ref().map_or(0, |late| late.level()),
-            lateness: match self.config.late_completions {
-                true => egress.completion_lateness(),
-                false => Nanos::ZERO,
-            },
-        };
+        let flow = self.flow_rate(egress);
         let gso_bytes = gso.max_size.saturating_sub(self.path.ip_header + header);
         let gso_segs = gso.max_segs.min(MAX_SEGMENTS);
         let min_segs = self.sender.min_tso_segs(&self.config);
@@ -153,8 +143,19 @@ impl Connection {
             (false, false) => Executor::Nobody,
         };
         self.sender.set_pacing_executor(executor);
-        let mut pass =
-            Pass { egress, now, mss, options, sizes, gso_bytes, gso_segs, is_probe: false };
+        let joins_departures = autosize::joins_departures(&self.config, &flow);
+        let mut pass = Pass {
+            egress,
+            now,
+            mss,
+            options,
+            sizes,
+            gso_bytes,
+            gso_segs,
+            joins_departures,
+            sent: 0,
+            is_probe: false,
+        };
 
         if self.owed.contains(Owed::ZERO_WINDOW_PROBE) {
             self.send_window_probe(&mut pass);
@@ -187,6 +188,25 @@ impl Connection {
         self.send_owed_acks(&mut pass);
         self.arm_probe_timer(now, blocked);
         blocked
+    }
+
+    /// What the size of frames follows from now.
+    fn flow_rate(&self, egress: &dyn Egress) -> FlowRate {
+        let is_paced = self.sender.pacer().is_needed();
+        FlowRate {
+            pacing: self.sender.pacer().rate(),
+            moved: self.sender.moved_rate(),
+            load: if is_paced { None } else { egress.load() },
+            is_paced,
+            min_rtt: self.sender.rtt().min_rtt(),
+            shift: egress.pacing_shift(),
+            completes_at_once: egress.completes_on_enqueue(),
+            queue_boost: self.late_queue.as_ref().map_or(0, |late| late.level()),
+            lateness: match self.config.late_completions {
+                true => egress.completion_lateness(),
+                false => Nanos::ZERO,
+            },
+        }
     }
 
     /// New data, gate after gate.
@@ -241,7 +261,7 @@ impl Connection {
             return Err(TxBlocked::NoData);
         }
         self.pacing_gate(pass)?;
-        let quota = match (self.cwnd_quota(), push) {
+        let quota = match (self.cwnd_quota(pass), push) {
             (0, Push::Probe) => 1,
             (0, Push::All) => return Err(TxBlocked::Cwnd),
             (quota, _) => quota.min(pass.sizes.segments.max(self.owed_segments(pass))),
@@ -297,9 +317,27 @@ impl Connection {
     /// Internal pacing: nobody below holds frames, so the connection waits.
     pub(super) fn pacing_gate(&self, pass: &Pass<'_>) -> Result<(), TxBlocked> {
         match self.sender.pacer().wait(pass.now) {
-            Some(next) => Err(TxBlocked::Pacing(next)),
-            None => Ok(()),
+            Some(next) if !self.leaves_with_last(pass, next) => Err(TxBlocked::Pacing(next)),
+            _ => Ok(()),
         }
+    }
+
+    /// Whether a frame that is due at `next` leaves with those of this call, which were due. So one
+    /// wake-up serves them all. They are no more than the small queue may hold.
+    fn leaves_with_last(&self, pass: &Pass<'_>, next: Instant) -> bool {
+        if !pass.joins_departures || pass.sent == 0 {
+            return false;
+        }
+        let frame = pass.sizes.segments.saturating_mul(pass.mss);
+        let queue_bytes = pass.sizes.queue_bytes;
+        let limit = autosize::small_queue_limit(&self.config, queue_bytes, frame, false, true);
+        u64::from(pass.sent) + u64::from(frame) <= limit
+            && next.since(pass.now) + self.gap(frame) <= autosize::PACED_BURST
+    }
+
+    /// How long a frame of so many bytes takes at the pacing rate.
+    fn gap(&self, bytes: u32) -> Nanos {
+        self.sender.pacer().rate().time_for(bytes.into())
     }
 
     /// Segments of a frame that a late host owes: they leave at once in any case, and a large frame
@@ -315,9 +353,17 @@ impl Connection {
     }
 
     /// Segments that cwnd leaves for one frame; at most half of it, so that two are in flight.
-    fn cwnd_quota(&self) -> u32 {
+    /// Where departures are joined, a flow whose frames are acknowledged before the next is due has
+    /// one in flight anyway. Then half of cwnd would be a bound that never grows: cwnd grows to
+    /// twice of what was in flight.
+    fn cwnd_quota(&self, pass: &Pass<'_>) -> u32 {
         let cwnd = self.sender.window().cwnd;
-        let most = if self.config.half_cwnd { (cwnd / 2).max(1) } else { cwnd };
+        let is_alone = || {
+            let frame = pass.sizes.segments.saturating_mul(pass.mss);
+            pass.joins_departures && self.gap(frame) > self.sender.rtt().srtt()
+        };
+        let is_halved = self.config.half_cwnd && !is_alone();
+        let most = if is_halved { (cwnd / 2).max(1) } else { cwnd };
         most.min(self.sender.cwnd_left())
     }
 
@@ -466,6 +512,7 @@ impl Connection {
         }
         let was_empty = !self.sender.has_unacked();
         self.commit_departure(pass, bytes, segments, window);
+        pass.sent = pass.sent.saturating_add(bytes);
         let mut marks = flags & (Flags::FIN | Flags::PSH);
         // That of a super-frame is for its receiver's GRO, not for the stream
         // (`__tcp_transmit_skb`).

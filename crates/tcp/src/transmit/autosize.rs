@@ -11,9 +11,9 @@ use crate::time::{Instant, Nanos, Rate};
 /// theirs is twice that.
 const LONG_ROUND_TRIP: Nanos = Nanos::from_millis(32);
 
-/// Longest frame of a paced flow where nothing waits below: a second of its rate is met within a
-/// hundredth, whenever it begins.
-const PACED_BURST: Nanos = Nanos::from_millis(10);
+/// What a paced flow may send at once where nothing waits below, as time at its rate: a second of
+/// its rate is met within a hundredth, whenever it begins.
+pub const PACED_BURST: Nanos = Nanos::from_millis(10);
 
 /// What the flows of a device do together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ pub fn sizes(
     }
     let mut queue_bytes = scaled;
     let is_bounded = config.tso_bonus == TsoBonus::Bounded;
-    if is_bounded && flow.completes_at_once && flow.is_paced {
+    if joins_departures(config, flow) {
         bytes = bytes.min(flow.pacing.bytes_in(PACED_BURST));
     } else if is_bounded && !flow.completes_at_once {
         // A wider shift is a device's wish for larger aggregates; it scales the time bound too.
@@ -128,6 +128,14 @@ fn common_rate(flow: &FlowRate) -> Rate {
     let total = flow.load.map_or(flow.moved, |load| load.rate.max(flow.moved));
     let product = u128::from(flow.moved.0) * u128::from(total.0);
     Rate(u64::try_from(product.isqrt()).unwrap_or(u64::MAX))
+}
+
+/// Returns whether a paced flow may send at once what is due within [`PACED_BURST`], up to what the
+/// small queue may hold. Each wake-up costs more than a frame, and nothing waits below.
+pub fn joins_departures(config: &Config, flow: &FlowRate) -> bool {
+    let is_sized = config.tso_autosizing && !config.tso_at_write;
+    let is_bounded = config.tso_bonus == TsoBonus::Bounded;
+    is_sized && is_bounded && flow.completes_at_once && flow.is_paced
 }
 
 /// Returns the rate that bounds how long a frame may take.

@@ -9,7 +9,8 @@
 //! But a thread waits longer for the processor than an interrupt does. If the schedule was all that
 //! the flow waited for, the host alone is late. Then the flow makes good all of it, up to
 //! `neap.tcp_pacing_debt_us`. So it keeps its average rate on a busy machine, and a burst is at
-//! most the rate times the lateness, and one frame. A qdisc that holds frames adds those that it
+//! most the rate times the lateness, and one frame, or as many as leave
+//! [together](super::autosize::joins_departures). A qdisc that holds frames adds those that it
 //! held, which the small queue bounds.
 //!
 //! Lateness above that makes no longer burst. If the application set the rate, gaps are shortened

@@ -76,6 +76,8 @@ pub(crate) struct Wire {
     pub(crate) budget: usize,
     /// Frames complete as soon as they were handed down.
     pub(crate) completes: bool,
+    /// The connection knows that they always do.
+    pub(crate) is_at_once: bool,
     pub(crate) credits: VecDeque<TxCredit>,
     pub(crate) out: Vec<Out>,
     pub(crate) mtu: u32,
@@ -118,6 +120,10 @@ impl Egress for Wire {
 
     fn holds_until_departure(&self) -> bool {
         self.holds_until_departure
+    }
+
+    fn completes_on_enqueue(&self) -> bool {
+        self.is_at_once
     }
 
     fn is_exhausted(&self) -> bool {
@@ -238,6 +244,7 @@ impl Peer {
             budget: usize::MAX,
             holds_until_departure: false,
             completes: true,
+            is_at_once: false,
             credits: VecDeque::new(),
             out: Vec::new(),
             mtu: 1500,

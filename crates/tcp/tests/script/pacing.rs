@@ -64,6 +64,49 @@ fn the_schedule_goes_on_when_a_qdisc_takes_over_and_when_it_is_gone() {
     assert!(span.abs_diff(planned) < planned / 100 + 1000, "{span} us for {planned} bytes");
 }
 
+/// Bytes that left at each time in half a second of a flow of this rate, whose frames are taken at
+/// once and acknowledged a tenth of a millisecond later.
+fn bursts(rate: Rate, is_at_once: bool) -> Vec<u32> {
+    let options = SocketOptions { max_pacing_rate: rate, ..SocketOptions::default() };
+    let hello = Hello { window: 8_000_000, ..Hello::default() };
+    let mut peer = Peer::established(Config::default(), options, hello);
+    peer.wire.is_at_once = is_at_once;
+    let (mut bursts, mut acked) = (Vec::new(), 0);
+    // What leaves at the start, in another manner, is not counted.
+    let start = peer.now + Nanos::from_millis(200);
+    while peer.now < start + Nanos::from_millis(500) {
+        while peer.try_write(20_000) == 20_000 {}
+        peer.transmit();
+        let frames = peer.take();
+        peer.advance(Nanos::from_micros(100));
+        let Some(last) = frames.last() else { continue };
+        acked = acked.max(last.seq() + last.len() as i32);
+        if peer.now >= start {
+            bursts.push(frames.iter().map(Out::len).sum());
+        }
+        peer.ack(acked);
+    }
+    bursts
+}
+
+#[test]
+fn where_nothing_waits_below_one_wake_up_serves_what_is_due_soon() {
+    for (mbit, most) in [(1000, 131_072), (200, 131_072), (48, 60_000), (1, 2000)] {
+        let rate = Rate::from_bits(mbit * 1_000_000);
+        let bursts = bursts(rate, true);
+        let largest = *bursts.iter().max().expect("bursts");
+        assert!(largest <= most && largest > most * 9 / 10, "{mbit} Mbit/s: {largest} at once");
+        let sum: f64 = bursts.iter().map(|&bytes| f64::from(bytes)).sum();
+        let share = 2.0 * sum / rate.0 as f64;
+        assert!((0.97..1.03).contains(&share), "{mbit} Mbit/s: {share}");
+        let fewest = sum / f64::from(largest);
+        assert!((bursts.len() as f64) < fewest * 1.05 + 2.0, "{mbit} Mbit/s: {}", bursts.len());
+    }
+    // A device in which frames wait gets one at a time.
+    let largest = bursts(Rate::from_bits(1_000_000_000), false).into_iter().max();
+    assert!(largest <= Some(65_535), "{largest:?}");
+}
+
 #[test]
 fn a_probe_for_a_paced_tail_sends_nothing_old_and_waits_for_the_new() {
     let mut peer = paced();
