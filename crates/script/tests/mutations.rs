@@ -112,8 +112,8 @@ const MUTATIONS: &[Mutation] = &[
     mutation(
         "half the window at most makes one frame",
         OUTPUT,
-        "if self.config.half_cwnd {",
-        "if self.config.half_cwnd && !$on {",
+        "let is_halved = self.config.half_cwnd && !is_alone();",
+        "let is_halved = !$on && self.config.half_cwnd && !is_alone();",
     ),
     mutation(
         "the last segment of a cut window waits to be whole",

@@ -136,7 +136,8 @@ pub struct Received {
     /// The whole packet, which begins with the link header on Ethernet, and with the IP header
     /// otherwise.
     pub data: Bytes,
-    /// Payload bytes of each coalesced segment; 0 for a single packet.
+    /// Payload bytes of each coalesced segment, or of each datagram of a super-datagram
+    /// (`UDP_SEGMENT`); 0 for a single packet.
     pub gso_size: u16,
     /// State of the transport checksum.
     pub checksum: RxChecksum,

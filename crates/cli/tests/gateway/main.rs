@@ -26,6 +26,8 @@ mod world;
 
 use namespace::{in_namespace, run};
 use neap_lab::pattern::Pattern;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::UdpGsoSegment;
 use std::env;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -102,6 +104,7 @@ fn inside() {
         "reset" => server_resets(to(&target)),
         "give up" => give_up(to(&target)),
         "datagrams" => datagrams(&target),
+        "super-datagrams" => super_datagrams(to(&target)),
         "world" => world::serve(),
         "upload" => rate::upload(to(&target)),
         "use up ports" => scarce::guest(&target),
@@ -170,6 +173,43 @@ fn datagrams(servers: &str) {
         seen.push(String::from_utf8_lossy(&answer[..count]).into_owned());
     }
     assert_eq!(seen[0], seen[1], "one address and port outside for one inside");
+}
+
+/// Bytes of each datagram of a super-datagram but the last, which has this many less.
+const PART: (usize, usize) = (1400, 7);
+const PARTS: usize = 20;
+
+/// Sends a super-datagram (`UDP_SEGMENT`).
+fn send_super_datagram(socket: &UdpSocket, receiver: SocketAddr) {
+    let (size, less) = PART;
+    setsockopt(socket, UdpGsoSegment, &(size as i32)).expect("Linux 4.18");
+    let sent = socket.send_to(&pattern()[..PARTS * size - less], receiver);
+    assert_eq!(sent.expect("sent"), PARTS * size - less);
+}
+
+/// Receives one as its datagrams. Returns who has sent it.
+fn receive_super_datagram(socket: &UdpSocket) -> SocketAddr {
+    let (size, less) = PART;
+    socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+    let (mut all, mut data) = (Vec::new(), [0; 2000]);
+    let mut sender = None;
+    for index in 1..=PARTS {
+        let (count, from) = socket.recv_from(&mut data).expect("a datagram");
+        assert_eq!(count, if index < PARTS { size } else { size - less });
+        assert!(sender.is_none_or(|sender| sender == from));
+        sender = Some(from);
+        all.extend_from_slice(&data[..count]);
+    }
+    assert!(all == pattern()[..all.len()]);
+    sender.expect("somebody")
+}
+
+/// Sends a super-datagram, and gets one back.
+fn super_datagrams(server: SocketAddr) {
+    let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any).expect("a socket");
+    send_super_datagram(&socket, server);
+    assert_eq!(receive_super_datagram(&socket), server);
 }
 
 /// Accepts one connection and does something with it.
@@ -265,6 +305,25 @@ fn datagrams_of_one_socket_come_from_one_socket_outside() {
         in_network(|| {
             let any = SocketAddr::new(SERVER.parse().expect("an address"), 0);
             in_sandbox("datagrams", &format!("{} {}", tell(any), tell(any)), &[]);
+        });
+    });
+}
+
+#[test]
+fn super_datagrams_keep_their_boundaries_in_both_directions() {
+    in_namespace(|| {
+        in_network(|| {
+            for address in [SERVER, SERVER_V6] {
+                let ip: IpAddr = address.parse().expect("an address");
+                let socket = UdpSocket::bind((ip, 0)).expect("a port");
+                let server = socket.local_addr().expect("an address");
+                let thread = thread::spawn(move || {
+                    let guest = receive_super_datagram(&socket);
+                    send_super_datagram(&socket, guest);
+                });
+                in_sandbox("super-datagrams", &server.to_string(), &[]);
+                thread.join().expect("the server got them");
+            }
         });
     });
 }
