@@ -267,7 +267,7 @@ impl Tun {
             rustix::fs::fcntl_setfl(fd, status | OFlags::NONBLOCK).map_err(failed("F_SETFL"))?;
             rustix::io::fcntl_setfd(fd, FdFlags::CLOEXEC).map_err(failed("F_SETFD"))?;
             if has_header {
-                switch_offload_on(fd, &name)?;
+                set_header_len(fd, &name)?;
             }
         }
         let is_here = is_in_this_namespace(first).unwrap_or(false);
@@ -316,8 +316,7 @@ impl Tun {
             (medium, station) = (Medium::Ethernet(other_end(address)), Station::OtherEnd);
         }
         let gso = config.offload;
-        // A kernel older than 6.2 refuses the offer, and takes no such frames either.
-        let gso_udp = gso && sys::tun_set_offload(&queues[0].main, OFFLOAD | OFFLOAD_UDP).is_ok();
+        let gso_udp = gso && switch_offload_on(&queues[0].main, &name)?;
         let capabilities = Capabilities {
             medium,
             mtu,
@@ -484,7 +483,7 @@ fn open_queue(name: &str, config: &TunConfig, more_flags: i32) -> Result<(OwnedF
         _ => Error::of("making a TUN device", name, errno),
     })?;
     if config.offload {
-        switch_offload_on(&fd, &name)?;
+        set_header_len(&fd, &name)?;
     }
     if config.persistent {
         sys::tun_set_persistent(&fd).map_err(|e| Error::of("TUNSETPERSIST", &name, e))?;
@@ -492,13 +491,24 @@ fn open_queue(name: &str, config: &TunConfig, more_flags: i32) -> Result<(OwnedF
     Ok((fd, name))
 }
 
-fn switch_offload_on(fd: &OwnedFd, name: &str) -> Result<(), Error> {
+fn set_header_len(fd: &OwnedFd, name: &str) -> Result<(), Error> {
     let len = virtio::HEADER_LEN as i32;
     let has_len = sys::tun_has_header_len(fd, len);
     if !has_len.map_err(|e| Error::of("TUNGETVNETHDRSZ", name, e))? {
         sys::tun_set_header_len(fd, len).map_err(|e| Error::of("TUNSETVNETHDRSZ", name, e))?;
     }
-    sys::tun_set_offload(fd, OFFLOAD).map_err(|e| Error::of("TUNSETOFFLOAD", name, e))
+    Ok(())
+}
+
+/// Offers to take super-frames and partial checksums, which holds for all queues of the device.
+/// Returns whether super-frames of UDP are among them. A kernel older than 6.2 refuses those, and
+/// takes none either.
+fn switch_offload_on(fd: &OwnedFd, name: &str) -> Result<bool, Error> {
+    if sys::tun_set_offload(fd, OFFLOAD | OFFLOAD_UDP).is_ok() {
+        return Ok(true);
+    }
+    sys::tun_set_offload(fd, OFFLOAD).map_err(|e| Error::of("TUNSETOFFLOAD", name, e))?;
+    Ok(false)
 }
 
 /// Whether the interface of a TUN device is in the network namespace of this thread; the system may

@@ -40,8 +40,8 @@ use std::sync::Arc;
 /// `All_DHCP_Relay_Agents_and_Servers` (RFC 8415 section 7.1).
 const ALL_DHCP_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 
-/// Most datagrams of one packet (`UDP_MAX_SEGMENTS`). A packet that claims more is no sender's of
-/// Linux, and would take as long as so many packets.
+/// Most datagrams of one packet: `UDP_MAX_SEGMENTS` of newer kernels. A packet that claims more is
+/// no sender's of Linux, and would take as long as so many packets.
 const MOST_JOINED: usize = 128;
 
 /// The receive path in one batch.

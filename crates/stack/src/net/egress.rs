@@ -34,7 +34,8 @@ const MAX_PACKET: u32 = 65_535;
 /// Super-frames that are cut in software may carry so many segments, as in Linux.
 const SOFTWARE_GSO_SEGS: u32 = 65_535;
 
-/// Most datagrams in one super-frame (`UDP_MAX_SEGMENTS`).
+/// Most datagrams in one super-frame: `UDP_MAX_SEGMENTS` of older kernels, which all take. Newer
+/// ones send up to 128.
 const SUPER_DATAGRAM_MAX: u32 = 64;
 
 /// Route that a socket last used, valid until the topology changes (`sk_dst_cache`).

@@ -55,6 +55,13 @@ pub(super) struct Pass<'a> {
     pub(super) is_probe: bool,
 }
 
+impl Pass<'_> {
+    /// Payload bytes of a frame of today's size.
+    fn frame_bytes(&self) -> u32 {
+        self.sizes.segments.saturating_mul(self.mss)
+    }
+}
+
 impl Connection {
     /// Sends what is due and allowed, and returns why it stopped.
     ///
@@ -328,16 +335,15 @@ impl Connection {
         if !pass.joins_departures || pass.sent == 0 {
             return false;
         }
-        let frame = pass.sizes.segments.saturating_mul(pass.mss);
-        let queue_bytes = pass.sizes.queue_bytes;
+        let (frame, queue_bytes) = (pass.frame_bytes(), pass.sizes.queue_bytes);
         let limit = autosize::small_queue_limit(&self.config, queue_bytes, frame, false, true);
         u64::from(pass.sent) + u64::from(frame) <= limit
-            && next.since(pass.now) + self.gap(frame) <= autosize::PACED_BURST
+            && next.since(pass.now) + self.gap(pass) <= autosize::PACED_BURST
     }
 
-    /// How long a frame of so many bytes takes at the pacing rate.
-    fn gap(&self, bytes: u32) -> Nanos {
-        self.sender.pacer().rate().time_for(bytes.into())
+    /// How long a frame of today's size takes at the pacing rate.
+    fn gap(&self, pass: &Pass<'_>) -> Nanos {
+        self.sender.pacer().rate().time_for(pass.frame_bytes().into())
     }
 
     /// Segments of a frame that a late host owes: they leave at once in any case, and a large frame
@@ -358,10 +364,7 @@ impl Connection {
     /// twice of what was in flight.
     fn cwnd_quota(&self, pass: &Pass<'_>) -> u32 {
         let cwnd = self.sender.window().cwnd;
-        let is_alone = || {
-            let frame = pass.sizes.segments.saturating_mul(pass.mss);
-            pass.joins_departures && self.gap(frame) > self.sender.rtt().srtt()
-        };
+        let is_alone = || pass.joins_departures && self.gap(pass) > self.sender.rtt().srtt();
         let is_halved = self.config.half_cwnd && !is_alone();
         let most = if is_halved { (cwnd / 2).max(1) } else { cwnd };
         most.min(self.sender.cwnd_left())
