@@ -6,11 +6,12 @@
 //! takes over is decided by [`Roles`]. This module adds the clock, the timers and the sleeps.
 //!
 //! Cost: a shard that nothing happens to wakes no thread. A leader that leaves sets a timer unless
-//! one runs, so at most once per lease.
+//! one runs, so at most once per lease. Where leaders stay for longer than a lease, each stops the
+//! timer before it sleeps, and sets it again when it leaves.
 
 use crate::bell::Bell;
 use crate::clock;
-use crate::lease::Lease;
+use crate::lease::{Lease, Stays};
 use crate::sleeper::{self, Seen, Sleeper, Sources};
 use neap_stack::driving::roles::{Next, Roles, Ticket};
 use neap_stack::interface::InterfaceId;
@@ -49,6 +50,8 @@ pub(crate) struct Driver {
     lease_length: AtomicU64,
     /// The shortest, nanoseconds.
     least_lease: AtomicU64,
+    /// How long leaders stay.
+    stays: Stays,
     /// When an application may look in again, nanoseconds.
     next_look: AtomicU64,
     /// When the task wants to be woken, nanoseconds.
@@ -96,6 +99,7 @@ impl Driver {
             worker,
             lease_length: AtomicU64::new(LEASE.0),
             least_lease: AtomicU64::new(LEASE.0),
+            stays: Stays::default(),
             next_look: AtomicU64::new(0),
             task_due: AtomicU64::new(u64::MAX),
             sources: Mutex::new(sources),
@@ -183,7 +187,12 @@ impl Driver {
 
     /// Leads, until what it returns is dropped; `None` if another thread leads.
     pub(crate) fn try_lead<'a>(&'a self, stack: &'a Stack) -> Option<Lead<'a>> {
-        self.roles.try_lead().then(|| Lead { driver: self, stack })
+        self.roles.try_lead().then(|| Lead {
+            driver: self,
+            stack,
+            asleep_since: None,
+            looked_at: Instant::ZERO,
+        })
     }
 
     /// Whether some thread leads.
@@ -200,7 +209,7 @@ impl Driver {
         if now.as_nanos() < self.next_look.load(Ordering::Relaxed) {
             return;
         }
-        if let Some(lead) = self.try_lead(stack) {
+        if let Some(mut lead) = self.try_lead(stack) {
             lead.poll(now, false);
             let end = clock::now();
             let pause = end.since(now).min(LOOK_PAUSE);
@@ -315,11 +324,20 @@ impl Driver {
     fn begin_lease(&self) {
         self.lease.begin(Nanos(self.lease_length.load(Ordering::Relaxed)));
     }
+
+    /// Ends the lease that runs, by the leader.
+    fn end_lease(&self) {
+        if self.roles.has_lease() {
+            self.lease.stop();
+            self.roles.end_lease();
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use neap_stack::stack::StackConfig;
 
     #[test]
     fn a_lease_grows_from_what_was_set_to_four_times_as_much() {
@@ -335,6 +353,29 @@ mod tests {
             assert_eq!(length(), Nanos::from_millis(millis));
             let _ = driver.roles.leave();
         }
+    }
+
+    #[test]
+    fn a_leader_that_sleeps_for_long_each_time_leaves_no_lease_to_end_in_vain() {
+        let driver = Driver::new(0, Nanos::ZERO).expect("descriptors");
+        let stack = Stack::new(StackConfig::default()).expect("a stack");
+        // The times at which a stay's first sleep begins and its last poll is, microseconds.
+        let mut stay = |from: u64, to: u64| {
+            let at = |micros| Instant::from_nanos(micros * 1000);
+            let mut lead = driver.try_lead(&stack).expect("nobody leads");
+            lead.falls_asleep(at(from));
+            let had_lease = driver.roles.has_lease();
+            lead.poll(at(to), false);
+            had_lease
+        };
+        // Answers that come at once: the lease of the first leaving runs on.
+        assert!(!stay(0, 20));
+        assert!(stay(30, 50) && stay(60, 80));
+        // Departures: from the second on.
+        assert!(stay(100, 10_100));
+        assert!(!stay(10_120, 20_100) && !stay(20_120, 30_100));
+        // Nobody leads: the lease runs.
+        assert!(driver.roles.has_lease());
     }
 }
 
@@ -386,18 +427,34 @@ impl Driver {
 pub(crate) struct Lead<'a> {
     driver: &'a Driver,
     stack: &'a Stack,
+    /// When the leader first went to sleep.
+    asleep_since: Option<Instant>,
+    /// Time of the latest poll.
+    looked_at: Instant,
 }
 
 impl Lead<'_> {
     /// Polls the shard once. `only_alarm` says that nothing but its alarm has ended the sleep of
     /// the thread since its last poll.
-    pub(crate) fn poll(&self, now: Instant, only_alarm: bool) -> (Instant, Why) {
+    pub(crate) fn poll(&mut self, now: Instant, only_alarm: bool) -> (Instant, Why) {
+        self.looked_at = now;
         self.driver.poll(self.stack, now, only_alarm)
     }
 
+    /// The leader is about to sleep, since `now`. If leaders tend to stay for longer than a lease,
+    /// the one that runs ends here, so that it does not wake the worker.
+    pub(crate) fn falls_asleep(&mut self, now: Instant) {
+        if self.asleep_since.is_none() {
+            self.asleep_since = Some(now);
+            if self.driver.stays.may_be_long() {
+                self.driver.end_lease();
+            }
+        }
+    }
+
     /// Polls and sleeps until the condition is met or the time is over. Returns whether it is met.
-    fn until(&self, deadline: Instant, condition: &mut dyn Condition) -> bool {
-        let Self { driver, .. } = self;
+    fn until(mut self, deadline: Instant, condition: &mut dyn Condition) -> bool {
+        let driver = self.driver;
         let waker: Waker = driver.call_leader.clone().into();
         let is_asleep = &driver.call_leader.is_asleep;
         let mut only_alarm = false;
@@ -415,6 +472,7 @@ impl Lead<'_> {
             }
             is_asleep.store(true, Ordering::SeqCst);
             if condition.arm(&waker) {
+                self.falls_asleep(now);
                 let seen = driver.leader.sleep(next.min(deadline), now);
                 driver.note(seen);
                 only_alarm = seen.only_alarm;
@@ -426,8 +484,13 @@ impl Lead<'_> {
 
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
-        if self.driver.roles.leave() {
-            self.driver.begin_lease();
+        let driver = self.driver;
+        if let Some(since) = self.asleep_since {
+            let lease = Nanos(driver.least_lease.load(Ordering::Relaxed));
+            driver.stays.note(self.looked_at.since(since) >= lease);
+        }
+        if driver.roles.leave() {
+            driver.begin_lease();
         }
     }
 }

@@ -8,6 +8,7 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 use std::io;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// A timer that the worker can wait for alone, and in its epoll set.
 ///
@@ -33,7 +34,17 @@ impl Lease {
 
     /// Begins a lease, which ends after `length`.
     pub(crate) fn begin(&self, length: Nanos) {
-        let time = Itimerspec { it_interval: timespec(0), it_value: timespec(length.0.max(1)) };
+        self.set(length.0.max(1));
+    }
+
+    /// Stops the timer: the lease that runs does not end.
+    pub(crate) fn stop(&self) {
+        self.set(0);
+    }
+
+    /// Sets the timer; 0 stops it.
+    fn set(&self, nanos: u64) {
+        let time = Itimerspec { it_interval: timespec(0), it_value: timespec(nanos) };
         // It fails only for times that are none.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time);
     }
@@ -47,5 +58,54 @@ impl Lease {
     pub(crate) fn wait(&self) {
         // Interrupted by a signal, the worker looks once more than it had to.
         let _ = rustix::io::read(&self.timer, &mut [0; 8]);
+    }
+}
+
+/// Stays that do not outlast a lease and are expected to, after one that did.
+const PERSISTENCE: u8 = 8;
+
+/// How long leaders stay, compared with a lease: from their first sleep until they leave.
+///
+/// If a stay outlasts the lease that runs, then the end of the lease wakes the worker in vain. A
+/// leader can stop the timer before it sleeps, and begins it again when it leaves: two system calls
+/// instead of a wake-up. So the timer is stopped where at least one stay in
+/// [`PERSISTENCE`] outlasts the lease, as those of a paced flow do, and not where all are short, as
+/// those of a client that waits for answers are.
+///
+/// Cost: a load, and a store when a leader leaves that has slept.
+#[derive(Debug, Default)]
+pub(crate) struct Stays {
+    /// Among so many stays from now on one is expected to be long.
+    expected: AtomicU8,
+}
+
+impl Stays {
+    /// Whether a stay that begins may well be long.
+    pub(crate) fn may_be_long(&self) -> bool {
+        self.expected.load(Ordering::Relaxed) > 0
+    }
+
+    /// A stay is over. The leader alone calls this.
+    pub(crate) fn note(&self, was_long: bool) {
+        let expected = self.expected.load(Ordering::Relaxed);
+        let expected = if was_long { PERSISTENCE } else { expected.saturating_sub(1) };
+        self.expected.store(expected, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_stay_is_expected_for_some_time_after_the_last_one() {
+        let stays = Stays::default();
+        assert!(!stays.may_be_long());
+        stays.note(true);
+        for _ in 0..PERSISTENCE {
+            assert!(stays.may_be_long());
+            stays.note(false);
+        }
+        assert!(!stays.may_be_long());
     }
 }

@@ -441,13 +441,13 @@ impl Poller {
             was_called || self.epoch.load(Ordering::SeqCst) != epoch
         };
         let shards = lock(&self.members).snapshot();
-        let leads: Vec<_> = shards.iter().map(Sleep::lead).collect();
+        let mut leads: Vec<_> = shards.iter().map(Sleep::lead).collect();
         let mut arrangement = None;
         let mut only_alarm = false;
         loop {
             let now = clock::now();
             let (mut next, mut has_more) = (deadline, false);
-            for lead in leads.iter().flatten() {
+            for lead in leads.iter_mut().flatten() {
                 let (due, why) = lead.poll(now, only_alarm);
                 next = next.min(due);
                 has_more |= why == Why::MoreWork;
@@ -479,6 +479,7 @@ impl Poller {
             }
             self.shared.is_asleep.store(true, Ordering::SeqCst);
             if !self.shared.has_news() && self.epoch.load(Ordering::SeqCst) == epoch {
+                leads.iter_mut().flatten().for_each(|lead| lead.falls_asleep(now));
                 only_alarm = self.sleep(&shards, next, now);
             }
             self.shared.is_asleep.store(false, Ordering::SeqCst);

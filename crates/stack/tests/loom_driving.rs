@@ -15,8 +15,13 @@ use neap_tcp::time::Instant;
 use std::task::{Wake, Waker};
 
 fn bounded(model: impl Fn() + Sync + Send + 'static) {
+    with_preemptions(3, model);
+}
+
+/// All interleavings in which threads are stopped at most so often where they could go on.
+fn with_preemptions(most: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = Some(most);
     builder.check(model);
 }
 
@@ -78,6 +83,12 @@ impl Worker {
         state.has_lease_event = true;
         drop(state);
         self.changed.notify_all();
+    }
+
+    fn stop_lease(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.is_over = false;
+        state.has_lease_event = false;
     }
 
     fn wait(&self, is_woken: impl Fn(&WorkerState) -> bool) -> MutexGuard<'_, WorkerState> {
@@ -149,6 +160,14 @@ impl World {
         }
     }
 
+    /// A leader that is about to sleep for long ends the lease.
+    fn end_lease(&self) {
+        if self.roles.has_lease() {
+            self.worker.stop_lease();
+            self.roles.end_lease();
+        }
+    }
+
     fn unfollow(&self, ticket: Ticket, takes_up: bool) {
         if self.roles.unfollow(ticket) && !takes_up {
             self.roles.pass_on();
@@ -157,6 +176,11 @@ impl World {
 
     /// A blocking call that waits for a packet.
     fn receive(&self, socket: usize) {
+        self.receive_after(socket, |_| {});
+    }
+
+    /// The same; before each of its sleeps a leader does something.
+    fn receive_after(&self, socket: usize, before_sleep: impl Fn(&Self)) {
         while !self.has(socket) {
             if self.roles.try_lead() {
                 loop {
@@ -164,6 +188,7 @@ impl World {
                     if self.has(socket) {
                         break;
                     }
+                    before_sleep(self);
                     self.leader.wait();
                 }
                 self.leave();
@@ -236,6 +261,44 @@ fn the_worker_follows_a_leader_that_comes_back_once() {
         }
         world.packet(0);
         worker.join().unwrap();
+    });
+}
+
+/// A leader that comes back and ends the lease, as it means to sleep, and then leaves for good. The
+/// worker may be about to begin the lease meanwhile, as somebody has led since the last one began.
+/// Three preemptions do not find a leader that stops the timer last.
+#[test]
+fn the_worker_follows_a_leader_that_has_ended_the_lease() {
+    with_preemptions(4, || {
+        let world = World::new();
+        let worker = spawn(&world, |world| world.work_until(0));
+        for _ in 0..3 {
+            if world.roles.try_lead() {
+                world.end_lease();
+                world.leave();
+            }
+        }
+        world.packet(0);
+        worker.join().unwrap();
+    });
+}
+
+/// A thread that ends the lease and sleeps until its packet comes, beside a worker.
+#[test]
+fn a_leader_that_ends_leases_takes_turns_with_the_worker() {
+    bounded(|| {
+        let world = World::new();
+        let worker = spawn(&world, |world| world.work_until(0));
+        let device = spawn(&world, |world| {
+            world.packet(1);
+            world.packet(0);
+        });
+        if world.roles.try_lead() {
+            world.leave();
+        }
+        world.receive_after(1, World::end_lease);
+        worker.join().unwrap();
+        device.join().unwrap();
     });
 }
 

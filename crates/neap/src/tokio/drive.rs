@@ -63,7 +63,7 @@ impl Task {
         while !self.engine.is_over() {
             let now = clock::now();
             let polled =
-                self.driver().try_lead(&self.engine.stack).map(|lead| lead.poll(now, false));
+                self.driver().try_lead(&self.engine.stack).map(|mut lead| lead.poll(now, false));
             let follower = match polled {
                 Some((_, Why::MoreWork)) => {
                     ::tokio::task::yield_now().await;

@@ -15,7 +15,8 @@
 //!
 //! What holds at any time: if nobody leads, then a lease runs, or the worker is awake or sleeps on
 //! the devices. A leader asleep on its devices needs no lease and nobody beside it, so an idle
-//! shard wakes no thread at all.
+//! shard wakes no thread at all. A leader that is about to sleep for longer than the lease may end
+//! it, so that the worker is not woken in vain.
 //!
 //! A leader that leaves also calls one follower, so that it takes over at once. A follower that was
 //! called and does not lead passes the call on. The lease covers both.
@@ -105,6 +106,18 @@ impl Roles {
         self.is_led.swap(false, SeqCst);
         self.call_follower();
         self.begins_lease(turn)
+    }
+
+    /// Returns whether a lease runs.
+    pub fn has_lease(&self) -> bool {
+        self.lease.load(SeqCst) != NONE
+    }
+
+    /// Ends the lease without a look, by the leader. It has stopped the timer *before*: a worker
+    /// may begin a lease at the same time, and then the timer runs without a lease, which costs a
+    /// look. A lease without a timer would never end. The next lease begins when the leader leaves.
+    pub fn end_lease(&self) {
+        self.lease.swap(NONE, SeqCst);
     }
 
     /// Returns whether some thread leads.
