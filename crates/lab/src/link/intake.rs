@@ -6,14 +6,11 @@ use neap_stack::device::{Received, RxChecksum};
 use neap_stack::frame::{Frame, Gso, GsoKind, HEADER_ROOM, Headers, PartialChecksum};
 use neap_stack::gso;
 use neap_stack::wire::ethernet::{self, EtherType};
-use neap_stack::wire::{ChecksumBy, Protocol, checksum, ipv4, ipv6, tcp, udp};
+use neap_stack::wire::{ChecksumBy, Protocol, ipv4, ipv6, tcp, udp};
 
 /// Bits of the fragment field of IPv4 that a packet without fragments has as zero: "more fragments"
 /// and the offset.
 const FRAGMENT_BITS: u16 = 0x3fff;
-
-/// Where the checksum is in a UDP header.
-const UDP_CHECKSUM_AT: usize = 6;
 
 /// Where the headers of a packet are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,8 +104,8 @@ fn transport(packet: &[u8], protocol: Protocol, at: usize) -> Option<(Protocol, 
 /// Gives the wire packets of what a device received to `each`, in order; returns whether it could
 /// be read. Payloads are slices of what was received.
 ///
-/// A super-packet of another protocol than TCP and UDP cannot be cut, and one with more than 128
-/// bytes of headers neither.
+/// A super-packet of another protocol than TCP and UDP cannot be cut, nor one with more than 128
+/// bytes of headers, nor one of more datagrams than [`gso::MOST_DATAGRAMS`].
 pub(super) fn packets(received: Received, is_ethernet: bool, mut each: impl FnMut(Frame)) -> bool {
     let Received { mut data, gso_size, checksum } = received;
     let Some(layout) = Layout::of(&data, is_ethernet) else { return false };
@@ -137,22 +134,20 @@ pub(super) fn packets(received: Received, is_ethernet: bool, mut each: impl FnMu
         each(frame);
         return true;
     }
-    match protocol {
-        Some(Protocol::TCP) => {
-            let kind = if layout.is_v4() { GsoKind::Tcp4 } else { GsoKind::Tcp6 };
-            let whole = frame(header_len..data.len());
-            let whole = Frame { gso: Some(Gso { size: gso_size, kind }), ..whole };
-            gso::segment(whole, ChecksumBy::Device).for_each(each);
-        }
-        Some(Protocol::UDP) => {
-            for (index, begin) in (header_len..data.len()).step_by(size).enumerate() {
-                let mut piece = frame(begin..data.len().min(begin + size));
-                finish_datagram(&mut piece, &layout, index as u16);
-                each(piece);
-            }
-        }
+    let kind = match (protocol, layout.is_v4()) {
+        (Some(Protocol::TCP), true) => GsoKind::Tcp4,
+        (Some(Protocol::TCP), false) => GsoKind::Tcp6,
+        (Some(Protocol::UDP), true) => GsoKind::Udp4,
+        (Some(Protocol::UDP), false) => GsoKind::Udp6,
         _ => return false,
+    };
+    let datagrams = (data.len() - header_len).div_ceil(size);
+    if protocol == Some(Protocol::UDP) && datagrams > gso::MOST_DATAGRAMS {
+        return false;
     }
+    let whole = frame(header_len..data.len());
+    let whole = Frame { gso: Some(Gso { size: gso_size, kind }), ..whole };
+    gso::segment(whole, ChecksumBy::Device).for_each(each);
     true
 }
 
@@ -167,32 +162,4 @@ fn leave_checksum(frame: &mut Frame, layout: &Layout) {
     let sum = pseudo.with_len(len).fold();
     headers[at + tcp::CHECKSUM_AT..][..2].copy_from_slice(&sum.to_be_bytes());
     frame.checksum = Some(PartialChecksum { start: at as u16, offset: tcp::CHECKSUM_AT as u16 });
-}
-
-/// Writes lengths and checksums of one datagram of a super-packet (`UDP_SEGMENT`), the one with
-/// this index (`__udp_gso_segment`).
-fn finish_datagram(piece: &mut Frame, layout: &Layout, index: u16) {
-    let Some((_, at, _)) = layout.transport else { return };
-    let payload_len = piece.payload.len() as usize;
-    let headers = piece.headers.as_mut_slice();
-    let len = (headers.len() - at + payload_len) as u16;
-    let ip = &mut headers[layout.link_len..];
-    let header_len = at - layout.link_len;
-    if layout.is_v4() {
-        let id = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(index);
-        ip[2..4].copy_from_slice(&(header_len as u16 + len).to_be_bytes());
-        ip[4..6].copy_from_slice(&id.to_be_bytes());
-        ip[10..12].fill(0);
-        let sum = checksum::of(&ip[..header_len]);
-        ip[10..12].copy_from_slice(&sum.to_be_bytes());
-    } else {
-        ip[4..6].copy_from_slice(&len.to_be_bytes());
-    }
-    headers[at + 4..at + 6].copy_from_slice(&len.to_be_bytes());
-    let Some(pseudo) = pseudo(&headers[layout.link_len..], Protocol::UDP) else {
-        return;
-    };
-    let sum = pseudo.with_len(len.into()).fold();
-    headers[at + UDP_CHECKSUM_AT..][..2].copy_from_slice(&sum.to_be_bytes());
-    piece.checksum = Some(PartialChecksum { start: at as u16, offset: UDP_CHECKSUM_AT as u16 });
 }

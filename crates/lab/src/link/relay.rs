@@ -344,6 +344,13 @@ mod tests {
             relay.enter(1, START, Received { data, gso_size, checksum });
         }
         assert_eq!(relay.stats(1, START).unreadable, 3);
+        // One datagram more than Linux would send.
+        for (payload, unreadable) in [(128, 3), (129, 4)] {
+            let data = super_datagram(payload).into();
+            let received = Received { data, gso_size: 1, checksum: RxChecksum::Unknown };
+            relay.enter(1, START, received);
+            assert_eq!(relay.stats(1, START).unreadable, unreadable);
+        }
     }
 
     #[test]

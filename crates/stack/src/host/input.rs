@@ -19,6 +19,7 @@ use crate::flow::FourTuple;
 use crate::frame::Frame;
 use crate::net::Visit;
 use crate::net::egress::{CachedRoute, IpOptions};
+use crate::net::gso;
 use crate::net::icmp::{IcmpErrorKind, Notice, Receiver, Refused};
 use crate::net::interface::Interface;
 use crate::net::reassembly::{Part, Whole};
@@ -39,10 +40,6 @@ use std::sync::Arc;
 
 /// `All_DHCP_Relay_Agents_and_Servers` (RFC 8415 section 7.1).
 const ALL_DHCP_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
-
-/// Most datagrams of one packet: `UDP_MAX_SEGMENTS` of newer kernels. A packet that claims more is
-/// no sender's of Linux, and would take as long as so many packets.
-const MOST_JOINED: usize = 128;
 
 /// The receive path in one batch.
 pub(crate) struct Input<'a> {
@@ -485,7 +482,7 @@ impl Input<'_> {
             }
         };
         let segment = usize::from(delivery.gso_size);
-        if segment > 0 && datagram.payload.len().div_ceil(segment) > MOST_JOINED {
+        if segment > 0 && datagram.payload.len().div_ceil(segment) > gso::MOST_DATAGRAMS {
             self.count(IpCounter::UdpInErrors);
             return self.drop(DropReason::UdpHeader);
         }

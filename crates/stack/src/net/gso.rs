@@ -14,6 +14,10 @@ use neap_tcp::segment::{Flags, Payload};
 use neap_tcp::transmit::small_queue::TxCredit;
 use smallvec::SmallVec;
 
+/// Most datagrams of one super-datagram that is received: `UDP_MAX_SEGMENTS` of newer kernels. A
+/// packet that claims more is no sender's of Linux, and would take as long as so many packets.
+pub const MOST_DATAGRAMS: usize = 128;
+
 /// Cuts `frame` into its wire segments, in order. A frame that is not too large, or whose headers
 /// are not those of its [`GsoKind`], is the only piece.
 ///
