@@ -360,7 +360,7 @@ mod tests {
         let driver = Driver::new(0, Nanos::ZERO).expect("descriptors");
         let stack = Stack::new(StackConfig::default()).expect("a stack");
         // The times at which a stay's first sleep begins and its last poll is, microseconds.
-        let mut stay = |from: u64, to: u64| {
+        let stay = |from: u64, to: u64| {
             let at = |micros| Instant::from_nanos(micros * 1000);
             let mut lead = driver.try_lead(&stack).expect("nobody leads");
             lead.falls_asleep(at(from));
