@@ -325,7 +325,7 @@ impl Driver {
         self.lease.begin(Nanos(self.lease_length.load(Ordering::Relaxed)));
     }
 
-    /// Ends the lease that runs, by the leader.
+    /// The leader ends the lease that runs.
     fn end_lease(&self) {
         if self.roles.has_lease() {
             self.lease.stop();

@@ -61,7 +61,7 @@ impl Lease {
     }
 }
 
-/// Stays that do not outlast a lease and are expected to, after one that did.
+/// So many stays after one that outlasted the lease are expected to outlast it as well.
 const PERSISTENCE: u8 = 8;
 
 /// How long leaders stay, compared with a lease: from their first sleep until they leave.

@@ -31,7 +31,8 @@ fn veth() {
     // Until the kernel has taken notice that the link is there, it drops what is sent. A busy
     // machine takes its time for that.
     let start = Clock::now();
-    while !["pk0", "pk1"].into_iter().all(is_up) && start.elapsed() < PATIENCE {
+    while !["pk0", "pk1"].into_iter().all(is_up) {
+        assert!(start.elapsed() < PATIENCE, "the link did not come up");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -90,17 +91,15 @@ fn send_all(queue: &mut QueuePair, frames: impl Iterator<Item = Frame>) {
     drain(queue, &edges, &account);
 }
 
-/// The packets of IPv4 that arrive, until the one with this sequence number has. On a busy machine
-/// the kernel delivers packets after the call that sends them.
+/// The packets of IPv4 that have arrived when the one with this sequence number has. On a busy
+/// machine the kernel delivers packets after the call that sends them.
 fn received(queue: &mut QueuePair, last: u32) -> Vec<Received> {
     let start = Clock::now();
     let mut all = Vec::new();
     while all.last().is_none_or(|packet| seq_of(packet) != last) && start.elapsed() < PATIENCE {
-        match queue.rx.receive(Instant::ZERO) {
-            Some(packet) if packet.data[12..14] == [8, 0] => all.push(packet),
-            Some(_) => {}
-            None => std::thread::yield_now(),
-        }
+        std::thread::yield_now();
+        let arrived = core::iter::from_fn(|| queue.rx.receive(Instant::ZERO));
+        all.extend(arrived.filter(|packet| packet.data[12..14] == [8, 0]));
     }
     all
 }

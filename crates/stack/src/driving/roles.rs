@@ -113,9 +113,10 @@ impl Roles {
         self.lease.load(SeqCst) != NONE
     }
 
-    /// Ends the lease without a look, by the leader. It has stopped the timer *before*: a worker
-    /// may begin a lease at the same time, and then the timer runs without a lease, which costs a
-    /// look. A lease without a timer would never end. The next lease begins when the leader leaves.
+    /// Ends the lease, so that the worker does not look. The leader calls this, and stops the timer
+    /// *before*: the worker may begin a lease at the same time. In this order the worst is a timer
+    /// without a lease, which costs a look. In the other order there could be a lease without a
+    /// timer, which would never end. The next lease begins when the leader leaves.
     pub fn end_lease(&self) {
         self.lease.swap(NONE, SeqCst);
     }
