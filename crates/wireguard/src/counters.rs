@@ -58,6 +58,8 @@ counters! {
     dropped_unknown_peer,
     /// Handshakes of sources that had used up theirs.
     dropped_rate_limited,
+    /// Handshakes that came when others had used up the share of the time that they may take.
+    dropped_busy,
     /// Opened packets from addresses that are not their peer's.
     dropped_not_allowed,
     /// Opened packets that are no IP packets.

@@ -8,18 +8,23 @@
 //! received is a look-up of its session, and one of its source. Messages of handshakes allocate;
 //! packets do not.
 
+mod budget;
+
 use crate::config::{Peer, WireguardConfig};
 use crate::counters::Counters;
+use crate::engine::budget::{Budget, Payer, Work};
 use crate::error::Error;
 use crate::ip::{self, Arriving, Header};
 use crate::keys::{PrivateKey, PublicKey};
-use crate::protocol::{Committed, Due, Incoming, Message, Open, PeerId, Protocol, Refused, Step};
+use crate::protocol::{
+    Committed, Due, Incoming, Message, Open, PeerId, Protocol, Refused, Step, is_handshake,
+};
 use crate::routes::Routes;
 use crate::status::PeerStatus;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use neap_tcp::time::{Instant, Nanos};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::SystemTime;
 use zeroize::Zeroizing;
@@ -36,6 +41,11 @@ pub(crate) struct Engine<P> {
     peers: Vec<Option<Entry>>,
     /// The peers as they were given.
     order: Vec<PeerId>,
+    /// Where peers were last heard, or are expected. Made anew when it is asked for, after one of
+    /// them has changed.
+    known: Option<HashSet<SocketAddr>>,
+    /// What handshakes may cost.
+    budget: Budget,
     by_key: HashMap<PublicKey, PeerId>,
     routes: Routes,
     /// When each peer is looked at next. The time may be too early, never too late.
@@ -112,6 +122,8 @@ impl<P: Protocol> Engine<P> {
             key: config.private_key.clone(),
             peers: Vec::new(),
             order: Vec::new(),
+            known: None,
+            budget: Budget::new(now),
             by_key: HashMap::new(),
             routes: Routes::default(),
             deadlines: BTreeSet::new(),
@@ -138,7 +150,7 @@ impl<P: Protocol> Engine<P> {
     /// # Errors
     /// [`Error::BadPeer`], [`Error::DuplicatePeer`]. Then nothing has changed.
     pub(crate) fn set_peers(&mut self, peers: Vec<Peer>, now: Instant) -> Result<(), Error> {
-        let mut seen = std::collections::HashSet::from([self.public_key()]);
+        let mut seen = HashSet::from([self.public_key()]);
         if let Some(twice) = peers.iter().find(|peer| !seen.insert(peer.public_key)) {
             return Err(Error::DuplicatePeer(twice.public_key));
         }
@@ -174,7 +186,7 @@ impl<P: Protocol> Engine<P> {
             self.update(id, peer, now);
         }
         self.build_routes();
-        self.is_revived = true;
+        (self.is_revived, self.known) = (true, None);
         Ok(())
     }
 
@@ -263,7 +275,7 @@ impl<P: Protocol> Engine<P> {
             entry.peer.endpoint = Some(endpoint);
             entry.endpoint = Some(canonical(endpoint));
         }
-        self.is_revived = true;
+        (self.is_revived, self.known) = (true, None);
         self.keep_alive(id, now, Nanos::ZERO);
         self.plan(id, now);
         Ok(())
@@ -345,9 +357,19 @@ impl<P: Protocol> Engine<P> {
         datagram: &[u8],
         now: Instant,
     ) -> Option<(PeerId, P::Open)> {
-        let by_key = |key: &PublicKey| self.by_key.get(key).copied();
         let from = canonical(from);
-        match self.protocol.receive(from, datagram, now, by_key) {
+        let is_handshake = is_handshake(datagram);
+        let payer = if is_handshake { self.payer(from, now) } else { None };
+        if is_handshake && payer.is_none() {
+            self.counters.dropped_busy.one();
+            return None;
+        }
+        let by_key = |key: &PublicKey| self.by_key.get(key).copied();
+        let incoming = self.protocol.receive(from, datagram, now, by_key);
+        if let Some(payer) = payer {
+            self.budget.spend(payer, Work::of(&incoming));
+        }
+        match incoming {
             Ok(Incoming::Data(id, open)) => return Some((id, open)),
             Ok(Incoming::Handshake(id, message, step)) => {
                 if let Some(entry) = self.peers[id].as_mut() {
@@ -374,6 +396,13 @@ impl<P: Protocol> Engine<P> {
             Err(why) => self.count(why),
         }
         None
+    }
+
+    /// Whose share of the time a handshake is looked at from.
+    fn payer(&mut self, from: SocketAddr, now: Instant) -> Option<Payer> {
+        let endpoints = || self.peers.iter().flatten().filter_map(|entry| entry.endpoint).collect();
+        let known = &mut self.known;
+        self.budget.payer(now, || known.get_or_insert_with(endpoints).contains(&from))
     }
 
     /// Takes a packet that was opened from `datagram_len` bytes. Returns its length if the stack
@@ -435,6 +464,7 @@ impl<P: Protocol> Engine<P> {
         if entry.endpoint != Some(from) {
             self.counters.roamed.add(u64::from(entry.endpoint.is_some()));
             entry.endpoint = Some(from);
+            self.known = None;
         }
     }
 
@@ -452,7 +482,7 @@ impl<P: Protocol> Engine<P> {
         match why {
             Refused::Malformed => counters.dropped_malformed.one(),
             Refused::NoSession => counters.dropped_no_session.one(),
-            Refused::NotAuthentic => counters.dropped_not_authentic.one(),
+            Refused::WrongMac | Refused::NotAuthentic => counters.dropped_not_authentic.one(),
             Refused::Replayed => counters.dropped_replayed.one(),
             Refused::UnknownPeer => counters.dropped_unknown_peer.one(),
             Refused::RateLimited => counters.dropped_rate_limited.one(),

@@ -91,6 +91,12 @@ pub(crate) enum Step {
     Completed,
 }
 
+/// Whether a datagram claims to be a step of a handshake: an initiation or a response (WireGuard's
+/// paper, 5.4.2 and 5.4.3).
+pub(crate) fn is_handshake(datagram: &[u8]) -> bool {
+    matches!(datagram.first(), Some(1 | 2))
+}
+
 /// Why a datagram was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
@@ -98,7 +104,9 @@ pub(crate) enum Refused {
     Malformed,
     /// It names no session or handshake that is there.
     NoSession,
-    /// Its first or second MAC, its key or its tag is wrong.
+    /// Its first MAC is wrong: its sender does not know the key of this interface.
+    WrongMac,
+    /// Its key or its tag is wrong.
     NotAuthentic,
     /// It was there before, or it is too old.
     Replayed,

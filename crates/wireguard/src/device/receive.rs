@@ -175,6 +175,7 @@ impl RxQueue for Receiver {
             &counters.dropped_replayed,
             &counters.dropped_unknown_peer,
             &counters.dropped_rate_limited,
+            &counters.dropped_busy,
             &counters.dropped_not_allowed,
             &counters.dropped_not_ip,
             &counters.dropped_ecn,

@@ -450,10 +450,8 @@ fn unknown_keys_are_counted_and_answered_by_nothing() {
     assert!(two.path.is_empty());
 }
 
-#[test]
-fn a_flood_of_handshakes_is_answered_by_cookies_and_a_peer_still_gets_in() {
-    let mut two = Two::joined();
-    // Whoever knows the public key can make an initiation whose first MAC is right.
+/// An initiation to `THERE` by somebody who knows its public key alone. Its first MAC is right.
+fn forged(two: &Two) -> Vec<u8> {
     let mut config = WireguardConfig::new(PrivateKey::from([7; 32]));
     let mut victim = Peer::new(two.keys[THERE].public_key());
     victim.allowed_ips = vec![inside(THERE).into()];
@@ -461,8 +459,13 @@ fn a_flood_of_handshakes_is_answered_by_cookies_and_a_peer_still_gets_in() {
     config.peers = vec![victim];
     let mut attacker = Two::engine(&config, 66, two.now);
     attacker.begin_send(inside(THERE), (1, 64), &mut Vec::new(), two.now);
-    let initiation =
-        attacker.take_outgoing().pop().expect("an initiation").message.bytes().to_vec();
+    attacker.take_outgoing().pop().expect("an initiation").message.bytes().to_vec()
+}
+
+#[test]
+fn a_flood_of_handshakes_is_answered_by_cookies_and_a_peer_still_gets_in() {
+    let mut two = Two::joined();
+    let initiation = forged(&two);
     let flood = |two: &mut Two, from: u32| {
         for index in 0..500 {
             let from = SocketAddr::from((std::net::Ipv4Addr::from(from + index), 7));
@@ -491,6 +494,65 @@ fn a_flood_of_handshakes_is_answered_by_cookies_and_a_peer_still_gets_in() {
     assert!(two.say(HERE), "a session");
     let status = two.engines[THERE].status();
     assert_eq!(status.len(), 1, "no state of strangers");
+}
+
+#[test]
+fn a_flood_has_a_share_of_the_time_and_data_passes_by() {
+    let mut two = Two::joined();
+    let initiation = forged(&two);
+    let (offered, per_second) = (40_000, 100_000);
+    for index in 0..offered {
+        two.now += Nanos(1_000_000_000 / per_second);
+        let from = SocketAddr::from(([11, 0, (index >> 8) as u8, index as u8], 7));
+        two.engines[THERE].receive(from, &initiation, two.now);
+    }
+    two.engines[THERE].take_outgoing();
+    let (answered, dropped) =
+        (two.count(THERE, "cookies_demanded"), two.count(THERE, "dropped_busy"));
+    assert!((9_000..=16_500).contains(&answered), "25,000 a second, 6,250 at once: {answered}");
+    assert!(dropped + answered + 200 >= offered, "{dropped} and {answered}");
+    assert!(two.say(HERE) && two.say(THERE));
+    two.run(Nanos::from_millis(50));
+    assert_eq!((two.arrived[HERE].len(), two.arrived[THERE].len()), (1, 1));
+}
+
+/// Uses up what handshakes from anywhere may take now.
+fn exhaust(two: &mut Two, initiation: &[u8]) {
+    let stranger = SocketAddr::from(([11, 0, 0, 1], 7));
+    let before = two.count(THERE, "dropped_busy");
+    while two.count(THERE, "dropped_busy") == before {
+        two.engines[THERE].receive(stranger, initiation, two.now);
+    }
+    two.engines[THERE].take_outgoing();
+}
+
+/// Whether a peer that comes from this address gets a new session, if a flood is in front of each
+/// of its three attempts.
+fn gets_in_under_a_flood(from: SocketAddr) -> bool {
+    let mut two = Two::joined();
+    let initiation = forged(&two);
+    let (now, key) = (two.now, two.keys[HERE].clone());
+    two.engines[HERE].set_private_key(key, Zeroizing::new([3; 32]), now).expect("a key");
+    two.engines[HERE].begin_send(inside(THERE), (1, 64), &mut Vec::new(), now);
+    for _ in 0..3 {
+        for Outgoing { message, .. } in two.engines[HERE].take_outgoing() {
+            exhaust(&mut two, &initiation);
+            two.engines[THERE].receive(from, message.bytes(), two.now);
+        }
+        for Outgoing { message, .. } in two.engines[THERE].take_outgoing() {
+            two.engines[HERE].receive(address(THERE), message.bytes(), two.now);
+        }
+        two.now += second(6);
+        two.engines[HERE].advance(two.now);
+    }
+    two.engines[HERE].has_session(0, two.now)
+}
+
+#[test]
+fn a_flood_keeps_no_peer_out_that_comes_from_where_it_was_heard() {
+    assert!(gets_in_under_a_flood(address(HERE)));
+    let elsewhere = SocketAddr::from(([192, 0, 2, 77], 51820));
+    assert!(!gets_in_under_a_flood(elsewhere), "as anybody who is not known");
 }
 
 #[test]

@@ -247,9 +247,8 @@ fn bytes(datagram: &Datagram) -> Vec<u8> {
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn refused(error: Error) -> Refused {
     match error {
-        Error::InvalidMac | Error::InvalidAeadTag | Error::WrongKey | Error::LowOrderPoint => {
-            Refused::NotAuthentic
-        }
+        Error::InvalidMac => Refused::WrongMac,
+        Error::InvalidAeadTag | Error::WrongKey | Error::LowOrderPoint => Refused::NotAuthentic,
         Error::ReplayedHandshakeInitiation | Error::InvalidCounter | Error::DuplicateCounter => {
             Refused::Replayed
         }

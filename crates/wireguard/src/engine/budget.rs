@@ -1,0 +1,178 @@
+//! How much processor time handshakes may take.
+//!
+//! Whoever knows the public key can send initiations whose first MAC is right, from any address.
+//! Each costs an answer with a cookie, and from an address with a cookie a Diffie-Hellman exchange.
+//! The thread that works for them also moves the data of the sessions. So handshakes have a share
+//! of its time, and one that comes when the share is used up is dropped. Its sender tries again
+//! after five seconds.
+//!
+//! Cost: a handshake is O(1). Data passes by.
+
+use crate::protocol::{Incoming, Refused};
+use neap_tcp::time::{Instant, Nanos};
+
+/// Thousandths of a processor's time that handshakes from anywhere may take. 25,000 cookies a
+/// second, or 1,000 exchanges.
+const STRANGERS: u64 = 300;
+/// The same, for handshakes from where a peer was last heard, so that a flood from elsewhere does
+/// not keep peers from renewing their sessions. Whoever knows such an address can forge it.
+const PEERS: u64 = 50;
+/// A share that was not used is kept for this long.
+const KEPT: Nanos = Nanos::from_millis(250);
+
+/// What a handshake has cost, of a processor's time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    /// Hashes alone: nothing is counted.
+    Hashes,
+    /// An answer with a cookie.
+    Cookie,
+    /// A Diffie-Hellman exchange, or several.
+    Exchange,
+}
+
+impl Work {
+    /// What the protocol had to do for a handshake.
+    pub(super) fn of<O>(outcome: &Result<Incoming<O>, Refused>) -> Self {
+        match outcome {
+            Ok(Incoming::Demand(_)) => Self::Cookie,
+            Ok(Incoming::Handshake(..)) => Self::Exchange,
+            Err(Refused::NotAuthentic | Refused::UnknownPeer | Refused::Replayed) => Self::Exchange,
+            Err(
+                Refused::WrongMac | Refused::Malformed | Refused::NoSession | Refused::RateLimited,
+            )
+            | Ok(Incoming::Data(..) | Incoming::Cookie) => Self::Hashes,
+        }
+    }
+
+    /// Measured on one core of an AMD EPYC, with the call that receives and the one that sends.
+    fn cost(self) -> Nanos {
+        match self {
+            Self::Hashes => Nanos::ZERO,
+            Self::Cookie => Nanos::from_micros(12),
+            Self::Exchange => Nanos::from_micros(300),
+        }
+    }
+}
+
+/// The shares of one interface.
+#[derive(Debug)]
+pub(super) struct Budget {
+    strangers: Share,
+    peers: Share,
+}
+
+impl Budget {
+    /// Full shares.
+    pub(super) fn new(now: Instant) -> Self {
+        Self { strangers: Share::new(STRANGERS, now), peers: Share::new(PEERS, now) }
+    }
+
+    /// Whose share a handshake may be looked at from; `None` if there is none left. `is_peer` says
+    /// whether it comes from where a peer was last heard; it is asked where that matters.
+    pub(super) fn payer(&mut self, now: Instant, is_peer: impl FnOnce() -> bool) -> Option<Payer> {
+        if self.strangers.has_some(now) {
+            return Some(Payer::Strangers);
+        }
+        (self.peers.has_some(now) && is_peer()).then_some(Payer::Peers)
+    }
+
+    /// Takes what a handshake has cost.
+    pub(super) fn spend(&mut self, payer: Payer, work: Work) {
+        let share = match payer {
+            Payer::Strangers => &mut self.strangers,
+            Payer::Peers => &mut self.peers,
+        };
+        share.credit -= (work.cost().0 * 1000) as i64;
+    }
+}
+
+/// Whose share a handshake is looked at from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Payer {
+    /// That of everybody.
+    Strangers,
+    /// That of those from where peers were heard.
+    Peers,
+}
+
+/// A share of a processor's time: a token bucket whose tokens are nanoseconds. It can be overdrawn
+/// once, since what a handshake costs is known afterwards.
+#[derive(Debug)]
+struct Share {
+    /// Thousandths of the time.
+    thousandths: u64,
+    /// Thousandths of a nanosecond. Below zero is a debt.
+    credit: i64,
+    /// When the credit was right.
+    at: Instant,
+}
+
+impl Share {
+    fn new(thousandths: u64, now: Instant) -> Self {
+        Self { thousandths, credit: (KEPT.0 * thousandths) as i64, at: now }
+    }
+
+    fn has_some(&mut self, now: Instant) -> bool {
+        // A pause of an hour earns no more than `KEPT`, and the product has room.
+        let earned = now.since(self.at).min(Nanos::from_secs(3600)).0 * self.thousandths;
+        self.credit = (self.credit + earned as i64).min((KEPT.0 * self.thousandths) as i64);
+        self.at = self.at.max(now);
+        self.credit > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Nanos = Nanos::from_secs(1);
+
+    /// Handshakes that are looked at in a second, of `offered` that come in equal steps.
+    fn looked_at(offered: u64, work: Work, is_peer: bool) -> u64 {
+        let start = Instant::from_nanos(1_000_000_000);
+        let mut budget = Budget::new(start);
+        let times = (0..offered).map(|index| start + Nanos(SECOND.0 / offered * index));
+        let mut looked_at = 0;
+        for now in times {
+            if let Some(payer) = budget.payer(now, || is_peer) {
+                budget.spend(payer, work);
+                looked_at += 1;
+            }
+        }
+        looked_at
+    }
+
+    #[test]
+    fn a_flood_has_its_share_and_no_more() {
+        for (work, expected) in [(Work::Cookie, 31_250), (Work::Exchange, 1_250)] {
+            let looked_at = looked_at(200_000, work, false);
+            assert!(looked_at.abs_diff(expected) <= expected / 50, "{work:?}: {looked_at}");
+        }
+    }
+
+    #[test]
+    fn what_the_share_has_room_for_is_looked_at() {
+        assert_eq!(looked_at(20_000, Work::Cookie, false), 20_000);
+        assert_eq!(looked_at(1_000, Work::Exchange, false), 1_000);
+        assert_eq!(looked_at(500_000, Work::Hashes, false), 500_000);
+    }
+
+    #[test]
+    fn those_from_where_peers_were_heard_have_a_share_of_their_own() {
+        let (strangers, peers) =
+            (looked_at(200_000, Work::Exchange, false), looked_at(200_000, Work::Exchange, true));
+        assert!((160..=220).contains(&(peers - strangers)), "{peers} and {strangers}");
+    }
+
+    #[test]
+    fn a_clock_that_stands_or_jumps_changes_nothing() {
+        let start = Instant::from_nanos(5_000_000_000);
+        let mut share = Share::new(STRANGERS, start);
+        share.credit -= 7;
+        let before = share.credit;
+        assert!(share.has_some(start - SECOND) && share.credit == before);
+        assert!(share.has_some(Instant::from_nanos(u64::MAX / 2)));
+        assert_eq!(share.credit, (KEPT.0 * STRANGERS) as i64);
+    }
+}
