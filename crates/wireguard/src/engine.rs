@@ -398,6 +398,12 @@ impl<P: Protocol> Engine<P> {
         None
     }
 
+    /// Says whether datagrams have been waiting for the thread that receives. Then handshakes get
+    /// less of its time.
+    pub(crate) fn set_behind(&mut self, is_behind: bool) {
+        self.budget.set_behind(is_behind);
+    }
+
     /// Whose share of the time a handshake is looked at from.
     fn payer(&mut self, from: SocketAddr, now: Instant) -> Option<Payer> {
         let endpoints = || self.peers.iter().flatten().filter_map(|entry| entry.endpoint).collect();

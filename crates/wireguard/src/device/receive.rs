@@ -9,7 +9,7 @@ use crate::protocol::{Open, PeerId, Protocol};
 use neap_device::arena::{Arena, PACKET_ROOM};
 use neap_device::clock;
 use neap_stack::device::{Received, RxChecksum, RxQueue};
-use neap_tcp::time::Instant;
+use neap_tcp::time::{Instant, Nanos};
 use nix::errno::Errno;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,6 +17,9 @@ use std::sync::Arc;
 /// Calls of one [`receive`](RxQueue::receive) that brought nothing for the stack: handshakes, and
 /// what is dropped. Others get their turn in between.
 const VAIN_MAX: usize = 32;
+
+/// The thread is behind if it has not seen the socket empty for so long.
+const BEHIND: Nanos = Nanos::from_millis(10);
 
 type Opening = <Sanstun as Protocol>::Open;
 type Opened = <Opening as Open>::Opened;
@@ -34,6 +37,8 @@ pub(crate) struct Receiver {
     merger: Merger,
     /// Answers to the datagrams that were taken.
     unsent: usize,
+    /// When the socket was last seen empty.
+    emptied: Instant,
 }
 
 /// A packet that was opened, and where.
@@ -57,6 +62,7 @@ impl Receiver {
             opened: Vec::new(),
             merger: Merger::default(),
             unsent: 0,
+            emptied: Instant::ZERO,
         }
     }
 
@@ -67,7 +73,9 @@ impl Receiver {
         let datagrams = &self.buffer[..len];
         self.opening.clear();
         let opening = &mut self.opening;
+        let is_behind = now.since(self.emptied) > BEHIND;
         let ((), unsent) = shared.engine_unsent(|engine| {
+            engine.set_behind(is_behind);
             for (index, datagram) in datagrams.chunks(segment).enumerate() {
                 if let Some((peer, open)) = engine.receive(from, datagram, now) {
                     opening.push((index * segment, peer, open));
@@ -139,7 +147,10 @@ impl Receiver {
                         self.answer();
                     }
                 }
-                Err(Errno::EAGAIN) => return None,
+                Err(Errno::EAGAIN) => {
+                    self.emptied = now;
+                    return None;
+                }
                 // An error of a datagram that was sent: the monitor looks at the queue of errors.
                 Err(_) => self.shared.ring(),
             }

@@ -6,6 +6,10 @@
 //! of its time, and one that comes when the share is used up is dropped. Its sender tries again
 //! after five seconds.
 //!
+//! A thread that waits for a processor among many others has less time than the clock says. It is
+//! behind then: datagrams wait for it, those of sessions among them. So the share of strangers is
+//! small until the thread has caught up.
+//!
 //! Cost: a handshake is O(1). Data passes by.
 
 use crate::protocol::{Incoming, Refused};
@@ -14,6 +18,8 @@ use neap_tcp::time::{Instant, Nanos};
 /// Thousandths of a processor's time that handshakes from anywhere may take. 25,000 cookies a
 /// second, or 1,000 exchanges.
 const STRANGERS: u64 = 300;
+/// The same, while the thread is behind.
+const STRANGERS_BEHIND: u64 = 30;
 /// The same, for handshakes from where a peer was last heard, so that a flood from elsewhere does
 /// not keep peers from renewing their sessions. Whoever knows such an address can forge it.
 const PEERS: u64 = 50;
@@ -60,21 +66,29 @@ impl Work {
 pub(super) struct Budget {
     strangers: Share,
     peers: Share,
+    is_behind: bool,
 }
 
 impl Budget {
     /// Full shares.
     pub(super) fn new(now: Instant) -> Self {
-        Self { strangers: Share::new(STRANGERS, now), peers: Share::new(PEERS, now) }
+        let (strangers, peers) = (Share::new(STRANGERS, now), Share::new(PEERS, now));
+        Self { strangers, peers, is_behind: false }
+    }
+
+    /// Says whether datagrams have been waiting for the thread.
+    pub(super) fn set_behind(&mut self, is_behind: bool) {
+        self.is_behind = is_behind;
     }
 
     /// Whose share a handshake may be looked at from; `None` if there is none left. `is_peer` says
     /// whether it comes from where a peer was last heard; it is asked where that matters.
     pub(super) fn payer(&mut self, now: Instant, is_peer: impl FnOnce() -> bool) -> Option<Payer> {
-        if self.strangers.has_some(now) {
+        let strangers = if self.is_behind { STRANGERS_BEHIND } else { STRANGERS };
+        if self.strangers.has_some(strangers, now) {
             return Some(Payer::Strangers);
         }
-        (self.peers.has_some(now) && is_peer()).then_some(Payer::Peers)
+        (self.peers.has_some(PEERS, now) && is_peer()).then_some(Payer::Peers)
     }
 
     /// Takes what a handshake has cost.
@@ -100,8 +114,6 @@ pub(super) enum Payer {
 /// once, since what a handshake costs is known afterwards.
 #[derive(Debug)]
 struct Share {
-    /// Thousandths of the time.
-    thousandths: u64,
     /// Thousandths of a nanosecond. Below zero is a debt.
     credit: i64,
     /// When the credit was right.
@@ -109,14 +121,17 @@ struct Share {
 }
 
 impl Share {
+    /// What is kept of so many thousandths of the time.
     fn new(thousandths: u64, now: Instant) -> Self {
-        Self { thousandths, credit: (KEPT.0 * thousandths) as i64, at: now }
+        Self { credit: (KEPT.0 * thousandths) as i64, at: now }
     }
 
-    fn has_some(&mut self, now: Instant) -> bool {
+    /// Adds what was earned since the last call, at so many thousandths of the time.
+    fn has_some(&mut self, thousandths: u64, now: Instant) -> bool {
         // A pause of an hour earns no more than `KEPT`, and the product has room.
-        let earned = now.since(self.at).min(Nanos::from_secs(3600)).0 * self.thousandths;
-        self.credit = (self.credit + earned as i64).min((KEPT.0 * self.thousandths) as i64);
+        let earned = now.since(self.at).min(Nanos::from_secs(3600)).0 * thousandths;
+        let most = self.credit.max((KEPT.0 * thousandths) as i64);
+        self.credit = (self.credit + earned as i64).min(most);
         self.at = self.at.max(now);
         self.credit > 0
     }
@@ -131,7 +146,10 @@ mod tests {
     /// Handshakes that are looked at in a second, of `offered` that come in equal steps.
     fn looked_at(offered: u64, work: Work, is_peer: bool) -> u64 {
         let start = Instant::from_nanos(1_000_000_000);
-        let mut budget = Budget::new(start);
+        look(&mut Budget::new(start), start, offered, work, is_peer)
+    }
+
+    fn look(budget: &mut Budget, start: Instant, offered: u64, work: Work, is_peer: bool) -> u64 {
         let times = (0..offered).map(|index| start + Nanos(SECOND.0 / offered * index));
         let mut looked_at = 0;
         for now in times {
@@ -166,13 +184,27 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_is_behind_leaves_a_tenth() {
+        let start = Instant::from_nanos(1_000_000_000);
+        let mut budget = Budget::new(start);
+        budget.set_behind(true);
+        let kept = look(&mut budget, start, 200_000, Work::Cookie, false);
+        assert!((8_600..=8_900).contains(&kept), "2,500 a second and 6,250 at once: {kept}");
+        let behind = look(&mut budget, start + SECOND, 200_000, Work::Cookie, false);
+        assert!((2_450..=2_550).contains(&behind), "{behind}");
+        budget.set_behind(false);
+        let in_time = look(&mut budget, start + SECOND + SECOND, 200_000, Work::Cookie, false);
+        assert!((24_900..=25_100).contains(&in_time), "{in_time}");
+    }
+
+    #[test]
     fn a_clock_that_stands_or_jumps_changes_nothing() {
         let start = Instant::from_nanos(5_000_000_000);
         let mut share = Share::new(STRANGERS, start);
         share.credit -= 7;
         let before = share.credit;
-        assert!(share.has_some(start - SECOND) && share.credit == before);
-        assert!(share.has_some(Instant::from_nanos(u64::MAX / 2)));
+        assert!(share.has_some(STRANGERS, start - SECOND) && share.credit == before);
+        assert!(share.has_some(STRANGERS, Instant::from_nanos(u64::MAX / 2)));
         assert_eq!(share.credit, (KEPT.0 * STRANGERS) as i64);
     }
 }
