@@ -15,6 +15,8 @@ use crate::links::{Elsewhere, add_address, veth};
 
 /// What all flows together send before their shares are counted, and meanwhile.
 const WARM_UP: u64 = 256 << 20;
+/// Each has sent this part of its share of the warm-up by then: the peer's threads all read.
+const STARTED: u64 = 4;
 const COUNTED: u64 = 1 << 30;
 
 /// What a flow is given at once: more than it takes, so that the application does not deal out
@@ -49,14 +51,14 @@ fn sink(listener: &TcpListener, flows: usize) {
     });
 }
 
-/// Writes to all flows as much as they take, until `until` bytes were acknowledged. Returns how
-/// many there were of each.
-fn send(poller: &Poller, streams: &[neap::TcpStream], until: u64) -> Vec<u64> {
+/// Writes to all flows as much as they take, until `until` bytes were acknowledged, and `least` of
+/// each. Returns how many there were of each.
+fn send(poller: &Poller, streams: &[neap::TcpStream], until: u64, least: u64) -> Vec<u64> {
     let data = vec![0; WRITE];
     let mut events = Vec::new();
     loop {
         let got = acknowledged(streams);
-        if got.iter().sum::<u64>() >= until {
+        if got.iter().sum::<u64>() >= until && got.iter().all(|bytes| *bytes >= least) {
             return got;
         }
         poller.wait(&mut events, None).expect("wait");
@@ -81,9 +83,9 @@ fn expect_equal_shares(stack: &Stack, listener: TcpListener, flows: usize, least
         stream.set_nonblocking(true).expect("an option");
         poller.add(stream, token as u64, Events::OUT).expect("a new socket");
     }
-    let before = send(&poller, &streams, WARM_UP);
+    let before = send(&poller, &streams, WARM_UP, WARM_UP / flows as u64 / STARTED);
     let counted = before.iter().sum::<u64>() + COUNTED;
-    let after = send(&poller, &streams, counted);
+    let after = send(&poller, &streams, counted, 0);
     let shares = after.iter().zip(&before).map(|(after, before)| (after - before) as f64);
     let shares: Vec<f64> = shares.collect();
     let (index, waited) = (jain(&shares), stack.host().usage().longest_wait);

@@ -33,7 +33,7 @@ pub(crate) struct Turns {
     waiting: AtomicUsize,
     /// Changes when a round begins.
     round: AtomicU32,
-    /// Most rounds that began while one connection waited.
+    /// Most rounds that began while one connection was in the lists.
     longest_wait: AtomicU32,
 }
 
@@ -125,7 +125,7 @@ impl Turns {
         }
     }
 
-    /// Most rounds that have begun while one connection waited for its turn.
+    /// Most rounds that have begun while one connection waited in the lists for its turn.
     pub(crate) fn longest_wait(&self) -> u32 {
         self.longest_wait.load(Relaxed)
     }
@@ -141,7 +141,8 @@ impl Turns {
 
     /// The connection could send, and may not.
     pub(crate) fn wait(&self, id: SocketId, share: &Share) {
-        if !share.wants_turn.load(Relaxed) {
+        let begins = !share.wants_turn.load(Relaxed);
+        if begins {
             share.waits_since.store(self.round.load(Relaxed), Relaxed);
         }
         share.wants_turn.store(true, Release);
@@ -150,6 +151,10 @@ impl Turns {
         }
         let mut lists = lock(&self.lists);
         let round = self.round.load(Relaxed);
+        if begins {
+            // Rounds pass without the connection while its thread has no processor.
+            share.waits_since.store(round, Relaxed);
+        }
         if share.is_served(round) {
             lists.next.push_back(id);
         } else if share.round.load(Relaxed) == round {
