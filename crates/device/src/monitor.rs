@@ -51,8 +51,8 @@ pub(crate) struct Monitor {
     /// A netlink socket for requests in the namespace of the interface; `None` where that cannot be
     /// had.
     kernel: Option<Arc<OwnedFd>>,
-    /// A descriptor of the device.
-    device: Arc<OwnedFd>,
+    /// Descriptors of the device: one of a TUN, and the sockets of all queues of AF_PACKET.
+    devices: Vec<Arc<OwnedFd>>,
     /// A socket in the namespace of the interface, if there is one.
     ask: Option<Arc<OwnedFd>>,
     index: i32,
@@ -72,18 +72,19 @@ impl Monitor {
         let ask = kernel.clone();
         let dropped_before = index.and_then(|index| netlink::tx_dropped(index).ok());
         let index = index.unwrap_or(0);
-        Self { bell, kernel, device, ask, index, station, is_tun: true, dropped_before }
+        let devices = vec![device];
+        Self { bell, kernel, devices, ask, index, station, is_tun: true, dropped_before }
     }
 
-    /// Follows the interface that an AF_PACKET socket is bound to; `is_here` says that it is in the
+    /// Follows the interface that AF_PACKET sockets are bound to; `is_here` says that it is in the
     /// namespace of this thread.
-    pub(crate) fn packet(socket: Arc<OwnedFd>, index: i32, is_here: bool) -> Self {
+    pub(crate) fn packet(sockets: Vec<Arc<OwnedFd>>, index: i32, is_here: bool) -> Self {
         let (bell, kernel) = open_sockets(is_here);
-        let ask = Some(socket.clone());
+        let ask = sockets.first().cloned();
         let station = Station::Same;
         // The statistics of the sockets tell.
         let dropped_before = None;
-        Self { bell, kernel, device: socket, ask, index, station, is_tun: false, dropped_before }
+        Self { bell, kernel, devices: sockets, ask, index, station, is_tun: false, dropped_before }
     }
 
     /// The stack's Ethernet address stays what it is, whatever that of the interface becomes.
@@ -104,10 +105,14 @@ impl Monitor {
 
     fn is_detached(&self) -> bool {
         if self.is_tun {
-            return sys::tun_interface(&self.device).is_err_and(|errno| errno == Errno::BADFD);
+            let is_bad = |errno| errno == Errno::BADFD;
+            return self.devices.iter().any(|tun| sys::tun_interface(tun).is_err_and(is_bad));
         }
-        // Reading the pending error clears it; otherwise the descriptor would report it for ever.
-        let _ = sys::int_option(&self.device, libc::SOL_SOCKET, libc::SO_ERROR);
+        // Each socket has the error. Reading it clears it; otherwise the descriptor would report it
+        // for ever, and the next batch of frames would meet it.
+        for socket in &self.devices {
+            let _ = sys::int_option(socket, libc::SOL_SOCKET, libc::SO_ERROR);
+        }
         false
     }
 

@@ -304,7 +304,11 @@ impl Packet {
             completion: Completion::OnWire,
             pacing_shift: 10,
         };
-        let monitor = Monitor::packet(queues[0].socket.clone(), index, is_here);
+        let monitor = Monitor::packet(
+            queues.iter().map(|queue| queue.socket.clone()).collect(),
+            index,
+            is_here,
+        );
         Ok(Self { name, capabilities, queues, steering, monitor })
     }
 

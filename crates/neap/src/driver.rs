@@ -54,11 +54,13 @@ pub(crate) struct Driver {
     stays: Stays,
     /// When an application may look in again, nanoseconds.
     next_look: AtomicU64,
-    /// When the task wants to be woken, nanoseconds.
-    task_due: AtomicU64,
+    /// When the shard is to be polled next, nanoseconds; known while it has a task.
+    due: AtomicU64,
     sources: Mutex<Sources>,
     /// A device of this shard may have changed: its link is to be looked at.
     has_link_news: AtomicBool,
+    /// The stack is being dropped.
+    is_over: AtomicBool,
     /// Ends the sleep of whoever sleeps on the descriptors.
     bell: Arc<Bell>,
     call_leader: Arc<CallLeader>,
@@ -101,9 +103,10 @@ impl Driver {
             least_lease: AtomicU64::new(LEASE.0),
             stays: Stays::default(),
             next_look: AtomicU64::new(0),
-            task_due: AtomicU64::new(u64::MAX),
+            due: AtomicU64::new(u64::MAX),
             sources: Mutex::new(sources),
             has_link_news: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
             bell,
             call_leader,
         })
@@ -120,10 +123,17 @@ impl Driver {
         self.bell.clone().into()
     }
 
-    /// Ends the sleep of worker and leader.
-    pub(crate) fn wake_all(&self) {
+    /// Ends the worker, a task, and the sleep of a leader: the stack is being dropped.
+    pub(crate) fn end(&self) {
+        // Before the lease ends: a leader that stops its timer meanwhile sees it, and ends it again.
+        self.is_over.store(true, Ordering::SeqCst);
         self.bell.ring();
         self.lease.end();
+    }
+
+    /// Whether the stack is being dropped.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
     }
 
     /// Whoever sleeps here is woken by this descriptor of a queue, too: when there is a packet, and
@@ -150,8 +160,11 @@ impl Driver {
 
     /// Forgets the descriptors of interfaces that the stack no longer has.
     pub(crate) fn detach_gone(&self, stack: &Stack) {
+        // The lock comes first: the descriptors of an interface that another thread adds come after
+        // the interface, so that they are not taken for those of one that is gone.
+        let mut sources = lock(&self.sources);
         let live = stack.interface_ids();
-        lock(&self.sources).remove(|interface| !live.contains(&interface));
+        sources.remove(|interface| !live.contains(&interface));
     }
 
     /// What this shard sleeps on, for a thread that sleeps on a set of its own.
@@ -172,7 +185,14 @@ impl Driver {
         if self.has_link_news.load(Ordering::Relaxed) {
             self.look_at_links(stack, now);
         }
-        if only_alarm { stack.poll_timers(self.shard, now) } else { stack.poll(self.shard, now) }
+        let (due, why) = match only_alarm {
+            true => stack.poll_timers(self.shard, now),
+            false => stack.poll(self.shard, now),
+        };
+        if self.roles.has_task() {
+            self.due.store(due.as_nanos(), Ordering::SeqCst);
+        }
+        (due, why)
     }
 
     #[cold]
@@ -255,17 +275,20 @@ impl Driver {
         Follower { driver: self, ticket: Some(self.roles.follow(waker)) }
     }
 
-    /// The worker thread of this shard, until `is_over`.
-    pub(crate) fn work(&self, stack: &Stack, is_over: &AtomicBool) {
+    /// The worker thread of this shard, until the stack is dropped.
+    pub(crate) fn work(&self, stack: &Stack) {
         let (mut next, mut due) = (Next::Drive, Instant::FAR_FUTURE);
         let mut only_alarm = false;
-        while !is_over.load(Ordering::SeqCst) {
+        while !self.is_over() {
             next = match next {
                 Next::Drive => self.drive(stack, core::mem::take(&mut only_alarm), &mut due),
                 Next::Sleep => {
                     let seen = self.sleep_on_devices(due);
                     only_alarm = seen.only_alarm;
-                    if seen.lease { self.after_lease() } else { self.roles.after_event() }
+                    match seen.lease {
+                        true => self.after_lease(seen.source),
+                        false => self.roles.after_event(),
+                    }
                 }
                 Next::BeginLease => {
                     self.begin_lease();
@@ -273,7 +296,7 @@ impl Driver {
                 }
                 Next::AwaitLease => {
                     self.lease.wait();
-                    self.after_lease()
+                    self.after_lease(false)
                 }
             };
         }
@@ -294,8 +317,9 @@ impl Driver {
     fn sleep_on_devices(&self, due: Instant) -> Seen {
         let mut due = due;
         if self.roles.has_task() {
-            // Its own timer wakes the task. This one looks whether it came.
-            due = Instant::from_nanos(self.task_due.load(Ordering::SeqCst));
+            // Its own timer wakes the task. This one looks whether it came: its runtime may stand
+            // still, or another thread may have polled.
+            due = Instant::from_nanos(self.due.load(Ordering::SeqCst));
             if due != Instant::FAR_FUTURE {
                 due += TASK_LEASE;
             }
@@ -306,8 +330,8 @@ impl Driver {
     }
 
     /// Decides what the worker does at the end of a lease, and how long the next one is.
-    fn after_lease(&self) -> Next {
-        let next = self.roles.after_lease();
+    fn after_lease(&self, has_event: bool) -> Next {
+        let next = self.roles.after_lease(has_event);
         let least = self.least_lease.load(Ordering::Relaxed);
         let length = match next {
             _ if self.roles.has_task() => TASK_LEASE,
@@ -330,6 +354,9 @@ impl Driver {
         if self.roles.has_lease() {
             self.lease.stop();
             self.roles.end_lease();
+            if self.is_over() {
+                self.lease.end();
+            }
         }
     }
 }
@@ -349,7 +376,7 @@ mod tests {
         // A leader that comes back in time.
         for millis in [20, 40, 40] {
             assert!(driver.roles.try_lead());
-            assert_eq!(driver.after_lease(), Next::AwaitLease);
+            assert_eq!(driver.after_lease(false), Next::AwaitLease);
             assert_eq!(length(), Nanos::from_millis(millis));
             let _ = driver.roles.leave();
         }
@@ -377,6 +404,25 @@ mod tests {
         // Nobody leads: the lease runs.
         assert!(driver.roles.has_lease());
     }
+
+    #[test]
+    fn a_leader_that_stops_the_lease_leaves_the_end_of_the_stack_to_the_worker() {
+        let driver = Arc::new(Driver::new(0, Nanos::ZERO).expect("descriptors"));
+        let stack = Stack::new(StackConfig::default()).expect("a stack");
+        driver.stays.note(true);
+        drop(driver.try_lead(&stack));
+        assert!(driver.roles.has_lease());
+        let mut lead = driver.try_lead(&stack).expect("nobody leads");
+        driver.end();
+        lead.falls_asleep(Instant::ZERO);
+        let (tell, told) = std::sync::mpsc::channel();
+        let waiting = driver.clone();
+        std::thread::spawn(move || {
+            waiting.lease.wait();
+            tell.send(())
+        });
+        assert_eq!(told.recv_timeout(std::time::Duration::from_secs(10)), Ok(()));
+    }
 }
 
 /// Gives up the lead of a worker that panics: an application could never lead again.
@@ -400,11 +446,6 @@ impl Driver {
         let is_first = self.roles.begin_task();
         self.lease_length.store(TASK_LEASE.0, Ordering::Relaxed);
         is_first
-    }
-
-    /// The task will come round by `due`, or when a descriptor is ready.
-    pub(crate) fn expect_task(&self, due: Instant) {
-        self.task_due.store(due.as_nanos(), Ordering::SeqCst);
     }
 
     /// The task is over: the worker drives.

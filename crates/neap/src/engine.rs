@@ -8,7 +8,6 @@ use neap_stack::stack;
 use neap_stack::wait::{Condition, Drive};
 use neap_tcp::time::Instant;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The host of a running stack with its drivers. The stack, its workers and its sockets share it.
 #[derive(Debug)]
@@ -19,7 +18,6 @@ pub struct Engine {
     pub(crate) qdiscs: QdiscKinds,
     /// The resolver of the sockets' names.
     pub(crate) resolver: Resolver,
-    is_over: AtomicBool,
 }
 
 impl Engine {
@@ -29,8 +27,7 @@ impl Engine {
         qdiscs: QdiscKinds,
         resolver: Resolver,
     ) -> Self {
-        let (stack, is_over) = (Arc::new(stack), AtomicBool::new(false));
-        Self { stack, drivers, qdiscs, resolver, is_over }
+        Self { stack: Arc::new(stack), drivers, qdiscs, resolver }
     }
 
     /// The drivers, by shard.
@@ -43,12 +40,6 @@ impl Engine {
         &self.drivers[shard % self.drivers.len()]
     }
 
-    /// Whether the stack was dropped.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::SeqCst)
-    }
-
     /// The drivers forget the descriptors of interfaces that the stack no longer has.
     pub(crate) fn detach_gone(&self) {
         self.drivers.iter().for_each(|driver| driver.detach_gone(&self.stack));
@@ -56,12 +47,12 @@ impl Engine {
 
     /// The stack is being dropped: workers and tasks end.
     pub(crate) fn end(&self) {
-        self.is_over.store(true, Ordering::SeqCst);
+        self.drivers.iter().for_each(Driver::end);
     }
 
     /// The worker thread of a shard, until the stack is dropped.
     pub(crate) fn work(&self, shard: usize) {
-        self.driver(shard).work(&self.stack, &self.is_over);
+        self.driver(shard).work(&self.stack);
     }
 }
 

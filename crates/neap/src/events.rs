@@ -130,9 +130,11 @@ impl StackEvents {
         use ::tokio::io::Interest;
         use ::tokio::io::unix::AsyncFd;
         ::tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
-        // Events are rare, so the runtime knows the bell only while somebody waits.
-        #[expect(deprecated, reason = "its successor is unsafe: the bell is held all the while")]
-        let bell = AsyncFd::with_interest(self.as_fd(), Interest::READABLE)?;
+        // Events are rare, so the runtime knows the bell only while somebody waits. Each who waits
+        // has a descriptor of it: a runtime takes one once.
+        let bell = self.as_fd().try_clone_to_owned()?;
+        #[expect(deprecated, reason = "its successor is unsafe: it owns its descriptor")]
+        let bell = AsyncFd::with_interest(bell, Interest::READABLE)?;
         loop {
             match self.try_recv() {
                 Ok(event) => return Ok(event),

@@ -416,6 +416,8 @@ impl Poller {
             // Silenced before the queue is looked at, so that a later change rings again.
             self.shared.bell.silence();
         }
+        // A call from before: whether a shard is free is tried in any case.
+        self.shared.is_called.store(false, Ordering::SeqCst);
         let mut outcome = Ok(false);
         while matches!(outcome, Ok(false)) {
             outcome = self.drive(&mut waiting, events, deadline);
@@ -702,6 +704,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_call_that_was_answered_does_not_keep_the_descriptor_readable() {
+        use rustix::event::{PollFd, PollFlags, poll};
+        let poller = Poller::new().expect("descriptors");
+        let is_readable = || {
+            let mut seen = [PollFd::new(&poller, PollFlags::IN)];
+            poll(&mut seen, Some(&timespec(0))).expect("a look") > 0
+        };
+        assert!(is_readable(), "the first wait reports what came before");
+        let mut events = Vec::new();
+        poller.wait(&mut events, Some(Duration::ZERO)).expect("a wait");
+        assert!(!is_readable());
+        // The leader of a shard left, and the wait that followed it had an event.
+        Waker::from(poller.shared.clone()).wake();
+        poller.wait(&mut events, Some(Duration::ZERO)).expect("a wait");
+        assert!(events.is_empty() && !is_readable());
+    }
 
     #[test]
     fn a_wait_does_not_last_for_whole_milliseconds() {

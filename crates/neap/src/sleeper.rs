@@ -73,7 +73,8 @@ impl Entered {
 
     fn flags(&self, source: &Attached) -> epoll::EventFlags {
         if self.is_muted {
-            return epoll::EventFlags::empty();
+            // An error is reported all the same. As an edge it ends one sleep, and not each.
+            return epoll::EventFlags::ET;
         }
         // All are edges. A ring that is always writable must not keep a thread awake. A bell need
         // not be silenced, which could take the ring away from a thread that sleeps on another set.
@@ -279,6 +280,8 @@ pub(crate) const NO_EVENT: epoll::Event =
 pub(crate) struct Seen {
     /// Something else than the alarm.
     event: bool,
+    /// A device, or the bell.
+    pub(crate) source: bool,
     /// The alarm, and nothing else.
     pub(crate) only_alarm: bool,
     /// A lease is over.
@@ -292,6 +295,7 @@ impl Seen {
     pub(crate) fn add(&mut self, event: &epoll::Event, base: u64) {
         let token = event.data.u64();
         self.event |= token != ALARM;
+        self.source |= token != ALARM && token != LEASE_END;
         self.lease |= token == LEASE_END;
         let errors = epoll::EventFlags::ERR | epoll::EventFlags::HUP;
         let flags = event.flags;

@@ -117,8 +117,7 @@ impl Drop for Stack {
         let Self { engine, workers } = self;
         engine.stack.shut_down(clock::now());
         engine.end();
-        for (driver, worker) in engine.drivers().iter().zip(workers.drain(..)) {
-            driver.wake_all();
+        for worker in workers.drain(..) {
             // A worker that panicked has nothing left to say.
             let _ = worker.join();
         }

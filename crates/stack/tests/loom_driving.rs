@@ -103,11 +103,10 @@ impl Worker {
         self.wait(|state| state.is_over).is_over = false;
     }
 
-    /// Whether a lease ended.
-    fn sleep(&self) -> bool {
+    /// Whether a lease ended, and whether a packet came.
+    fn sleep(&self) -> (bool, bool) {
         let mut state = self.wait(|state| state.has_event || state.has_lease_event);
-        state.has_event = false;
-        std::mem::take(&mut state.has_lease_event)
+        (std::mem::take(&mut state.has_lease_event), std::mem::take(&mut state.has_event))
     }
 }
 
@@ -218,10 +217,12 @@ impl World {
                 }
                 Next::AwaitLease => {
                     self.worker.await_lease();
-                    self.roles.after_lease()
+                    self.roles.after_lease(false)
                 }
-                Next::Sleep if self.worker.sleep() => self.roles.after_lease(),
-                Next::Sleep => self.roles.after_event(),
+                Next::Sleep => match self.worker.sleep() {
+                    (true, has_event) => self.roles.after_lease(has_event),
+                    (false, _) => self.roles.after_event(),
+                },
             };
         }
     }
@@ -348,20 +349,25 @@ fn the_worker_gives_way_to_a_thread_that_waits() {
     });
 }
 
-/// A task that does not come: its runtime stands still. The worker takes the packet.
+/// A task that came once or twice and then comes no more: its runtime stands still. The worker takes
+/// the packet.
 #[test]
 fn the_worker_drives_for_a_task_that_does_not_come() {
-    bounded(|| {
-        let world = World::new();
-        assert!(world.roles.begin_task());
-        let worker = spawn(&world, |world| world.work_until(0));
-        if world.roles.try_lead() {
-            world.poll();
-            world.leave();
-        }
-        world.packet(0);
-        worker.join().unwrap();
-    });
+    for turns in [1, 2] {
+        bounded(move || {
+            let world = World::new();
+            assert!(world.roles.begin_task());
+            let worker = spawn(&world, |world| world.work_until(0));
+            for _ in 0..turns {
+                if world.roles.try_lead() {
+                    world.poll();
+                    world.leave();
+                }
+            }
+            world.packet(0);
+            worker.join().unwrap();
+        });
+    }
 }
 
 /// A task that ends.

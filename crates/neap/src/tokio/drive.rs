@@ -60,7 +60,7 @@ impl Task {
     }
 
     async fn drive(self) {
-        while !self.engine.is_over() {
+        while !self.driver().is_over() {
             let now = clock::now();
             let polled =
                 self.driver().try_lead(&self.engine.stack).map(|mut lead| lead.poll(now, false));
@@ -71,7 +71,6 @@ impl Task {
                 }
                 Some((next, _)) => {
                     self.set.get_ref().0.wake_at(next, now);
-                    self.driver().expect_task(next);
                     None
                 }
                 None => {

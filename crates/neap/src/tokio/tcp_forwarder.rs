@@ -2,7 +2,7 @@
 
 use super::drive;
 use super::tcp::TcpStream;
-use super::wait::Direction;
+use super::wait::{Direction, ready_once};
 use crate::blocking::{self, Arrival, READ_READY};
 use crate::workers::Stack;
 use core::net::SocketAddr;
@@ -99,8 +99,7 @@ impl PendingConnection {
     /// [`neap::PendingConnection::take_error`](crate::PendingConnection::take_error). A task that
     /// asks somewhere else about the connection can give up then.
     pub async fn ended(&self) -> io::Error {
-        let ended = Direction::new(Bits::ERROR);
-        let waited = ended.ready(self.0.handle()).await;
+        let waited = ready_once(self.0.handle(), Bits::ERROR).await;
         let error = waited.and_then(|()| self.0.take_error());
         match error {
             Ok(Some(error)) | Err(error) => error,

@@ -182,6 +182,12 @@ fn shown(bits: Ready) -> Shown {
     words.into_iter().filter(is_set).fold(Shown::EMPTY, |all, (_, word)| all | word)
 }
 
+/// Waits until the socket is ready for any of `bits`.
+pub(super) async fn ready_once(source: &impl Source, bits: Ready) -> io::Result<()> {
+    let wait = Wait { source, direction: Direction::new(bits) };
+    wait.direction.ready(source).await
+}
+
 /// Waits for any of what `interest` names, and says which.
 pub(super) async fn ready_for(source: &impl Source, interest: Interest) -> io::Result<Shown> {
     let wanted = wanted(interest);

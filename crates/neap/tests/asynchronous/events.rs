@@ -41,3 +41,19 @@ fn a_task_waits_for_events_and_a_wait_that_is_given_up_loses_none() {
         });
     });
 }
+
+#[test]
+fn several_tasks_wait_for_events_of_one_receiver() {
+    in_namespace(|| {
+        let stack = Family::V4.stack();
+        on_runtime(1, async {
+            let events = stack.events().expect("descriptors");
+            let wait = || tokio::time::timeout(Duration::from_millis(1), events.recv_async());
+            let (one, other) = tokio::join!(wait(), wait());
+            for waited in [one, other] {
+                // What the kernel tells of the device may come, and an error may not.
+                assert!(waited.is_err() || waited.is_ok_and(|event| event.is_ok()));
+            }
+        });
+    });
+}

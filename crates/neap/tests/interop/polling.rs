@@ -1,14 +1,15 @@
 //! The poller: level, edge, one-shot; sockets of several stacks and descriptors of the kernel.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use neap::SocketOption;
-use neap::{Event, Events, Poller};
+use neap::device::{LinkState, Packet, PacketConfig};
+use neap::{ConnectOptions, Event, Events, Poller, SocketOption, Stack};
 
-use crate::common::{Family, Pattern, expect_end, expect_nothing_left, in_namespace};
+use crate::common::{Family, Pattern, expect_end, expect_nothing_left, in_namespace, run};
+use crate::links::{Elsewhere, veth};
 
 /// Longer than anything here takes.
 const LONG: Option<Duration> = Some(Duration::from_secs(30));
@@ -457,6 +458,55 @@ fn a_poller_has_a_descriptor_for_another_event_loop() {
             poller.notify();
             assert!(is_readable(&outer, false));
             quiet(&mut look);
+        }
+    });
+}
+
+/// Time that the calling thread has had a processor.
+fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Each socket of an interface that goes down has an error, which its queue's thread reports.
+#[test]
+fn a_poller_that_follows_sleeps_while_a_link_of_two_queues_is_down() {
+    in_namespace(|| {
+        let there = Elsewhere::new();
+        veth(&there);
+        let config = PacketConfig { queues: 2, ..PacketConfig::new("v0") };
+        let device = Packet::open(&config).expect("a device").into_device();
+        let stack = Stack::builder().device(device).address("10.9.0.2/24").build().expect("one");
+        let interface = stack.host().interfaces()[0].id;
+        let nobody = "10.9.0.77".parse().expect("an address");
+        stack.add_neighbor(interface, nobody, [2, 0, 0, 0, 0, 1]).expect("an Ethernet");
+        // On both shards, as the hash deals them out.
+        let open = |port: u16| {
+            let to = SocketAddr::new(nobody, port);
+            let options = ConnectOptions::default();
+            neap::TcpStream::connect_nonblocking(&stack, to, options).expect("a SYN")
+        };
+        let streams: Vec<_> = (1..=12).map(open).collect();
+        let is_down = || stack.host().interfaces()[0].link == LinkState::Down;
+        run("ip link set v0 down");
+        while !is_down() {
+            thread::yield_now();
+        }
+        for mut stream in &streams {
+            stream.set_nonblocking(false).expect("a mode");
+            stream.set_read_timeout(Some(Duration::from_millis(400))).expect("a timeout");
+            thread::scope(|scope| {
+                // It leads, and the poller follows.
+                scope.spawn(move || {
+                    let _ = stream.read(&mut [0; 10]);
+                });
+                let poller = poller();
+                poller.add(stream, 1, Events::IN).expect("a socket");
+                let before = thread_time();
+                wait(&poller, Some(Duration::from_millis(300)));
+                let used = thread_time() - before;
+                assert!(used < Duration::from_millis(30), "{used:?} of a processor");
+            });
         }
     });
 }

@@ -205,8 +205,9 @@ impl Roles {
 
 /// For the worker.
 impl Roles {
-    /// The lease has ended, or the worker was woken as if it had.
-    pub fn after_lease(&self) -> Next {
+    /// The lease has ended, or the worker was woken as if it had. `has_event` says that something
+    /// else has woken the worker, too.
+    pub fn after_lease(&self, has_event: bool) -> Next {
         let began = self.lease.swap(NONE, SeqCst);
         if self.is_led() {
             return Next::AwaitLease;
@@ -215,7 +216,7 @@ impl Roles {
         if began == NONE || turn == began {
             return Next::Drive;
         }
-        if self.has_task() && turn - began < BUSY {
+        if self.has_task() && turn - began < BUSY && !has_event {
             // It comes when something happens; so would the worker, to see that it does.
             return Next::Sleep;
         }
@@ -224,7 +225,14 @@ impl Roles {
 
     /// The worker slept on the devices, and something else than the end of a lease woke it.
     pub fn after_event(&self) -> Next {
-        if self.is_led() || self.lease.load(SeqCst) != NONE {
+        let lease = self.lease.load(SeqCst);
+        if self.is_led() || lease != NONE {
+            if lease != NONE && self.has_task() {
+                // What the task did earlier in this lease says nothing about the event. A lease
+                // that a leader has ended meanwhile stays ended.
+                let turn = self.turns.load(SeqCst);
+                let _ = self.lease.compare_exchange(lease, turn, SeqCst, SeqCst);
+            }
             return Next::AwaitLease;
         }
         if self.has_task() {
