@@ -622,6 +622,7 @@ impl Gateway {
                 sending.wake(scheduled.id);
                 continue;
             }
+            let given = flow.relay.given_to(to);
             match flow.relay.pump_to(to, near, far, Share::Pieces(VISIT)) {
                 Progress::Waits => {}
                 moved => {
@@ -632,6 +633,16 @@ impl Gateway {
             if progress.is_over() {
                 break;
             }
+            if far.changes_within_calls() {
+                // It has no event that says so. Each call of `send` may have brought an answer,
+                // and an answer that was taken has left room.
+                let other = to.other();
+                let has_room = flow.relay.given_to(to) > given && flow.relay.waits_for(other);
+                flow.is_due[other as usize] |= to == Side::Server || has_room;
+            }
+        }
+        if matches!(progress, Progress::Waits) && flow.is_due.contains(&true) {
+            progress = Progress::HasMore;
         }
         if flow.has_error && matches!(progress, Progress::Waits) {
             progress = flow.relay.check(near, far);
@@ -678,7 +689,9 @@ impl Gateway {
             flow.far.frame().into_iter().for_each(|frame| near.set_piece(frame));
         }
         flow.is_open = true;
-        if let (Some(sending), Near::Open(near)) = (&mut self.sending, &mut flow.near) {
+        if let (Some(sending), Near::Open(near)) = (&mut self.sending, &mut flow.near)
+            && !flow.far.changes_within_calls()
+        {
             let host: &mut dyn End = match flow.host {
                 Side::Client => &mut **near,
                 Side::Server => &mut *flow.far,

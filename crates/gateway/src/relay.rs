@@ -359,6 +359,12 @@ impl Relay {
         self.direction(side).bytes
     }
 
+    /// Bytes for one side that the other one has given, taken or not.
+    pub(crate) fn given_to(&self, side: Side) -> u64 {
+        let direction = self.direction(side);
+        direction.bytes + direction.held_bytes as u64
+    }
+
     /// Bytes that one side has given and the other has not taken.
     pub fn held(&self) -> usize {
         self.to_server.held_bytes + self.to_client.held_bytes

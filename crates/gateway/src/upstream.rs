@@ -79,6 +79,13 @@ pub trait Far: End + Send {
     /// As [`Poller::add`].
     fn enter(&self, poller: &Poller, token: u64, events: Events) -> io::Result<()>;
 
+    /// Whether only calls change it: it has no events, but data to give once something was sent to
+    /// it, and room once something was received from it. Nothing of it leaves the gateway, so it
+    /// has no turns under a rate.
+    fn changes_within_calls(&self) -> bool {
+        false
+    }
+
     /// What ICMP says of a connection that could not be opened, if the guest is to be told so in
     /// the name of who has said it. It is asked once the connection has failed.
     fn undelivered(&mut self) -> Option<Undelivered> {

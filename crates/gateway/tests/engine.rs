@@ -9,14 +9,15 @@ use bytes::Bytes;
 use etherparse::{
     IpNumber, NetSlice, PacketBuilder, PacketBuilderStep, SlicedPacket, TcpHeader, TransportSlice,
 };
-use neap::{Events, InterfaceConfig, Poller, Stack};
+use neap::time::Rate;
+use neap::{Events, InterfaceConfig, Poller, Stack, TcpStream};
 use neap_gateway::{
     Client, Destination, Direct, End, Far, FarDatagrams, Figures, Gateway, GatewayConfig,
-    GatewayHandle, Translation, Upstream,
+    GatewayHandle, Resolver, Translation, Upstream,
 };
 use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -293,4 +294,45 @@ fn datagrams_that_the_upstream_does_not_carry_are_refused_and_counted() {
     world.cable.send(&bytes).expect("sent");
     assert_eq!(world.answer(), Some((3, 13)));
     assert_eq!(world.end().uncarried_datagrams, 1);
+}
+
+/// Asks the gateway for addresses of names over one connection, all questions at once.
+fn ask_over_tcp(questions: u16, rate: Option<Rate>) {
+    let mut config = GatewayConfig::default();
+    config.rate = rate;
+    config.resolver = Resolver::Names;
+    config.translations = vec![Translation::resolver("10.0.2.3:53".parse().expect("an address"))];
+    let (_, told) = channel();
+    let World { cable, handle, engine, .. } =
+        World::over(Box::new(Direct), config, told, Arc::default());
+    let device = device::device("guest", cable).expect("a device");
+    let guest = Stack::builder().device(device).address("10.0.2.100/24").build().expect("a stack");
+    let mut stream = TcpStream::connect(&guest, "10.0.2.3:53").expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    // The address of `example.org`, behind the length of the question and its ID.
+    let rest = b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07example\x03org\x00\x00\x01\x00\x01";
+    let length = (2 + rest.len() as u16).to_be_bytes();
+    let question = |id: u16| [&length[..], &id.to_be_bytes(), rest].concat();
+    let asked: Vec<u8> = (0..questions).flat_map(question).collect();
+    stream.write_all(&asked).expect("sent");
+    for id in 0..questions {
+        let mut length = [0; 2];
+        stream.read_exact(&mut length).expect("an answer");
+        let mut answer = vec![0; u16::from_be_bytes(length).into()];
+        stream.read_exact(&mut answer).expect("all of it");
+        assert_eq!(answer[..2], id.to_be_bytes());
+    }
+    handle.stop();
+    engine.join().expect("no panic");
+}
+
+#[test]
+fn a_question_over_tcp_is_answered() {
+    ask_over_tcp(1, None);
+    ask_over_tcp(1, Some(Rate(1_000_000)));
+}
+
+#[test]
+fn more_answers_over_tcp_than_may_wait_are_all_sent() {
+    ask_over_tcp(1000, None);
 }

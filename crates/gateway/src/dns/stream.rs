@@ -56,6 +56,10 @@ impl Far for NameStream {
         // Only the guest brings changes.
         Ok(())
     }
+
+    fn changes_within_calls(&self) -> bool {
+        true
+    }
 }
 
 impl End for NameStream {
