@@ -331,15 +331,19 @@ impl Gateway {
         let (Near::Open(near), Some(scheduled)) = (&mut flow.near, flow.scheduled) else {
             return sending.on_sent(service, 0, false);
         };
-        let before = flow.relay.bytes_to(flow.host);
+        let sides = [flow.host, flow.host.other()];
+        let before = sides.map(|side| flow.relay.bytes_to(side));
         let most = scheduled.segments.data_in(service.bytes);
         let progress =
             flow.relay.pump_to(flow.host, &mut **near, &mut *flow.far, Share::Bytes(most));
-        let sent = (flow.relay.bytes_to(flow.host) - before) as usize;
+        let [sent, back] = sides.map(|side| flow.relay.bytes_to(side));
+        // What comes back is what a host that is lost has sent before.
+        let (sent, back) = ((sent - before[0]) as usize, back - before[1]);
         let has_more = matches!(progress, Progress::HasMore);
         sending.on_sent(service, scheduled.segments.on_wire(sent), has_more);
         self.counters.add(|counters| &counters.bytes_out, sent as u64);
-        flow.account.add(sent as u64, 0);
+        self.counters.add(|counters| &counters.bytes_in, back);
+        flow.account.add(sent as u64, back);
         if !has_more {
             self.on_progress(key, &progress);
         }
@@ -697,6 +701,7 @@ impl Gateway {
                 Side::Server => &mut *flow.far,
             };
             flow.scheduled = Some(sending.insert_flow(key, host));
+            flow.relay.schedule(flow.host);
         }
         journal::opened(&flow.view);
         self.counters.count(|counters| &counters.opened);

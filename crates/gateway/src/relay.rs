@@ -65,9 +65,9 @@ pub trait End {
     /// that none is followed by a small rest.
     fn set_piece(&mut self, _bytes: usize) {}
 
-    /// Says why the connection is lost, if it is (`SO_ERROR`). It is asked of an end whose stream
-    /// has ended, and which therefore has no other call left that would tell. An end whose bytes
-    /// cannot be lost behind its own end has nothing to say.
+    /// Says why the connection is lost, if it is (`SO_ERROR`). It is asked of an end that no other
+    /// call is made of that would tell: its stream has ended, or its bytes wait for the other side.
+    /// An end that cannot be lost then has nothing to say.
     ///
     /// # Errors
     /// Why the connection is lost.
@@ -232,6 +232,35 @@ impl Direction {
         true
     }
 
+    /// Passes on what a source that is lost has sent before, as far as the sink takes it in one
+    /// visit. A lost connection looks like one that has ended, so no end is passed on.
+    fn pass_last(&mut self, source: &mut dyn End, sink: &mut dyn End) {
+        let most = self.bytes + VISIT as u64;
+        while self.bytes < most {
+            self.gather(source, sink.at_once());
+            if self.held_bytes == 0 {
+                return;
+            }
+            // It has no room, or is lost as well.
+            let Ok(sent) = sink.send(&mut self.held, self.held_bytes) else { return };
+            self.note_sent(sent);
+        }
+    }
+
+    /// Why the source is lost, where [`pump`](Self::pump) has no call left that tells, or none until
+    /// the sink has room.
+    fn loss(&mut self, source: &mut dyn End) -> Option<io::Error> {
+        if !self.has_ended && self.held.is_empty() {
+            return None;
+        }
+        self.lost.take().or_else(|| source.take_error().err())
+    }
+
+    fn note_sent(&mut self, sent: usize) {
+        self.held_bytes -= sent;
+        self.bytes += sent as u64;
+    }
+
     /// Passes on bytes until the share is used up.
     fn pump(&mut self, source: &mut dyn End, sink: &mut dyn End, share: Share) -> Stop {
         let (mut budget, may_cut) = match share {
@@ -266,8 +295,7 @@ impl Direction {
             }
             match sink.send(&mut self.held, if may_cut { budget } else { self.held_bytes }) {
                 Ok(sent) => {
-                    self.held_bytes -= sent;
-                    self.bytes += sent as u64;
+                    self.note_sent(sent);
                     budget = budget.saturating_sub(sent);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Stop::Waits,
@@ -282,6 +310,8 @@ impl Direction {
 pub struct Relay {
     to_server: Direction,
     to_client: Direction,
+    /// The side whose bytes have turns of their own.
+    scheduled: Option<Side>,
 }
 
 impl Relay {
@@ -291,6 +321,12 @@ impl Relay {
         let held_bytes = held.iter().map(Bytes::len).sum();
         let to_server = Direction { held, held_bytes, ..Direction::default() };
         Self { to_server, ..Self::default() }
+    }
+
+    /// Leaves the bytes to one side to turns of their own: nothing passes to it but what
+    /// [`pump_to`](Self::pump_to) is told to.
+    pub(crate) fn schedule(&mut self, to: Side) {
+        self.scheduled = Some(to);
     }
 
     /// Moves what can be moved. Call it when an end has become readable or writable, or was lost.
@@ -310,7 +346,8 @@ impl Relay {
     }
 
     /// Moves a share to one side. [`Progress::HasMore`] and [`Progress::Waits`] are
-    /// about this direction.
+    /// about this direction. If that side takes nothing any more, what it sent before it was lost
+    /// passes to the other one first, as far as that has room.
     pub fn pump_to(
         &mut self,
         to: Side,
@@ -329,13 +366,16 @@ impl Relay {
             }
             Stop::Waits | Stop::Closed => return Progress::Waits,
             Stop::SourceLost(error) => (to.other(), error),
-            Stop::SinkLost(error) => (to, error),
+            Stop::SinkLost(error) => {
+                match to {
+                    _ if self.scheduled == Some(to.other()) => {}
+                    Side::Server => self.to_client.pass_last(server, client),
+                    Side::Client => self.to_server.pass_last(client, server),
+                }
+                (to, error)
+            }
         };
-        match side {
-            Side::Client => server.reset(),
-            Side::Server => client.reset(),
-        }
-        Progress::Lost { side, error }
+        lose(side, error, client, server)
     }
 
     fn direction(&self, to: Side) -> &Direction {
@@ -370,20 +410,16 @@ impl Relay {
         self.to_server.held_bytes + self.to_client.held_bytes
     }
 
-    /// Looks for the loss of a side that has ended its stream: what was sent to it may not have
-    /// arrived. Call it when a side has an error and [`pump`](Self::pump) waits.
+    /// Looks for the loss of a side that no call of [`pump`](Self::pump) tells of: it has ended its
+    /// stream, and what was sent to it may not have arrived; or its bytes wait for the other side,
+    /// and the loss is behind them. Those bytes go no further then, as that side may never read
+    /// them. Call it when a side has an error and [`pump`](Self::pump) waits.
     pub fn check(&mut self, client: &mut dyn End, server: &mut dyn End) -> Progress {
-        if self.to_server.has_ended
-            && let Err(error) = client.take_error()
-        {
-            server.reset();
-            return Progress::Lost { side: Side::Client, error };
+        if let Some(error) = self.to_server.loss(client) {
+            return lose(Side::Client, error, client, server);
         }
-        if self.to_client.has_ended
-            && let Err(error) = server.take_error()
-        {
-            client.reset();
-            return Progress::Lost { side: Side::Server, error };
+        if let Some(error) = self.to_client.loss(server) {
+            return lose(Side::Server, error, client, server);
         }
         Progress::Waits
     }
@@ -392,6 +428,15 @@ impl Relay {
     pub fn bytes(&self) -> (u64, u64) {
         (self.to_server.bytes, self.to_client.bytes)
     }
+}
+
+/// A side is lost, and the other one is reset.
+fn lose(side: Side, error: io::Error, client: &mut dyn End, server: &mut dyn End) -> Progress {
+    match side {
+        Side::Client => server.reset(),
+        Side::Server => client.reset(),
+    }
+    Progress::Lost { side, error }
 }
 
 #[cfg(test)]
@@ -618,6 +663,66 @@ mod tests {
         let progress = relay.check(&mut client, &mut server);
         assert!(matches!(progress, Progress::Lost { side: Side::Server, .. }), "{progress:?}");
         assert!(client.is_reset);
+    }
+
+    /// A connection that takes nothing, as it is lost, and then looks as if it had ended.
+    #[derive(Default)]
+    struct Refuses(VecDeque<Bytes>);
+
+    impl End for Refuses {
+        fn receive(&mut self) -> io::Result<Option<Bytes>> {
+            Ok(self.0.pop_front())
+        }
+        fn send(&mut self, _: &mut VecDeque<Bytes>, _: usize) -> io::Result<usize> {
+            Err(io::ErrorKind::ConnectionReset.into())
+        }
+        fn finish(&mut self) -> io::Result<()> {
+            Err(io::ErrorKind::NotConnected.into())
+        }
+        fn reset(&mut self) {}
+    }
+
+    #[test]
+    fn the_last_words_of_a_side_that_takes_nothing_pass_before_its_reset() {
+        for (has_ended, room, expected) in [(false, 100, "too large"), (true, 3, "too")] {
+            let (mut client, _) = ends();
+            (client.has_ended, client.room) = (has_ended, room);
+            client.incoming = if has_ended { [].into() } else { ["upload".into()].into() };
+            let mut server = Refuses(["too", " large"].map(Bytes::from).into());
+            let progress = Relay::default().pump(&mut client, &mut server);
+            assert!(matches!(progress, Progress::Lost { side: Side::Server, .. }), "{progress:?}");
+            assert_eq!(client.taken, expected.as_bytes());
+            assert!(client.is_reset && !client.is_finished, "that was not the end");
+        }
+    }
+
+    #[test]
+    fn the_last_words_for_a_side_under_a_rate_do_not_pass_it_by() {
+        let (_, mut server) = ends();
+        server.incoming.push_back(Bytes::from_static(b"download"));
+        let mut client = Refuses(["upload".into()].into());
+        let mut relay = Relay::default();
+        relay.schedule(Side::Server);
+        let share = Share::Pieces(VISIT);
+        let progress = relay.pump_to(Side::Client, &mut client, &mut server, share);
+        assert!(matches!(progress, Progress::Lost { side: Side::Client, .. }), "{progress:?}");
+        assert!(server.taken.is_empty() && server.is_reset);
+    }
+
+    #[test]
+    fn a_reset_behind_bytes_that_wait_passes_to_the_other_side() {
+        let (mut client, mut server) = ends();
+        client.incoming.push_back(Bytes::from_static(b"waits"));
+        server.room = 0;
+        let mut relay = Relay::default();
+        assert!(matches!(relay.pump(&mut client, &mut server), Progress::Waits));
+        assert!(matches!(relay.check(&mut client, &mut server), Progress::Waits));
+        client.is_lost = true;
+        // The server has no room, so no other call would tell.
+        assert!(matches!(relay.pump(&mut client, &mut server), Progress::Waits));
+        let progress = relay.check(&mut client, &mut server);
+        assert!(matches!(progress, Progress::Lost { side: Side::Client, .. }), "{progress:?}");
+        assert!(server.is_reset);
     }
 
     #[test]
