@@ -3,8 +3,12 @@
 //! It has no socket and no clock: a message and the time go in, an answer comes out. It is the only
 //! server of its link, so it refuses addresses that are not its own to give.
 //!
+//! A client is known by its identifier. If all addresses are taken, it gets one that was given to
+//! its link address: the client programs of a guest have identifiers of their own. A pool of one
+//! address is for a link with one guest: whoever asks gets it, also after a client has declined it.
+//!
 //! Cost: O(n) for a message, n being the addresses of the pool, of which there are at most
-//! 256. A lease holds the identifier of its client, at most 255 bytes.
+//! 256. A lease holds the identifier of its client, at most 255 bytes, and its link address.
 
 use dhcproto::v4::{DhcpOption, DhcpOptions, Message, MessageType, Opcode, OptionCode};
 use dhcproto::{Decodable, Decoder, Encodable};
@@ -108,6 +112,8 @@ pub struct DhcpServer {
 struct Lease {
     /// `None` if a client has found somebody else at the address.
     client: Option<Vec<u8>>,
+    /// The link address of the client.
+    link: Vec<u8>,
     until: Instant,
 }
 
@@ -160,14 +166,16 @@ impl DhcpServer {
         client: Vec<u8>,
         now: Instant,
     ) -> Result<DhcpAnswer, DhcpError> {
+        let link = message.chaddr();
         let number = self.of_client(&client).or_else(|| {
             let wanted = requested(message).and_then(|address| self.number(address));
             wanted.filter(|&number| self.is_free(number, now)).or_else(|| self.first_free(now))
         });
-        let number = number.ok_or(DhcpError::Full)?;
+        // Another client program of a guest that has one calls itself otherwise.
+        let number = number.or_else(|| self.of_link(link)).ok_or(DhcpError::Full)?;
         let kept = self.leases[number].as_ref().map_or(now, |lease| lease.until);
         let until = kept.max(now + OFFER);
-        self.leases[number] = Some(Lease { client: Some(client), until });
+        self.leases[number] = Some(Lease { client: Some(client), link: link.to_vec(), until });
         Ok(self.reply(message, MessageType::Offer, Some(self.address(number))))
     }
 
@@ -192,8 +200,8 @@ impl DhcpServer {
         let Some(number) = number else {
             return Ok(self.reply(message, MessageType::Nak, None));
         };
-        let until = now + self.config.lease;
-        self.leases[number] = Some(Lease { client: Some(client), until });
+        let (link, until) = (message.chaddr().to_vec(), now + self.config.lease);
+        self.leases[number] = Some(Lease { client: Some(client), link, until });
         Ok(self.reply(message, MessageType::Ack, Some(wanted)))
     }
 
@@ -201,7 +209,8 @@ impl DhcpServer {
     fn decline(&mut self, message: &Message, client: &[u8], now: Instant) {
         let number = requested(message).and_then(|address| self.number(address));
         if let Some(number) = number.filter(|&number| self.is_of(number, client)) {
-            self.leases[number] = Some(Lease { client: None, until: now + self.config.lease });
+            let (link, until) = (Vec::new(), now + self.config.lease);
+            self.leases[number] = Some(Lease { client: None, link, until });
         }
     }
 
@@ -224,8 +233,18 @@ impl DhcpServer {
         lease.is_some_and(|lease| lease.client.as_deref() == Some(client))
     }
 
+    /// The first address that clients of a link address have.
+    fn of_link(&self, link: &[u8]) -> Option<usize> {
+        let is_of_link = |lease: &Lease| lease.client.is_some() && lease.link == link;
+        let number = self.leases.iter().position(|lease| lease.as_ref().is_some_and(is_of_link));
+        number.filter(|_| !link.is_empty())
+    }
+
+    /// Whether anybody may have an address. The only one of a pool is that of its guest, by
+    /// whatever name and however often a client asks.
     fn is_free(&self, number: usize, now: Instant) -> bool {
-        self.leases[number].as_ref().is_none_or(|lease| lease.until <= now)
+        let lease = self.leases[number].as_ref();
+        self.leases.len() == 1 || lease.is_none_or(|lease| lease.until <= now)
     }
 
     /// An address that nobody has had, or else the one whose lease has been over for longest.
@@ -484,6 +503,41 @@ mod tests {
         let (offer, _) =
             ask(&mut server, &message(2, MessageType::Discover, &[]), now).expect("an offer");
         assert_eq!(offer.yiaddr(), second);
+    }
+
+    #[test]
+    fn another_client_program_of_a_guest_gets_an_address_of_that_guest() {
+        for addresses in 1..=2 {
+            let (mut server, now) = (server(addresses), Instant::now());
+            for client in 1..=addresses as u8 {
+                // It sends no identifier.
+                let discover = message(client, MessageType::Discover, &[]);
+                ask(&mut server, &discover, now).expect("an offer");
+            }
+            let identifier = DhcpOption::ClientIdentifier(vec![1, 2, 0, 0, 0, 0, 1]);
+            let discover = message(1, MessageType::Discover, &[identifier.clone()]);
+            let (offer, _) = ask(&mut server, &discover, now).expect("an offer");
+            assert_eq!(offer.yiaddr(), FIRST);
+            let [wanted, of] = wanted(FIRST);
+            let request = message(1, MessageType::Request, &[wanted, of, identifier]);
+            let (ack, _) = ask(&mut server, &request, now).expect("an answer");
+            assert_eq!((kind(&ack), ack.yiaddr()), (MessageType::Ack, FIRST));
+        }
+    }
+
+    #[test]
+    fn the_only_address_is_for_whoever_asks() {
+        let (mut server, now) = (server(1), Instant::now());
+        for client in 1..=2 {
+            let request = message(client, MessageType::Request, &wanted(FIRST));
+            let (ack, _) = ask(&mut server, &request, now).expect("an answer");
+            assert_eq!(kind(&ack), MessageType::Ack);
+        }
+        let decline = message(2, MessageType::Decline, &wanted(FIRST));
+        assert_eq!(ask(&mut server, &decline, now).expect_err("silent"), DhcpError::Silent);
+        let discover = message(2, MessageType::Discover, &[]);
+        let (offer, _) = ask(&mut server, &discover, now).expect("an offer");
+        assert_eq!(offer.yiaddr(), FIRST);
     }
 
     #[test]
