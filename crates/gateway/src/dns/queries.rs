@@ -25,6 +25,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 /// Questions at the same time.
@@ -77,8 +78,14 @@ struct Query {
 }
 
 enum Way {
-    Datagrams(Socket),
-    Stream { far: Box<dyn Far>, outgoing: Bytes, answer: BytesMut, is_open: bool },
+    /// `None` until it is sent.
+    Datagrams(Option<Socket>),
+    Stream {
+        far: Box<dyn Far>,
+        outgoing: Bytes,
+        answer: BytesMut,
+        is_open: bool,
+    },
 }
 
 /// What became of a question.
@@ -161,11 +168,7 @@ impl Queries {
         if !self.is_new(question, asked) {
             return;
         }
-        let socket = match open(&self.outbound, servers.first().copied()) {
-            Ok(socket) => socket,
-            Err(error) => return self.refuse(question, &error, guests),
-        };
-        let key = self.insert(question, asked, servers, Way::Datagrams(socket));
+        let key = self.insert(question, asked, servers, Way::Datagrams(None));
         self.send_on(key, poller, guests);
     }
 
@@ -195,7 +198,7 @@ impl Queries {
         let Way::Stream { far, outgoing, .. } = &mut query.way else { return };
         *outgoing = framed(&query.question);
         if far.enter(poller, Token::Query(slot).to_bits(), CHANGES).is_err() {
-            return self.fail(key, guests);
+            return self.fail(key, guests, |counters| &counters.unanswered_dns);
         }
         self.due[1].set(Instant::now() + TIMEOUT_THROUGH, slot);
     }
@@ -223,26 +226,29 @@ impl Queries {
         loop {
             let query = &mut self.table[key];
             if query.attempts >= query.servers.len() * ROUNDS {
-                return self.fail(key, guests);
+                return self.fail(key, guests, |counters| &counters.unanswered_dns);
             }
             let server = query.servers[query.attempts % query.servers.len()];
-            if query.attempts > 0 {
-                // Each has a port and an ID of its own.
-                let Ok(socket) = open(&self.outbound, Some(server)) else {
-                    return self.fail(key, guests);
-                };
-                query.way = Way::Datagrams(socket);
-                message::set_id(&mut query.question, random_id());
-            }
             query.attempts += 1;
-            let Way::Datagrams(socket) = &query.way else { return };
+            // Each has a port and an ID of its own.
+            message::set_id(&mut query.question, random_id());
+            let socket = match open(&self.outbound, server) {
+                Ok(socket) => socket,
+                // Another resolver does not change that.
+                Err(error) if Refused::of(&error) == Refused::Full => {
+                    return self.fail(key, guests, |counters| &counters.full_dns);
+                }
+                // A host without IPv6 has none for a resolver of IPv6.
+                Err(_) => continue,
+            };
             let slot = Slot { key, generation: self.generation.advance() };
             query.generation = slot.generation;
             let token = Token::Query(slot).to_bits();
             let sent = socket.connect(&SockAddr::from(server)).and_then(|()| {
-                poller.add(socket, token, Events::IN | Events::ET)?;
-                Ok(send(socket, &query.question, SendFlags::NOSIGNAL)?)
+                poller.add(&socket, token, Events::IN | Events::ET)?;
+                Ok(send(&socket, &query.question, SendFlags::NOSIGNAL)?)
             });
+            query.way = Way::Datagrams(Some(socket));
             if sent.is_ok() {
                 self.due[0].set(Instant::now() + TIMEOUT, slot);
                 return;
@@ -262,7 +268,8 @@ impl Queries {
             return None;
         }
         let outcome = match &mut query.way {
-            Way::Datagrams(socket) => {
+            Way::Datagrams(None) => return None,
+            Way::Datagrams(Some(socket)) => {
                 let is_last = query.attempts >= query.servers.len() * ROUNDS;
                 let (outcome, strangers) =
                     receive(socket, &mut self.buffer, &query.question, is_last);
@@ -305,9 +312,9 @@ impl Queries {
         self.deliver(&datagram, guests);
     }
 
-    /// Nobody has answered.
-    fn fail(&mut self, key: usize, guests: &UdpForwarder) {
-        self.counters.count(|counters| &counters.unanswered_dns);
+    /// Nobody will answer; `why` counts it.
+    fn fail(&mut self, key: usize, guests: &UdpForwarder, why: fn(&Counters) -> &AtomicU64) {
+        self.counters.count(why);
         let query = self.remove(key);
         if let Some(answer) = message::failure(&query.question) {
             self.pass_on(&query, answer, guests);
@@ -335,8 +342,7 @@ fn is_asked(table: &Slab<Query>, slot: Slot) -> bool {
 }
 
 /// A socket for a resolver. The kernel chooses its port at random when it is bound or connected.
-fn open(outbound: &Outbound, server: Option<SocketAddr>) -> io::Result<Socket> {
-    let server = server.ok_or(io::ErrorKind::NotFound)?;
+fn open(outbound: &Outbound, server: SocketAddr) -> io::Result<Socket> {
     let outbound = outbound.towards(server.ip());
     let socket = outbound.socket(Domain::for_address(server), Type::DGRAM, Protocol::UDP)?;
     let from = outbound.from(server);
@@ -418,5 +424,44 @@ pub(crate) fn exchange(
         Ok(None) => Outcome::Waits,
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Outcome::Waits,
         Err(_) => Outcome::Failed,
+    }
+}
+
+// The example has a `main` of its own.
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "../../../neap/examples/device.rs"]
+mod device;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use neap::{Stack, UdpForwarderOptions};
+    use std::net::UdpSocket;
+    use std::os::unix::net::UnixDatagram;
+
+    #[test]
+    fn a_resolver_that_no_socket_can_be_had_for_is_followed_by_the_next() {
+        let (own, _cable) = UnixDatagram::pair().expect("a pair");
+        let device = device::device("cable", own).expect("a device");
+        let stack = Stack::builder().device(device).address("10.0.2.3/24").build();
+        let stack = stack.expect("a stack");
+        let guests = UdpForwarder::new(&stack, UdpForwarderOptions::default()).expect("one");
+        let poller = Poller::new().expect("descriptors");
+        // As on a host without IPv6: no socket can have this address.
+        let v6 = Some("2001:db8::1".parse().expect("an address"));
+        let outbound = Outbound { v6, ..Outbound::default() };
+        let mut queries = Queries::new(outbound, Arc::default());
+        let server = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        server.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        let server_address = server.local_addr().expect("an address");
+        let unreachable = "[2001:db8::53]:53".parse().expect("an address");
+        let data = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07example\x03org\x00\
+                     \x00\x01\x00\x01";
+        let mut question = Datagram::new(&data[..], "10.0.2.100:1000".parse().expect("an address"));
+        question.local = Some("10.0.2.3:53".parse().expect("an address"));
+        let servers = ServerList::from_slice(&[unreachable, server_address]);
+        queries.ask(&question, servers, &poller, &guests);
+        assert_eq!(server.recv(&mut [0; 500]).expect("the question"), data.len());
     }
 }
