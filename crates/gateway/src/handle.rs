@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn requests_that_nobody_will_answer_end_with_an_error() {
-        let requests = Requests::new(Arc::new(Poller::new().expect("descriptors")));
+        let mut requests = Requests::new(Arc::new(Poller::new().expect("descriptors")));
         let handle = GatewayHandle(requests.caller());
         let asks = {
             let handle = handle.clone();
@@ -131,6 +131,31 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
         drop(requests);
         let error = handle.unpublish(PublishedId::from(1)).expect_err("nobody answers");
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn a_request_behind_the_end_of_a_run_is_told_and_does_not_wait() {
+        let mut requests = Requests::new(Arc::new(Poller::new().expect("descriptors")));
+        let handle = GatewayHandle(requests.caller());
+        requests.close();
+        // More than may wait.
+        for _ in 0..100 {
+            let error = handle.drain(Duration::ZERO).expect_err("nobody drains");
+            assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_run_is_told_to_those_who_wait_for_room() {
+        let mut requests = Requests::new(Arc::new(Poller::new().expect("descriptors")));
+        let handle = GatewayHandle(requests.caller());
+        let drains = std::thread::spawn(move || {
+            std::iter::repeat_with(|| handle.drain(Duration::ZERO)).find_map(Result::err)
+        });
+        std::thread::sleep(Duration::from_millis(10));
+        requests.close();
+        let error = drains.join().expect("no panic").expect("it is told");
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
     }
 }

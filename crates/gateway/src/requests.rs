@@ -35,14 +35,16 @@ impl<R> fmt::Debug for Caller<R> {
 pub(crate) struct Requests<R> {
     /// The first caller, of which all others are clones.
     caller: Caller<R>,
-    receiver: Receiver<R>,
+    /// `None` once it is closed: who waits for room there is told so.
+    receiver: Option<Receiver<R>>,
 }
 
 impl<R> Requests<R> {
     /// Requests that end the waits of a poller.
     pub(crate) fn new(poller: Arc<Poller>) -> Self {
         let (requests, receiver) = sync_channel(MOST_WAITING);
-        Self { caller: Caller { poller, is_stopped: Arc::default(), requests }, receiver }
+        let caller = Caller { poller, is_stopped: Arc::default(), requests };
+        Self { caller, receiver: Some(receiver) }
     }
 
     pub(crate) fn caller(&self) -> Caller<R> {
@@ -55,13 +57,13 @@ impl<R> Requests<R> {
 
     /// The next request.
     pub(crate) fn next(&self) -> Option<R> {
-        self.receiver.try_recv().ok()
+        self.receiver.as_ref()?.try_recv().ok()
     }
 
     /// Ends the service. Requests that wait, and those to come, are told so.
-    pub(crate) fn close(&self) {
+    pub(crate) fn close(&mut self) {
         self.caller.is_stopped.store(true, Ordering::SeqCst);
-        while self.next().is_some() {}
+        self.receiver = None;
     }
 }
 
@@ -77,6 +79,10 @@ impl<R> Caller<R> {
     /// # Errors
     /// `BrokenPipe` if the run has ended.
     pub(crate) fn tell(&self, request: R) -> io::Result<()> {
+        // A run that was stopped takes no more requests, though it may still be there.
+        if self.is_stopped.load(Ordering::SeqCst) {
+            return Err(ended());
+        }
         self.requests.send(request).map_err(|_| ended())?;
         self.poller.notify();
         Ok(())
@@ -88,12 +94,7 @@ impl<R> Caller<R> {
     /// `BrokenPipe` if the run has ended.
     pub(crate) fn ask<T>(&self, request: impl FnOnce(SyncSender<T>) -> R) -> io::Result<T> {
         let (answer, answered) = sync_channel(1);
-        self.requests.send(request(answer)).map_err(|_| ended())?;
-        // An engine that has ended before this has forgotten its requests already.
-        if self.is_stopped.load(Ordering::SeqCst) {
-            return Err(ended());
-        }
-        self.poller.notify();
+        self.tell(request(answer))?;
         answered.recv().map_err(|_| ended())
     }
 
