@@ -25,6 +25,7 @@ use crate::holdings::{FlowView, Holdings};
 use crate::inspect::Inspector;
 use crate::journal::{self, Journal};
 use crate::news::News;
+use crate::pauses::Pauses;
 use crate::published::PublishedPorts;
 use crate::refused::{Refused, pass_on};
 use crate::relay::{End, Progress, Relay, Share, Side, VISIT};
@@ -79,6 +80,8 @@ pub struct Gateway {
     dns: Dns,
     /// Flows that are not open, by the time when they are given up.
     openings: Deadlines,
+    /// Published ports whose connections could not be taken.
+    pauses: Pauses,
     /// What used up its turn.
     waiting: Turns,
     /// Who sends when under a rate; `None` without one.
@@ -189,6 +192,7 @@ impl Gateway {
             crossings: Crossings::new(),
             dns: Dns::new(&config, counters.clone()),
             openings: Deadlines::default(),
+            pauses: Pauses::default(),
             upstream,
             config,
             flows: Slab::new(),
@@ -357,6 +361,7 @@ impl Gateway {
             self.echoes.next_expiry(),
             self.dns.next_expiry(),
             self.openings.next(),
+            self.pauses.next(),
             self.ends,
         ];
         kinds.into_iter().flatten().min()
@@ -368,6 +373,9 @@ impl Gateway {
         self.crossings.expire(now);
         self.echoes.expire(now, self.sending.as_mut());
         self.dns.expire(now, &self.poller, self.datagrams.forwarder());
+        for index in self.pauses.take(now) {
+            self.waiting.push(Turn::Published(index));
+        }
         while let Some(slot) = self.openings.take(now) {
             if is_opening(&self.flows, slot) {
                 self.fail(slot.key, &io::ErrorKind::TimedOut.into());

@@ -18,6 +18,7 @@ use crate::descriptors;
 use crate::guest::GuestStream;
 use crate::holdings::FlowView;
 use crate::news::News;
+use crate::pauses::Pauses;
 use crate::relay::{End, Share, Side, VISIT};
 use crate::requests::Requests;
 use crate::stack_upstream;
@@ -91,6 +92,8 @@ pub struct Doors {
     lookups: Lookups,
     /// When stages end, of each [`Clock`].
     due: [Deadlines; Clock::ALL.len()],
+    /// Doors whose connections could not be taken.
+    pauses: Pauses,
     /// What goes on when the others had their turn.
     waiting: Turns,
     most_connections: usize,
@@ -141,6 +144,7 @@ impl Doors {
             lookups: Lookups::new(stack.clone(), resolver, counters.clone()),
             stack,
             due: Default::default(),
+            pauses: Pauses::default(),
             waiting: Turns::default(),
             most_connections: config.most_connections,
             most_of_a_client: config.most_of_a_client,
@@ -242,10 +246,8 @@ impl Doors {
 
     fn next_expiry(&mut self) -> Option<Instant> {
         let stages = self.due.iter().filter_map(Deadlines::next).min();
-        [stages, self.lookups.next_expiry(), self.mappings.next_expiry(), self.ends]
-            .into_iter()
-            .flatten()
-            .min()
+        let others = [self.lookups.next_expiry(), self.mappings.next_expiry(), self.pauses.next()];
+        others.into_iter().chain([stages, self.ends]).flatten().min()
     }
 
     /// Ends what was to last until now.
@@ -253,6 +255,9 @@ impl Doors {
         self.lookups.expire(now, &self.poller);
         self.take_names();
         self.mappings.expire(now);
+        for index in self.pauses.take(now) {
+            self.waiting.push(Turn::Published(index));
+        }
         for clock in Clock::ALL {
             while let Some(slot) = self.due[clock as usize].take(now) {
                 let is_due = |session: &mut Session| session.due.is_some_and(|due| due <= now);
@@ -379,9 +384,11 @@ impl Doors {
             match self.ports[index].accept() {
                 Ok((arrived, local, client)) => self.take(index, arrived, local, client),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-                // The connection is over already, or there are no descriptors.
+                // The connection is over already, or there are no descriptors: others may wait, of
+                // which no event will tell.
                 Err(_) => {
                     self.counters.count(|counters| &counters.full);
+                    self.pauses.add(index, Instant::now());
                     return false;
                 }
             }

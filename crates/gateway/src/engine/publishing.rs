@@ -18,6 +18,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
+use std::time::Instant;
 
 impl Gateway {
     /// Makes a port of the host one of a guest: what comes to the one goes to the other, from the
@@ -124,9 +125,11 @@ impl Gateway {
             let (mut near, client) = match listener.accept(&self.config.guest_addresses) {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-                // The connection is over already, or there are no descriptors.
+                // The connection is over already, or there are no descriptors: others may wait, of
+                // which no event will tell.
                 Err(_) => {
                     self.counters.count(|counters| &counters.unreached);
+                    self.pauses.add(index, Instant::now());
                     return false;
                 }
             };

@@ -1,0 +1,75 @@
+//! A gateway in a process that has no descriptors for a while. It is the only test of its process.
+
+// The example has a `main` of its own.
+#[allow(dead_code)]
+#[path = "../../neap/examples/device.rs"]
+mod device;
+
+use neap::{InterfaceConfig, Stack, TcpListener};
+use neap_gateway::{Direct, Gateway, GatewayConfig, Publication, Transport};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use socket2::{Domain, Socket, Type};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// Far above what anything takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// In which the gateway has looked at what came.
+const A_WHILE: Duration = Duration::from_millis(300);
+
+/// What the guest says on a connection that comes by its published port.
+fn hears(mut client: TcpStream) {
+    client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    client.read_exact(&mut [0; 5]).expect("the guest says hello");
+}
+
+#[test]
+fn a_connection_that_came_while_there_were_no_descriptors_is_taken_later() {
+    let (own, cable) = UnixDatagram::pair().expect("a pair");
+    let interface = InterfaceConfig::new(device::device("gate", own).expect("a device"))
+        .any_destination(true)
+        .address("10.0.2.2/24".parse().expect("an address"));
+    let stack = Stack::builder().interface(interface).build().expect("a stack");
+    let gateway = Gateway::new(Arc::new(stack), Box::new(Direct), GatewayConfig::default());
+    let mut gateway = gateway.expect("a gateway");
+    let publication = Publication {
+        transport: Transport::Tcp,
+        port: "127.0.0.1:0".parse().expect("an address"),
+        guest: "10.0.2.100:7".parse().expect("an address"),
+        stand_in: "10.0.2.2".parse().expect("an address"),
+    };
+    gateway.publish(publication).expect("a port");
+    let port = gateway.published()[0].publication.port;
+    let handle = gateway.handle();
+    let engine = thread::spawn(move || gateway.run().expect("it runs"));
+    let device = device::device("guest", cable).expect("a device");
+    let guest = Stack::builder().device(device).address("10.0.2.100/24").build().expect("a stack");
+    let listener = TcpListener::bind(&guest, "10.0.2.100:7").expect("a port");
+    let server = thread::spawn(move || {
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            stream.write_all(b"hello").expect("sent");
+        }
+    });
+    hears(TcpStream::connect(port).expect("connected"));
+    // The first connection gives its descriptors back.
+    thread::sleep(A_WHILE);
+    let client = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let before = getrlimit(Resource::Nofile);
+    let mut none = before.clone();
+    none.current = Some(File::open("/dev/null").expect("a file").as_raw_fd() as u64);
+    setrlimit(Resource::Nofile, none).expect("a lower limit");
+    client.connect(&port.into()).expect("the kernel accepts it");
+    thread::sleep(A_WHILE);
+    setrlimit(Resource::Nofile, before).expect("the limit from before");
+    hears(client.into());
+    server.join().expect("no panic");
+    handle.stop();
+    engine.join().expect("no panic");
+}
