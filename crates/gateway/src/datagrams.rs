@@ -87,7 +87,8 @@ struct Mapping {
     guest: SocketAddr,
     is_v6: bool,
     socket: Box<dyn FarDatagrams>,
-    /// The guest's first datagram, without its data: a pattern for what ICMP errors quote.
+    /// The guest's first datagram, without its data: a pattern for what ICMP errors quote. One
+    /// without an arrival stands for it until there is one.
     first: Datagram,
     last_used: Instant,
     asks_resolvers_only: bool,
@@ -117,6 +118,22 @@ impl Mapping {
         let seen = shown(real, port.publication.stand_in, guests);
         port.clients.note(real, seen);
         seen
+    }
+
+    /// What the guest calls somebody whom a datagram of its own goes to.
+    fn called(&self, real: SocketAddr) -> SocketAddr {
+        let seen = self.translated.seen(real);
+        let Some(port) = self.published.as_ref().filter(|_| seen == real) else { return seen };
+        let stand_in = SocketAddr::new(port.publication.stand_in, real.port());
+        let is_client = port.clients.real(stand_in).is_some_and(|one| one.ip() == real.ip());
+        if is_client { stand_in } else { real }
+    }
+
+    /// Notes what the packets of the guest are like, unless that is known.
+    fn note_pattern(&mut self, datagram: &Datagram) {
+        if self.first.arrival.is_none() {
+            self.first = Datagram { data: Bytes::new(), ..datagram.clone() };
+        }
     }
 
     /// The client of the published port that the guest sees as `seen`.
@@ -178,7 +195,9 @@ impl Datagrams {
         while let Some(first) = rest.first() {
             let (run, others) = rest.split_at(first_run(rest));
             if let Some((key, to)) = self.way_of(first, run, ways) {
-                self.mappings[key].last_used = Instant::now();
+                let mapping = &mut self.mappings[key];
+                mapping.last_used = Instant::now();
+                mapping.note_pattern(first);
                 match &mut sending {
                     Some(sending) => self.hold(key, &to, run, sending),
                     None => self.pass_on(key, &to, run),
@@ -388,7 +407,7 @@ impl Datagrams {
         let slot = Slot { key, generation };
         let socket: Box<dyn FarDatagrams> = Box::new(socket);
         socket.enter(poller, Token::Mapping(slot).to_bits())?;
-        // Nothing is known of the guest's packets; what ICMP says of answers is not passed on.
+        // Nothing is known of the guest's packets before it answers.
         let first = Datagram::new(Bytes::new(), guest);
         self.mappings.insert(Mapping {
             generation,
@@ -588,7 +607,7 @@ fn manner(datagram: &Datagram) -> Manner {
 
 /// Tells a guest of an error about a datagram of its own. Whether it was told.
 fn tell(icmp: &IcmpSocket, mapping: &Mapping, undelivered: &Undelivered) -> bool {
-    let seen = mapping.translated.seen(undelivered.to);
+    let seen = mapping.called(undelivered.to);
     let data = undelivered.data.clone();
     let quoted = Datagram { data, local: Some(seen), ..mapping.first.clone() };
     let packet = quoted.to_packet();

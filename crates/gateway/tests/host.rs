@@ -1,0 +1,123 @@
+//! A gateway between a guest on a stack of this test and sockets of the host: published UDP ports,
+//! and what a guest is told where the host has no way.
+
+// The example has a `main` of its own.
+#[allow(dead_code)]
+#[path = "../../neap/examples/device.rs"]
+mod device;
+#[path = "../../cli/tests/common/namespace.rs"]
+mod namespace;
+
+use namespace::{in_namespace, run};
+use neap::{InterfaceConfig, Stack, UdpSocket as GuestUdp};
+use neap_gateway::{
+    Direct, Figures, Gateway, GatewayConfig, GatewayHandle, Publication, Transport, Upstream,
+};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Far above what anything takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// A guest and its published port.
+const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 100);
+const PORT: u16 = 7;
+
+/// A gateway that runs, and the stack of its guest.
+struct World {
+    guest: Arc<Stack>,
+    handle: GatewayHandle,
+    engine: JoinHandle<Figures>,
+}
+
+impl World {
+    fn new(upstream: Box<dyn Upstream>, config: GatewayConfig) -> Self {
+        let (own, cable) = UnixDatagram::pair().expect("a pair");
+        let interface = InterfaceConfig::new(device::device("gate", own).expect("a device"))
+            .any_destination(true)
+            .address("10.0.2.2/24".parse().expect("an address"));
+        let stack = Stack::builder().interface(interface).build().expect("a stack");
+        let mut gateway = Gateway::new(Arc::new(stack), upstream, config).expect("a gateway");
+        let handle = gateway.handle();
+        let engine = thread::spawn(move || {
+            gateway.run().expect("it runs");
+            gateway.figures()
+        });
+        let guest = Stack::builder()
+            .device(device::device("guest", cable).expect("a device"))
+            .address("10.0.2.100/24")
+            .build()
+            .expect("a stack");
+        Self { guest: Arc::new(guest), handle, engine }
+    }
+
+    /// Publishes the port of the guest on all addresses of the host; returns the port there.
+    fn publish(&self) -> u16 {
+        let any = (Ipv4Addr::UNSPECIFIED, 0).into();
+        let stand_in = Ipv4Addr::new(10, 0, 2, 2).into();
+        let transport = Transport::Udp;
+        let publication = Publication { transport, port: any, guest: at_guest(), stand_in };
+        self.handle.publish(publication).expect("published");
+        self.handle.published().expect("it runs")[0].publication.port.port()
+    }
+
+    /// A socket of the guest that answers each datagram with so many bytes.
+    fn answer(&self, bytes: usize) -> GuestUdp {
+        let socket = GuestUdp::bind(&self.guest, (GUEST, PORT)).expect("a socket");
+        let own = socket.clone();
+        thread::spawn(move || {
+            let mut buffer = [0; 2000];
+            while let Ok((_, from)) = own.recv_from(&mut buffer) {
+                let _ = own.send_to(&vec![1; bytes], from);
+            }
+        });
+        socket
+    }
+
+    fn end(self) -> Figures {
+        self.handle.stop();
+        self.engine.join().expect("no panic")
+    }
+}
+
+fn at_guest() -> SocketAddr {
+    (GUEST, PORT).into()
+}
+
+/// A client of the host's loopback that speaks to one server.
+fn client(server: Ipv4Addr, port: u16) -> UdpSocket {
+    let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+    client.set_read_timeout(Some(Duration::from_secs(1))).expect("a timeout");
+    client.connect((server, port)).expect("connected");
+    client
+}
+
+/// Asks until there is an answer.
+fn ask(client: &UdpSocket) -> io::Result<usize> {
+    let mut got = Err(io::ErrorKind::NotFound.into());
+    for _ in 0..PATIENCE.as_secs() {
+        client.send(b"hello").expect("sent");
+        got = client.recv(&mut [0; 2000]);
+        if got.is_ok() {
+            break;
+        }
+    }
+    got
+}
+
+#[test]
+fn a_guest_is_told_of_answers_that_are_longer_than_the_path_takes() {
+    in_namespace(|| {
+        run("ip link set lo up mtu 1280");
+        let world = World::new(Box::new(Direct), GatewayConfig::default());
+        let port = world.publish();
+        // It fits the MTU of the guest, which does not let it be cut.
+        let _guest = world.answer(1400);
+        let got = ask(&client(Ipv4Addr::LOCALHOST, port));
+        assert_eq!(got.expect("the guest has learned the path MTU"), 1400);
+        assert!(world.end().undelivered_datagrams > 0);
+    });
+}
