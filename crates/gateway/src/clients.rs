@@ -1,5 +1,6 @@
 //! The clients of a published UDP port, by the address that the guest sees.
 
+use crate::own_address::OwnAddress;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
@@ -12,20 +13,28 @@ const GENERATION: usize = 512;
 /// [`GENERATION`] others are is forgotten.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
-    recent: HashMap<SocketAddr, SocketAddr>,
-    older: HashMap<SocketAddr, SocketAddr>,
+    recent: HashMap<SocketAddr, PortClient>,
+    older: HashMap<SocketAddr, PortClient>,
+}
+
+/// A client of a published port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PortClient {
+    pub(crate) address: SocketAddr,
+    /// The address of the host that it has asked last, which the answers come from.
+    pub(crate) asked: Option<OwnAddress>,
 }
 
 impl Clients {
     /// Notes a client, and the address that the guest sees in its place.
-    pub(crate) fn note(&mut self, real: SocketAddr, seen: SocketAddr) {
-        if self.recent.insert(seen, real).is_none() && self.recent.len() > GENERATION {
+    pub(crate) fn note(&mut self, client: PortClient, seen: SocketAddr) {
+        if self.recent.insert(seen, client).is_none() && self.recent.len() > GENERATION {
             self.older = std::mem::take(&mut self.recent);
         }
     }
 
     /// The client that the guest sees as `seen`.
-    pub(crate) fn real(&self, seen: SocketAddr) -> Option<SocketAddr> {
+    pub(crate) fn real(&self, seen: SocketAddr) -> Option<PortClient> {
         self.recent.get(&seen).or_else(|| self.older.get(&seen)).copied()
     }
 }
@@ -40,12 +49,13 @@ mod tests {
         let seen = |port| SocketAddr::from(([10, 0, 2, 2], port));
         let mut clients = Clients::default();
         for port in 1..10_000 {
-            clients.note(client(port), seen(port));
+            clients.note(PortClient { address: client(port), asked: None }, seen(port));
             let recent = clients.recent.len() + clients.older.len();
             assert!(recent <= 2 * GENERATION + 1, "{recent}");
         }
-        assert_eq!(clients.real(seen(9_999)), Some(client(9_999)));
-        assert_eq!(clients.real(seen(9_600)), Some(client(9_600)));
-        assert_eq!(clients.real(seen(1)), None);
+        let real = |port| clients.real(seen(port)).map(|client| client.address);
+        assert_eq!(real(9_999), Some(client(9_999)));
+        assert_eq!(real(9_600), Some(client(9_600)));
+        assert_eq!(real(1), None);
     }
 }

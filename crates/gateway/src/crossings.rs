@@ -7,6 +7,7 @@
 use crate::host_datagrams::{Arrived, HostDatagrams, MOST_BYTES, Sent};
 use crate::host_errors::Manner;
 use crate::outbound::Outbound;
+use crate::own_address::OwnAddress;
 use crate::token::{Generation, Slot, Token};
 use neap::{Events, Poller};
 use slab::Slab;
@@ -42,7 +43,14 @@ enum Role {
     /// A socket of the other namespace, with its clients.
     Door { to: SocketAddr, clients: HashMap<SocketAddr, usize> },
     /// A socket of a client towards the server.
-    Client { door: usize, client: SocketAddr, to: SocketAddr, last_used: Instant },
+    Client {
+        door: usize,
+        client: SocketAddr,
+        /// Where its last datagram went, and the answers come from.
+        asked: Option<OwnAddress>,
+        to: SocketAddr,
+        last_used: Instant,
+    },
 }
 
 /// What becomes of datagrams.
@@ -125,15 +133,15 @@ impl Crossings {
         crossed: &mut Crossed,
     ) {
         let data: Vec<_> = arrived.datagrams().collect();
-        let (sender, to, counter) = match &mut self.sockets[key].role {
+        let (sender, from, to, counter) = match &mut self.sockets[key].role {
             Role::Client { to, .. } if arrived.from != *to => return,
-            Role::Client { door, client, last_used, .. } => {
+            Role::Client { door, client, asked, last_used, .. } => {
                 *last_used = Instant::now();
-                (*door, *client, &mut crossed.back)
+                (*door, *asked, *client, &mut crossed.back)
             }
             &mut Role::Door { to, .. } => {
-                match self.client(key, arrived.from, to, poller, most_clients) {
-                    Ok(client) => (client, to, &mut crossed.out),
+                match self.client(key, arrived, to, poller, most_clients) {
+                    Ok(client) => (client, None, to, &mut crossed.out),
                     Err(_) => {
                         crossed.full += data.len();
                         return;
@@ -141,33 +149,33 @@ impl Crossings {
                 }
             }
         };
-        let Sent { count, .. } = self.sockets[sender].socket.send(&data, to, MANNER);
+        let Sent { count, .. } = self.sockets[sender].socket.send_from(from, &data, to, MANNER);
         *counter += count;
         crossed.unsent += data.len() - count;
     }
 
-    /// The socket of a client, which is made if there is none.
+    /// The socket of the client of a datagram, which is made if there is none.
     fn client(
         &mut self,
         door: usize,
-        client: SocketAddr,
+        arrived: &Arrived,
         to: SocketAddr,
         poller: &Poller,
         most_clients: usize,
     ) -> io::Result<usize> {
-        let last_used = Instant::now();
+        let (client, asked, last_used) = (arrived.from, arrived.to, Instant::now());
         if let Role::Door { clients, .. } = &self.sockets[door].role
             && let Some(&key) = clients.get(&client)
         {
-            if let Role::Client { last_used: last, .. } = &mut self.sockets[key].role {
-                *last = last_used;
+            if let Role::Client { asked: to, last_used: last, .. } = &mut self.sockets[key].role {
+                (*to, *last) = (asked, last_used);
             }
             return Ok(key);
         }
         if self.clients >= most_clients {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        let role = Role::Client { door, client, to, last_used };
+        let role = Role::Client { door, client, asked, to, last_used };
         let slot = self.enter(poller, HostDatagrams::bind(Outbound::default().from(to))?, role)?;
         self.ages.push_back((last_used + TIMEOUT, slot));
         self.clients += 1;
@@ -209,7 +217,7 @@ impl Crossings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::UdpSocket;
+    use std::net::{Ipv4Addr, UdpSocket};
     use std::os::fd::OwnedFd;
 
     fn socket() -> (UdpSocket, SocketAddr) {
@@ -239,7 +247,9 @@ mod tests {
         let poller = Poller::new().expect("a poller");
         let mut crossings = Crossings::new();
         let (server, to) = socket();
-        let (door, at) = socket();
+        let door = UdpSocket::bind("0.0.0.0:0").expect("a port");
+        let at = (Ipv4Addr::new(127, 0, 0, 2), door.local_addr().expect("an address").port());
+        let at = SocketAddr::from(at);
         let door = HostDatagrams::adopt(OwnedFd::from(door)).expect("a socket");
         let slot = crossings.take(&poller, door, to).expect("taken");
         let (client, _) = socket();
@@ -251,6 +261,7 @@ mod tests {
         server.send_to(b"answer", from).expect("sent");
         assert_eq!(turn(&mut crossings, &poller).back, 1);
         let (count, from) = client.recv_from(&mut bytes).expect("it came back");
+        // The socket of the door has no address of its own.
         assert_eq!((&bytes[..count], from), (&b"answer"[..], at));
         let (other, _) = socket();
         other.send_to(b"me too", at).expect("sent");

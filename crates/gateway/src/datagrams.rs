@@ -6,14 +6,14 @@
 //! mapping has a descriptor and about 300 bytes; that it ages costs O(1) for each time that it is
 //! looked at, which is once per [timeout](TIMEOUT).
 
-use crate::clients::Clients;
+use crate::clients::{Clients, PortClient};
 use crate::config::{GatewayConfig, RESOLVER_PORT};
 use crate::counters::Counters;
 use crate::deadlines::Deadlines;
 use crate::destination::Destination;
 use crate::dns::{Dns, Target};
 use crate::guests::{Account, Guests};
-use crate::host_datagrams::{HostDatagrams, MOST_BYTES, MOST_SEGMENTS, Sent};
+use crate::host_datagrams::{Arrived, HostDatagrams, MOST_BYTES, MOST_SEGMENTS, Sent};
 use crate::host_errors::{self, Manner, Undelivered};
 use crate::published::{Publication, shown};
 use crate::sending::{Sender, Sending, Service};
@@ -108,7 +108,8 @@ struct Port {
 
 impl Mapping {
     /// What the guest sees as the sender of a datagram.
-    fn seen_from(&mut self, real: SocketAddr, guests: &[IpAddr]) -> SocketAddr {
+    fn seen_from(&mut self, arrived: &Arrived, guests: &[IpAddr]) -> SocketAddr {
+        let real = arrived.from;
         let seen = self.translated.seen(real);
         let Some(port) = &mut self.published else { return seen };
         // What the guest has sent to by a name of its own answers by that name.
@@ -116,7 +117,7 @@ impl Mapping {
             return seen;
         }
         let seen = shown(real, port.publication.stand_in, guests);
-        port.clients.note(real, seen);
+        port.clients.note(PortClient { address: real, asked: arrived.to }, seen);
         seen
     }
 
@@ -125,7 +126,8 @@ impl Mapping {
         let seen = self.translated.seen(real);
         let Some(port) = self.published.as_ref().filter(|_| seen == real) else { return seen };
         let stand_in = SocketAddr::new(port.publication.stand_in, real.port());
-        let is_client = port.clients.real(stand_in).is_some_and(|one| one.ip() == real.ip());
+        let is_client =
+            port.clients.real(stand_in).is_some_and(|one| one.address.ip() == real.ip());
         if is_client { stand_in } else { real }
     }
 
@@ -137,8 +139,9 @@ impl Mapping {
     }
 
     /// The client of the published port that the guest sees as `seen`.
-    fn client(&self, seen: SocketAddr) -> Option<SocketAddr> {
-        self.published.as_ref()?.clients.real(seen)
+    fn client(&self, seen: SocketAddr) -> Option<Destination> {
+        let client = self.published.as_ref()?.clients.real(seen)?;
+        Some(Destination { from: client.asked, ..client.address.into() })
     }
 
     /// Whether the socket reaches others than those who have sent to it.
@@ -221,8 +224,8 @@ impl Datagrams {
         let wanted = datagram.local?;
         // An answer to a client of a published port goes back to it, whatever it is called.
         for &key in self.published.get(&datagram.peer).into_iter().flatten() {
-            if let Some(real) = self.mappings[key].client(wanted) {
-                return Some((key, real.into()));
+            if let Some(client) = self.mappings[key].client(wanted) {
+                return Some((key, client));
             }
         }
         if !ways.config.passes_udp {
@@ -478,7 +481,7 @@ impl Datagrams {
                     continue;
                 }
             };
-            let from = mapping.seen_from(arrived.from, &config.guest_addresses);
+            let from = mapping.seen_from(&arrived, &config.guest_addresses);
             self.batch.extend(arrived.datagrams().map(|data| {
                 let mut datagram = Datagram::new(data, mapping.guest);
                 datagram.local = Some(from);

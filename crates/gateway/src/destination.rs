@@ -1,5 +1,6 @@
 //! Where a flow goes: an address, or a name that only the upstream resolves.
 
+use crate::own_address::OwnAddress;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,11 +14,13 @@ pub struct Destination {
     /// Name to be resolved by the upstream: at most 253 letters, digits, hyphens, underscores and
     /// dots, in lower case.
     pub name: Option<Arc<str>>,
+    /// Address of the host that an answer leaves from, where the socket has none of its own.
+    pub(crate) from: Option<OwnAddress>,
 }
 
 impl From<SocketAddr> for Destination {
     fn from(address: SocketAddr) -> Self {
-        Self { address, name: None }
+        Self { address, name: None, from: None }
     }
 }
 

@@ -2,13 +2,16 @@
 
 use crate::host_errors::{self, Manner, Undelivered, socket_addr};
 use crate::outbound::Outbound;
+use crate::own_address::{self, OwnAddress};
 use bytes::Bytes;
 use neap::Refusal;
 use nix::errno::Errno;
+use nix::libc::{in_pktinfo, in6_pktinfo};
 use nix::sys::socket::sockopt::UdpGroSegment;
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt,
 };
+use smallvec::SmallVec;
 use socket2::{Domain, Protocol, SockRef, Type};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
@@ -58,6 +61,8 @@ pub(crate) struct HostDatagrams {
 pub struct Arrived {
     /// Who sent them.
     pub from: SocketAddr,
+    /// The address that they were sent to, if the socket of a server has none of its own.
+    pub(crate) to: Option<OwnAddress>,
     data: Bytes,
     /// Length of each but the last, which may be shorter.
     segment: usize,
@@ -67,7 +72,7 @@ impl Arrived {
     /// One datagram.
     pub fn one(from: SocketAddr, data: Bytes) -> Self {
         let segment = data.len().max(1);
-        Self { from, data, segment }
+        Self { from, to: None, data, segment }
     }
 
     /// The datagrams. They share memory.
@@ -107,10 +112,11 @@ impl HostDatagrams {
         Self::bind_with(local, &Outbound::default(), true)
     }
 
-    /// The same of both families, if the address is `[::]`: addresses of IPv4 are in the form that
-    /// IPv6 has for them.
+    /// The socket of a server, of both families if the address is `[::]`: addresses of IPv4 are in
+    /// the form that IPv6 has for them.
     pub(crate) fn bind_dual(local: SocketAddr) -> io::Result<Self> {
-        Self::bind_with(local, &Outbound::default(), !local.ip().is_unspecified())
+        let only_v6 = !local.ip().is_unspecified();
+        Self::bind_with(local, &Outbound::default(), only_v6)?.knows_own_addresses()
     }
 
     /// A socket for destinations of the family of `like`, from which flows leave in this way.
@@ -126,14 +132,27 @@ impl HostDatagrams {
             socket.set_only_v6(only_v6)?;
         }
         socket.bind(&local.into())?;
-        Self::adopt(socket.into())
+        Self::of(socket.into())
     }
 
-    /// A socket that is bound already.
+    /// The socket of a server, which is bound already.
     ///
     /// # Errors
     /// It is no UDP socket.
     pub(crate) fn adopt(socket: OwnedFd) -> io::Result<Self> {
+        Self::of(socket)?.knows_own_addresses()
+    }
+
+    /// Datagrams come with the address that they were sent to, if the socket is bound to none: a
+    /// client takes an answer from that address only.
+    fn knows_own_addresses(self) -> io::Result<Self> {
+        if self.local_addr()?.ip().is_unspecified() {
+            own_address::ask(&self.socket, self.is_v6)?;
+        }
+        Ok(self)
+    }
+
+    fn of(socket: OwnedFd) -> io::Result<Self> {
         let socket = UdpSocket::from(socket);
         socket.set_nonblocking(true)?;
         // The host gives as much as `net.core.rmem_max` allows.
@@ -157,16 +176,30 @@ impl HostDatagrams {
     /// Sends datagrams of one length, of which the last may be shorter; at most [`MOST_SEGMENTS`]
     /// with [`MOST_BYTES`].
     pub(crate) fn send(&mut self, datagrams: &[Bytes], to: SocketAddr, manner: Manner) -> Sent {
+        self.send_from(None, datagrams, to, manner)
+    }
+
+    /// The same from an address of the host, or from the one that the socket and the route give.
+    pub(crate) fn send_from(
+        &mut self,
+        from: Option<OwnAddress>,
+        datagrams: &[Bytes],
+        to: SocketAddr,
+        manner: Manner,
+    ) -> Sent {
         if manner.apply(&mut self.manner, &self.socket, self.is_v6).is_err() {
             return Sent::default();
         }
         let address = SockaddrStorage::from(to);
         let segment = datagrams.first().map_or(0, Bytes::len);
+        let size = u16::try_from(segment).unwrap_or(u16::MAX);
+        let mut control: SmallVec<[_; 2]> = from.iter().map(OwnAddress::message).collect();
         if datagrams.len() > 1 && !self.is_plain {
             let parts: Vec<_> = datagrams.iter().map(|data| IoSlice::new(data)).collect();
-            let size = u16::try_from(segment).unwrap_or(u16::MAX);
-            let control = [ControlMessage::UdpGsoSegments(&size)];
-            match self.try_send(&parts, &control, &address) {
+            control.push(ControlMessage::UdpGsoSegments(&size));
+            let sent = self.try_send(&parts, &control, &address);
+            control.pop();
+            match sent {
                 Ok(()) => return Sent { count: datagrams.len(), ..Sent::default() },
                 // The way out cannot.
                 Err(Errno::EIO) => self.is_plain = true,
@@ -177,7 +210,7 @@ impl HostDatagrams {
         }
         let mut sent = Sent::default();
         for data in datagrams {
-            match self.try_send(&[IoSlice::new(data)], &[], &address) {
+            match self.try_send(&[IoSlice::new(data)], &control, &address) {
                 Ok(()) => sent.count += 1,
                 Err(errno) => sent = Sent { count: sent.count, ..Sent::failed(errno) },
             }
@@ -208,19 +241,22 @@ impl HostDatagrams {
     /// `WouldBlock` if there are none; others are of datagrams that were sent, see
     /// [`undelivered`](Self::undelivered).
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Arrived> {
-        let mut control = nix::cmsg_space!(i32);
+        let mut control = nix::cmsg_space!(i32, in_pktinfo, in6_pktinfo);
         let parts = &mut [IoSliceMut::new(buffer)];
         let (descriptor, flags) = (self.socket.as_raw_fd(), MsgFlags::empty());
         let received = recvmsg::<SockaddrStorage>(descriptor, parts, Some(&mut control), flags)?;
         let count = received.bytes;
         let from = received.address.and_then(socket_addr).ok_or(io::ErrorKind::InvalidData)?;
-        let segment = received.cmsgs()?.find_map(|message| match message {
-            ControlMessageOwned::UdpGroSegments(size) => usize::try_from(size).ok(),
-            _ => None,
-        });
+        let (mut segment, mut to) = (None, None);
+        for message in received.cmsgs()? {
+            match message {
+                ControlMessageOwned::UdpGroSegments(size) => segment = usize::try_from(size).ok(),
+                other => to = OwnAddress::of(&other, to),
+            }
+        }
         let data = Bytes::copy_from_slice(&buffer[..count]);
         let segment = segment.filter(|&size| size > 0).unwrap_or(count).max(1);
-        Ok(Arrived { from, data, segment })
+        Ok(Arrived { from, to, data, segment })
     }
 
     /// The next of the datagrams that could not be delivered, by way of `buffer`. Errors of which a
@@ -286,6 +322,26 @@ mod tests {
             got.extend(arrived.datagrams());
         }
         assert_eq!(got, [&sent[..], &[Bytes::new()]].concat());
+    }
+
+    #[test]
+    fn a_server_of_both_families_answers_from_the_address_that_was_asked() {
+        let mut server =
+            HostDatagrams::bind_dual("[::]:0".parse().expect("an address")).expect("a socket");
+        let port = server.local_addr().expect("a port").port();
+        let mut buffer = vec![0; MOST_BYTES];
+        for ip in ["127.0.0.1", "127.0.0.2", "::1"] {
+            let ip: std::net::IpAddr = ip.parse().expect("an address");
+            let any: std::net::IpAddr = if ip.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+            let client = UdpSocket::bind((any, 0)).expect("a socket");
+            client.connect((ip, port)).expect("connected");
+            client.send(b"hello").expect("sent");
+            let arrived = server.receive(&mut buffer).expect("it has arrived");
+            let answer: Vec<_> = arrived.datagrams().chain([Bytes::from_static(b"you")]).collect();
+            assert_eq!(server.send_from(arrived.to, &answer, arrived.from, MANNER).count, 2);
+            client.set_nonblocking(true).expect("set");
+            assert_eq!(client.recv(&mut buffer).expect("an answer"), 5, "{ip}");
+        }
     }
 
     #[test]

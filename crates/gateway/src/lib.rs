@@ -34,6 +34,7 @@ mod journal;
 mod news;
 mod opening;
 mod outbound;
+mod own_address;
 mod pauses;
 mod pieces;
 mod policy;

@@ -168,7 +168,7 @@ pub trait FarEcho: Send {
 
 impl FarDatagrams for HostDatagrams {
     fn send(&mut self, datagrams: &[Bytes], to: &Destination, manner: Manner) -> Sent {
-        self.send(datagrams, to.address, manner)
+        self.send_from(to.from, datagrams, to.address, manner)
     }
     fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Arrived> {
         Self::receive(self, buffer)

@@ -121,3 +121,14 @@ fn a_guest_is_told_of_answers_that_are_longer_than_the_path_takes() {
         assert!(world.end().undelivered_datagrams > 0);
     });
 }
+
+#[test]
+fn a_client_gets_its_answer_from_the_address_that_it_asked() {
+    let world = World::new(Box::new(Direct), GatewayConfig::default());
+    let port = world.publish();
+    let _guest = world.answer(5);
+    for server in [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 2)] {
+        assert_eq!(ask(&client(server, port)).expect("an answer"), 5, "{server}");
+    }
+    world.end();
+}

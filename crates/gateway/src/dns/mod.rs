@@ -75,7 +75,7 @@ impl Dns {
                 // A stand-in without a name leads nowhere.
                 let name = lock(&self.names).name(address.ip(), Instant::now());
                 name.map_or(Target::Denied, |name| {
-                    Target::To(Destination { address, name: Some(name) })
+                    Target::To(Destination { name: Some(name), ..address.into() })
                 })
             }
         }

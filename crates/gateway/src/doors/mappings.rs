@@ -12,6 +12,7 @@ use super::lookups::{Found, Lookups, Waiter};
 use super::{ports, socks};
 use crate::host_datagrams::{HostDatagrams, MOST_BYTES, MOST_SEGMENTS, first_run};
 use crate::host_errors::Manner;
+use crate::own_address::OwnAddress;
 use crate::stack_upstream::StackDatagrams;
 use crate::token::{Generation, Slot, Token};
 use crate::upstream::FarDatagrams;
@@ -63,8 +64,9 @@ struct Mapping {
 }
 
 enum Kind {
-    /// A client of a tunnel, and where its datagrams go once that is known.
-    Tunnel { door: usize, client: SocketAddr, to: Option<SocketAddr> },
+    /// A client of a tunnel, the address that it has asked last, and where its datagrams go once
+    /// that is known.
+    Tunnel { door: usize, client: SocketAddr, asked: Option<OwnAddress>, to: Option<SocketAddr> },
     /// An association; its client has this address, and this port once that is known.
     Association { host: HostDatagrams, client: IpAddr, port: u16 },
 }
@@ -176,7 +178,7 @@ impl Mappings {
             let key = match self.of_client.get(&(door, client)) {
                 Some(&key) => key,
                 None => {
-                    let kind = Kind::Tunnel { door, client, to: None };
+                    let kind = Kind::Tunnel { door, client, asked: None, to: None };
                     let Some(slot) = self.insert(kind) else { continue };
                     self.of_client.insert((door, client), slot.key);
                     if let Some(timeout) = timeout {
@@ -188,7 +190,11 @@ impl Mappings {
                     slot.key
                 }
             };
-            self.table[key].last_used = Instant::now();
+            let mapping = &mut self.table[key];
+            mapping.last_used = Instant::now();
+            if let Kind::Tunnel { asked, .. } = &mut mapping.kind {
+                *asked = arrived.to;
+            }
             self.send(key, target, &data, ways);
         }
         true
@@ -412,7 +418,7 @@ fn deliver(
             }
             (sent, 0)
         }
-        Kind::Tunnel { door, client, to } => {
+        Kind::Tunnel { door, client, asked, to } => {
             let own = batch.iter().filter(|(from, _)| Some(ports::canonical(*from)) == *to);
             let own: SmallVec<[Bytes; BATCH]> = own.map(|(_, data)| data.clone()).collect();
             let bad = batch.len() - own.len();
@@ -420,7 +426,7 @@ fn deliver(
             let (mut sent, mut rest) = (0, &own[..]);
             while !rest.is_empty() {
                 let (run, others) = rest.split_at(first_run(rest.iter().map(Bytes::len)));
-                sent += socket.send(run, *client, MANNER).count;
+                sent += socket.send_from(*asked, run, *client, MANNER).count;
                 rest = others;
             }
             (sent, bad)

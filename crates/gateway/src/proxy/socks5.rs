@@ -187,8 +187,8 @@ mod tests {
     }
 
     fn named() -> Destination {
-        let address = "198.18.0.1:443".parse().expect("an address");
-        Destination { address, name: Some("example.org".into()) }
+        let address: SocketAddr = "198.18.0.1:443".parse().expect("an address");
+        Destination { name: Some("example.org".into()), ..address.into() }
     }
 
     #[test]
