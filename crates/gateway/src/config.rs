@@ -45,7 +45,8 @@ pub struct GatewayConfig {
     pub passes_tcp: bool,
     /// Whether datagrams of guests pass.
     pub passes_udp: bool,
-    /// Addresses from which datagrams leave the host.
+    /// How pings, questions to resolvers and datagrams from published ports leave the host. The
+    /// answers of a published port leave by the port itself.
     pub outbound: Outbound,
     /// Rate of what guests send, with estimated headers of IP and transport. Flows share it evenly,
     /// and those that send little go first; `None` is no limit.

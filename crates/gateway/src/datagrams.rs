@@ -15,6 +15,7 @@ use crate::dns::{Dns, Target};
 use crate::guests::{Account, Guests};
 use crate::host_datagrams::{Arrived, HostDatagrams, MOST_BYTES, MOST_SEGMENTS, Sent};
 use crate::host_errors::{self, Manner, Undelivered};
+use crate::outbound::Outbound;
 use crate::published::{Publication, shown};
 use crate::sending::{Sender, Sending, Service};
 use crate::token::{Generation, Slot, Token};
@@ -356,9 +357,11 @@ impl Datagrams {
         if let Some(&key) = self.of_guest.get(&(guest, is_v6)) {
             return Ok(key);
         }
-        // A published port is the one outside that the guest's port has.
+        // A published port is the one outside that the guest's port has. It is where its clients
+        // find it: what is to leave by an address, interface or mark has a socket of its own.
         let mut published = self.published.get(&guest).into_iter().flatten();
         if ways.upstream.leaves_by_host()
+            && ways.config.outbound == Outbound::default()
             && let Some(&key) = published.find(|&&key| self.mappings[key].reaches(to.address))
         {
             return Ok(key);

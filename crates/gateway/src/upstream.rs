@@ -58,8 +58,9 @@ pub trait Upstream: Send {
     }
 
     /// Whether flows leave by sockets of the host's kernel. Echo requests (ping) then leave by its
-    /// ping sockets, and datagrams from published ports by those. Where all is to go another way,
-    /// nothing leaves beside it.
+    /// ping sockets, and datagrams from published ports by those, unless the gateway's
+    /// [`outbound`](crate::GatewayConfig::outbound) says how they leave. Where all is to go another
+    /// way, nothing leaves beside it.
     fn leaves_by_host(&self) -> bool {
         false
     }

@@ -11,7 +11,8 @@ mod namespace;
 use namespace::{in_namespace, run};
 use neap::{InterfaceConfig, Stack, UdpSocket as GuestUdp};
 use neap_gateway::{
-    Direct, Figures, Gateway, GatewayConfig, GatewayHandle, Publication, Transport, Upstream,
+    Direct, DirectFrom, Figures, Gateway, GatewayConfig, GatewayHandle, Outbound, Publication,
+    Translation, Transport, Upstream,
 };
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -130,5 +131,25 @@ fn a_client_gets_its_answer_from_the_address_that_it_asked() {
     for server in [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 2)] {
         assert_eq!(ask(&client(server, port)).expect("an answer"), 5, "{server}");
     }
+    world.end();
+}
+
+#[test]
+fn what_a_guest_begins_from_a_published_port_leaves_as_all_else() {
+    let outbound = Outbound { v4: Some(Ipv4Addr::new(127, 0, 0, 2)), ..Outbound::default() };
+    let far = Ipv4Addr::new(10, 0, 2, 9).into();
+    let mut config = GatewayConfig::default();
+    config.outbound = outbound.clone();
+    config.translations = vec![Translation::address(far, Ipv4Addr::LOCALHOST.into())];
+    let world = World::new(Box::new(DirectFrom(outbound)), config);
+    let port = world.publish();
+    let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+    server.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let guest = world.answer(5);
+    let to = SocketAddr::new(far, server.local_addr().expect("a port").port());
+    guest.send_to(b"hello", to).expect("sent");
+    let (_, from) = server.recv_from(&mut [0; 100]).expect("it comes");
+    assert_eq!(from.ip(), Ipv4Addr::new(127, 0, 0, 2));
+    assert_eq!(ask(&client(Ipv4Addr::LOCALHOST, port)).expect("the port answers itself"), 5);
     world.end();
 }
