@@ -360,7 +360,9 @@ fn open(is_v6: bool, upstream: &dyn Upstream, outbound: &Outbound) -> io::Result
 }
 
 fn is_unreachable(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable)
+    use io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkUnreachable};
+    // The host may have no address of the family (`disable_ipv6`).
+    matches!(error.kind(), NetworkUnreachable | HostUnreachable | AddrNotAvailable)
 }
 
 /// Types of echo messages: RFC 792, RFC 4443.

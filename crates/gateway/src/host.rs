@@ -8,6 +8,7 @@ use bytes::Bytes;
 use neap::device::look_through_all_local_ports;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::IpBindAddressNoPort;
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, sendmsg};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::collections::VecDeque;
@@ -73,6 +74,9 @@ impl HostStream {
         match socket.connect(&SockAddr::from(to)) {
             Ok(()) => {}
             Err(error) if is_under_way(&error) => {}
+            Err(error) if has_no_address(&error, to, outbound) => {
+                return Err(Errno::NETUNREACH.into());
+            }
             Err(error) => return Err(error),
         }
         Ok(Self { socket, piece: MOST_PIECE, low_water: LowWater::default() })
@@ -98,6 +102,18 @@ impl HostStream {
         }
         self.take_error().map(|()| false)
     }
+}
+
+/// Whether an error of `connect(2)` is of a host that has no address of IPv6 to connect from
+/// (`disable_ipv6`), rather than no port: the kernel says `EADDRNOTAVAIL` of both. A UDP socket
+/// needs none of the ports that connections use up.
+fn has_no_address(error: &io::Error, to: SocketAddr, outbound: &Outbound) -> bool {
+    let is_it = |error: &io::Error| error.kind() == io::ErrorKind::AddrNotAvailable;
+    let look = || {
+        let socket = outbound.socket(Domain::for_address(to), Type::DGRAM, Protocol::UDP)?;
+        socket.connect(&SockAddr::from(to))
+    };
+    to.is_ipv6() && is_it(error) && look().is_err_and(|error| is_it(&error))
 }
 
 /// Sends at most `most` bytes from the front of `pieces`, and returns how many.

@@ -275,7 +275,8 @@ impl AsFd for HostDatagrams {
 /// What an error of `sendto(2)` is for a guest.
 fn refusal(errno: Errno) -> Option<Refusal> {
     match errno {
-        Errno::ENETUNREACH => Some(Refusal::Network),
+        // The host has no address of the family (`disable_ipv6`).
+        Errno::ENETUNREACH | Errno::EADDRNOTAVAIL => Some(Refusal::Network),
         Errno::EHOSTUNREACH => Some(Refusal::Host),
         Errno::EACCES | Errno::EPERM => Some(Refusal::Prohibited),
         _ => None,

@@ -9,7 +9,7 @@ mod device;
 mod namespace;
 
 use namespace::{in_namespace, run};
-use neap::{InterfaceConfig, Stack, UdpSocket as GuestUdp};
+use neap::{InterfaceConfig, Stack, TcpStream as GuestTcp, UdpSocket as GuestUdp};
 use neap_gateway::{
     Direct, DirectFrom, Figures, Gateway, GatewayConfig, GatewayHandle, Outbound, Publication,
     Translation, Transport, Upstream,
@@ -19,7 +19,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Far above what anything takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -109,6 +109,23 @@ fn ask(client: &UdpSocket) -> io::Result<usize> {
     got
 }
 
+/// A guest sends datagrams until it is told why they do not arrive: by this code of ICMP.
+fn assert_is_told(world: &World, far: Ipv4Addr, code: u8) {
+    let socket = GuestUdp::bind(&world.guest, (GUEST, PORT)).expect("a socket");
+    socket.set_receive_errors(true).expect("set");
+    socket.set_nonblocking(true).expect("set");
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        // It may be the error of an earlier one.
+        let _ = socket.send_to(b"hello", (far, 9));
+        thread::sleep(Duration::from_millis(100));
+        if let Ok(record) = socket.recv_error() {
+            return assert_eq!((record.kind, record.code), (3, code));
+        }
+    }
+    panic!("the guest is told nothing");
+}
+
 #[test]
 fn a_guest_is_told_of_answers_that_are_longer_than_the_path_takes() {
     in_namespace(|| {
@@ -152,4 +169,22 @@ fn what_a_guest_begins_from_a_published_port_leaves_as_all_else() {
     assert_eq!(from.ip(), Ipv4Addr::new(127, 0, 0, 2));
     assert_eq!(ask(&client(Ipv4Addr::LOCALHOST, port)).expect("the port answers itself"), 5);
     world.end();
+}
+
+#[test]
+fn a_host_without_ipv6_has_no_way_and_ports_enough() {
+    in_namespace(|| {
+        run("ip link set lo up");
+        run("sysctl -qw net.ipv6.conf.all.disable_ipv6=1");
+        let (far, real) = (Ipv4Addr::new(10, 0, 2, 9), "2001:db8::1".parse().expect("an address"));
+        let mut config = GatewayConfig::default();
+        config.translations = vec![Translation::address(far.into(), real)];
+        let world = World::new(Box::new(Direct), config);
+        let error = GuestTcp::connect(&world.guest, (far, 80)).expect_err("there is no way");
+        assert_eq!(error.kind(), io::ErrorKind::NetworkUnreachable, "{error}");
+        assert_is_told(&world, far, 0);
+        let figures = world.end();
+        assert_eq!((figures.unreached, figures.no_port), (1, 0));
+        assert!(figures.unsent_datagrams > 0);
+    });
 }
