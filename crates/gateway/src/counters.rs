@@ -81,11 +81,12 @@ pub struct Figures {
     pub late_datagrams: u64,
     /// Addresses and ports of guests that got a UDP socket.
     pub mappings: u64,
-    /// Datagrams that were dropped, as there were too many addresses and ports, or no descriptors.
+    /// Datagrams that were dropped, as there were too many addresses and ports, or no descriptors
+    /// or ports of the host.
     pub full_mappings: u64,
     /// Datagrams that the host took.
     pub datagrams_out: u64,
-    /// Datagrams that the host refused.
+    /// Datagrams that the host refused, or whose upstream could not be reached.
     pub unsent_datagrams: u64,
     /// Datagrams that the policy was against.
     pub denied_datagrams: u64,

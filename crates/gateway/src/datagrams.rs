@@ -17,6 +17,7 @@ use crate::host_datagrams::{Arrived, HostDatagrams, MOST_BYTES, MOST_SEGMENTS, S
 use crate::host_errors::{self, Manner, Undelivered};
 use crate::outbound::Outbound;
 use crate::published::{Publication, shown};
+use crate::refused::Refused;
 use crate::sending::{Sender, Sending, Service};
 use crate::token::{Generation, Slot, Token};
 use crate::translated::Translated;
@@ -248,12 +249,8 @@ impl Datagrams {
         };
         let key = match self.mapping_of(datagram, &to, ways) {
             Ok(key) => key,
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
-                self.refuse(datagram, run, |counters| &counters.uncarried_datagrams);
-                return None;
-            }
-            Err(_) => {
-                self.counters.add(|counters| &counters.full_mappings, run.len() as u64);
+            Err(error) => {
+                self.refuse_for(&error, datagram, run);
                 return None;
             }
         };
@@ -263,7 +260,27 @@ impl Datagrams {
         Some((key, to))
     }
 
-    /// Tells a guest that its datagrams are not passed on.
+    /// Datagrams are not passed on, as they can have no mapping.
+    fn refuse_for(&self, error: &io::Error, first: &Datagram, run: &[Datagram]) {
+        if error.kind() == io::ErrorKind::Unsupported {
+            return self.refuse(first, run, |counters| &counters.uncarried_datagrams);
+        }
+        let why = match Refused::of(error) {
+            // It may have room again soon.
+            Refused::Full | Refused::NoPort => {
+                self.counters.add(|counters| &counters.full_mappings, run.len() as u64);
+                return;
+            }
+            Refused::Network => Refusal::Network,
+            Refused::Host | Refused::Reset => Refusal::Host,
+            Refused::Prohibited => Refusal::Prohibited,
+        };
+        self.counters.add(|counters| &counters.unsent_datagrams, run.len() as u64);
+        // It may be beyond the limit of ICMP errors.
+        let _ = self.forwarder.refuse(first, why);
+    }
+
+    /// Tells a guest that its datagrams may not be passed on.
     fn refuse(&self, first: &Datagram, run: &[Datagram], reason: fn(&Counters) -> &AtomicU64) {
         self.counters.add(reason, run.len() as u64);
         // It may be beyond the limit of ICMP errors.

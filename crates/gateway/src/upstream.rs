@@ -44,8 +44,8 @@ pub trait Upstream: Send {
     /// to destinations of the same family.
     ///
     /// # Errors
-    /// `Unsupported` if it carries no datagrams, which the guest is told by an ICMP error; others
-    /// if there are no descriptors left.
+    /// `Unsupported` if it carries no datagrams, and others if it cannot be reached: the guest is
+    /// told by an ICMP error. It is told nothing where there are no descriptors or ports left.
     fn datagrams(&self, to: &Destination) -> io::Result<Box<dyn FarDatagrams>>;
 
     /// Opens a socket for the echo requests (ping) of a guest's identifier. It is not asked of an

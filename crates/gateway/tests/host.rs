@@ -10,6 +10,7 @@ mod namespace;
 
 use namespace::{in_namespace, run};
 use neap::{InterfaceConfig, Stack, TcpStream as GuestTcp, UdpSocket as GuestUdp};
+use neap_gateway::proxy::{Protocol, Proxy};
 use neap_gateway::{
     Direct, DirectFrom, Figures, Gateway, GatewayConfig, GatewayHandle, Outbound, Publication,
     Translation, Transport, Upstream,
@@ -187,4 +188,15 @@ fn a_host_without_ipv6_has_no_way_and_ports_enough() {
         assert_eq!((figures.unreached, figures.no_port), (1, 0));
         assert!(figures.unsent_datagrams > 0);
     });
+}
+
+#[test]
+fn an_upstream_that_cannot_be_reached_is_an_unreachable_host() {
+    // No connection to this address can be made.
+    let proxy = Proxy::new(Protocol::Socks5, (Ipv4Addr::BROADCAST, 1080).into(), None);
+    let world = World::new(Box::new(proxy), GatewayConfig::default());
+    assert_is_told(&world, Ipv4Addr::new(10, 0, 2, 9), 1);
+    let figures = world.end();
+    assert!(figures.unsent_datagrams > 0);
+    assert_eq!(figures.full_mappings, 0);
 }
