@@ -4,7 +4,7 @@
 //! Cost: a call of the host in each direction for a super-datagram; a client has a descriptor and
 //! about 200 bytes until it has sent and got nothing for [three minutes](TIMEOUT).
 
-use crate::host_datagrams::{Arrived, HostDatagrams, MOST_BYTES, Sent};
+use crate::host_datagrams::{Arrived, HostDatagrams, RECEIVE_ROOM, Sent};
 use crate::host_errors::Manner;
 use crate::outbound::Outbound;
 use crate::own_address::OwnAddress;
@@ -72,7 +72,7 @@ impl Crossings {
             generation: Generation::default(),
             ages: VecDeque::new(),
             clients: 0,
-            buffer: vec![0; MOST_BYTES].into(),
+            buffer: vec![0; RECEIVE_ROOM].into(),
         }
     }
 
@@ -116,6 +116,7 @@ impl Crossings {
                     self.pass_one(slot.key, &arrived, poller, most_clients, &mut crossed);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return crossed,
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => crossed.unsent += 1,
                 // Nobody is told of a datagram that could not be delivered.
                 Err(_) => while crossing.socket.undelivered(&mut self.buffer).is_some() {},
             }

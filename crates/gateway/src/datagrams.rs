@@ -13,7 +13,7 @@ use crate::deadlines::Deadlines;
 use crate::destination::Destination;
 use crate::dns::{Dns, Target};
 use crate::guests::{Account, Guests};
-use crate::host_datagrams::{Arrived, HostDatagrams, MOST_BYTES, MOST_SEGMENTS, Sent};
+use crate::host_datagrams::{Arrived, HostDatagrams, MOST_SEGMENTS, RECEIVE_ROOM, Sent};
 use crate::host_errors::{self, Manner, Undelivered};
 use crate::outbound::Outbound;
 use crate::published::{Publication, shown};
@@ -175,7 +175,7 @@ impl Datagrams {
             ages: [VecDeque::new(), VecDeque::new()],
             openings: Deadlines::default(),
             batch: Vec::with_capacity(BATCH),
-            buffer: vec![0; MOST_BYTES].into(),
+            buffer: vec![0; RECEIVE_ROOM].into(),
             generation: Generation::default(),
             counters,
             guests,
@@ -658,6 +658,7 @@ fn first_run(datagrams: &[Datagram]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host_datagrams::MOST_BYTES;
 
     fn run(lengths: &[usize]) -> usize {
         let peer = "10.0.2.100:1000".parse().expect("an address");

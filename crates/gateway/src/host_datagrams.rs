@@ -17,8 +17,10 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Most bytes of a call: those of the largest UDP datagram over IPv4.
+/// Most bytes of several datagrams of a call: those of the largest UDP datagram over IPv4.
 pub const MOST_BYTES: usize = 65_507;
+/// Room for what one call receives: the largest UDP datagram over IPv6 has 65,527 bytes.
+pub const RECEIVE_ROOM: usize = 65_535;
 /// Most datagrams of a call (`UDP_MAX_SEGMENTS`).
 pub const MOST_SEGMENTS: usize = 64;
 
@@ -235,17 +237,20 @@ impl HostDatagrams {
         .map(drop)
     }
 
-    /// Takes datagrams that have arrived, by way of `buffer`, which holds [`MOST_BYTES`].
+    /// Takes datagrams that have arrived, by way of `buffer`, which holds [`RECEIVE_ROOM`].
     ///
     /// # Errors
-    /// `WouldBlock` if there are none; others are of datagrams that were sent, see
-    /// [`undelivered`](Self::undelivered).
+    /// `WouldBlock` if there are none; `InvalidData` for one that is longer than `buffer`; others
+    /// are of datagrams that were sent, see [`undelivered`](Self::undelivered).
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Arrived> {
         let mut control = nix::cmsg_space!(i32, in_pktinfo, in6_pktinfo);
         let parts = &mut [IoSliceMut::new(buffer)];
         let (descriptor, flags) = (self.socket.as_raw_fd(), MsgFlags::empty());
         let received = recvmsg::<SockaddrStorage>(descriptor, parts, Some(&mut control), flags)?;
         let count = received.bytes;
+        if received.flags.contains(MsgFlags::MSG_TRUNC) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
         let from = received.address.and_then(socket_addr).ok_or(io::ErrorKind::InvalidData)?;
         let (mut segment, mut to) = (None, None);
         for message in received.cmsgs()? {
@@ -317,7 +322,7 @@ mod tests {
         let sent = [vec![1; 1000], vec![2; 1000], vec![3; 400]].map(Bytes::from);
         assert_eq!(a.send(&sent, to, MANNER).count, 3);
         assert_eq!(a.send(&[Bytes::new()], to, MANNER).count, 1);
-        let (mut got, mut buffer) = (Vec::new(), vec![0; MOST_BYTES]);
+        let (mut got, mut buffer) = (Vec::new(), vec![0; RECEIVE_ROOM]);
         while let Ok(arrived) = b.receive(&mut buffer) {
             assert_eq!(arrived.from.ip(), to.ip());
             got.extend(arrived.datagrams());
@@ -326,11 +331,29 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_datagrams_of_ipv6_arrive_whole_and_longer_ones_than_the_room_do_not() {
+        let local = || HostDatagrams::bind("[::1]:0".parse().expect("an address"));
+        let (mut a, b) = (local().expect("a socket"), local().expect("a socket"));
+        let to = b.local_addr().expect("an address");
+        let manner = Manner { hop_limit: 64, dont_fragment: false };
+        let mut buffer = vec![0; RECEIVE_ROOM];
+        // The kernel puts it together of two fragments: that may take a moment.
+        b.socket.set_nonblocking(false).expect("set");
+        let sent = [Bytes::from(vec![1; 65_527])];
+        assert_eq!(a.send(&sent, to, manner).count, 1);
+        let arrived = b.receive(&mut buffer).expect("it has arrived");
+        assert!(arrived.datagrams().eq(sent.clone()));
+        assert_eq!(a.send(&sent, to, manner).count, 1);
+        let error = b.receive(&mut buffer[..1000]).expect_err("it is longer");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
     fn a_server_of_both_families_answers_from_the_address_that_was_asked() {
         let mut server =
             HostDatagrams::bind_dual("[::]:0".parse().expect("an address")).expect("a socket");
         let port = server.local_addr().expect("a port").port();
-        let mut buffer = vec![0; MOST_BYTES];
+        let mut buffer = vec![0; RECEIVE_ROOM];
         for ip in ["127.0.0.1", "127.0.0.2", "::1"] {
             let ip: std::net::IpAddr = ip.parse().expect("an address");
             let any: std::net::IpAddr = if ip.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
@@ -350,7 +373,7 @@ mod tests {
         let (mut a, b, to) = pair();
         drop(b);
         assert_eq!(a.send(&[Bytes::from_static(b"anybody?")], to, MANNER).count, 1);
-        let mut buffer = vec![0; MOST_BYTES];
+        let mut buffer = vec![0; RECEIVE_ROOM];
         let error = a.receive(&mut buffer).expect_err("nobody answers");
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
         let undelivered = a.undelivered(&mut buffer).expect("a record");

@@ -107,7 +107,7 @@ pub trait FarDatagrams: Send {
     fn send(&mut self, datagrams: &[Bytes], to: &Destination, manner: Manner) -> Sent;
 
     /// Takes datagrams that have arrived, by way of `buffer`, which holds
-    /// [`MOST_BYTES`](crate::MOST_BYTES).
+    /// [`RECEIVE_ROOM`](crate::RECEIVE_ROOM).
     ///
     /// # Errors
     /// `WouldBlock` if there are none; `InvalidData` for what is no datagram; others are of

@@ -10,7 +10,7 @@ use super::config::{Host, Target};
 use super::figures::Counters;
 use super::lookups::{Found, Lookups, Waiter};
 use super::{ports, socks};
-use crate::host_datagrams::{HostDatagrams, MOST_BYTES, MOST_SEGMENTS, first_run};
+use crate::host_datagrams::{HostDatagrams, MOST_SEGMENTS, RECEIVE_ROOM, first_run};
 use crate::host_errors::Manner;
 use crate::own_address::OwnAddress;
 use crate::stack_upstream::StackDatagrams;
@@ -87,7 +87,7 @@ impl Mappings {
             generation: Generation::default(),
             ages: HashMap::new(),
             most,
-            buffer: vec![0; MOST_BYTES].into(),
+            buffer: vec![0; RECEIVE_ROOM].into(),
             counters,
         }
     }
@@ -167,6 +167,10 @@ impl Mappings {
             let arrived = match socket.receive(&mut self.buffer) {
                 Ok(arrived) => arrived,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    self.counters.count(|counters| &counters.bad_datagrams);
+                    continue;
+                }
                 // A client has closed its port.
                 Err(_) => {
                     while socket.undelivered(&mut self.buffer).is_some() {}
@@ -320,6 +324,10 @@ impl Mappings {
             let arrived = match host.receive(&mut self.buffer) {
                 Ok(arrived) => arrived,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    self.counters.count(|counters| &counters.bad_datagrams);
+                    continue;
+                }
                 Err(_) => {
                     while host.undelivered(&mut self.buffer).is_some() {}
                     continue;
