@@ -6,7 +6,7 @@ use crate::outbound::Outbound;
 use crate::upstream::FarEcho;
 use neap::{Events, Poller};
 use rustix::net::{RecvFlags, SendFlags};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -26,6 +26,7 @@ impl HostEcho {
         let (domain, protocol) =
             if is_v6 { (Domain::IPV6, Protocol::ICMPV6) } else { (Domain::IPV4, Protocol::ICMPV4) };
         let socket = outbound.socket(domain, Type::DGRAM, protocol)?;
+        socket.bind(&SockAddr::from(outbound.of(is_v6)))?;
         host_errors::ask(&socket, is_v6)?;
         Ok(Self { socket, is_v6, manner: None })
     }
@@ -64,5 +65,31 @@ impl FarEcho for HostEcho {
 impl AsFd for HostEcho {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+#[path = "../../cli/tests/common/namespace.rs"]
+mod namespace;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn pings_leave_from_the_address_of_flows() {
+        namespace::in_namespace(|| {
+            namespace::run("ip link set lo up");
+            std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 0").expect("a setting");
+            let ours = Ipv4Addr::new(127, 0, 0, 2);
+            let outbound = Outbound { v4: Some(ours), ..Outbound::default() };
+            let mut echo = HostEcho::open(false, &outbound).expect("the host allows it");
+            let manner = Manner { hop_limit: 64, dont_fragment: false };
+            let request = [8, 0, 0, 0, 0, 0, 0, 1, 1, 2];
+            echo.send(&request, Ipv4Addr::LOCALHOST.into(), manner).expect("sent");
+            let local = echo.socket.local_addr().expect("an address").as_socket();
+            assert_eq!(local.expect("of IP").ip(), ours);
+        });
     }
 }

@@ -26,9 +26,15 @@ pub struct Outbound {
 impl Outbound {
     /// The address for a destination, with port 0; unspecified where the route decides.
     pub(crate) fn from(&self, to: SocketAddr) -> SocketAddr {
-        let from: IpAddr = match to {
-            SocketAddr::V4(_) => self.v4.unwrap_or(Ipv4Addr::UNSPECIFIED).into(),
-            SocketAddr::V6(_) => self.v6.unwrap_or(Ipv6Addr::UNSPECIFIED).into(),
+        self.of(to.is_ipv6())
+    }
+
+    /// The same of a family.
+    pub(crate) fn of(&self, is_v6: bool) -> SocketAddr {
+        let from: IpAddr = if is_v6 {
+            self.v6.unwrap_or(Ipv6Addr::UNSPECIFIED).into()
+        } else {
+            self.v4.unwrap_or(Ipv4Addr::UNSPECIFIED).into()
         };
         SocketAddr::new(from, 0)
     }

@@ -56,6 +56,7 @@ impl Association {
         let talk = Talk::begin(proxy, Dialogue::Socks(client))?;
         let domain = Domain::for_address(server);
         let socket = proxy.outbound.socket(domain, Type::DGRAM, Protocol::UDP)?;
+        socket.bind(&SockAddr::from(proxy.outbound.from(server)))?;
         let state = State::Opens { early: VecDeque::new() };
         let due = Instant::now() + PATIENCE;
         Ok(Self { talk, server, socket, state, due, named: Vec::new() })
@@ -202,6 +203,20 @@ impl FarDatagrams for Association {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outbound::Outbound;
+    use crate::proxy::Protocol;
+
+    #[test]
+    fn datagrams_leave_from_the_address_of_connections() {
+        let server = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let server = server.local_addr().expect("an address");
+        let ours = Ipv4Addr::new(127, 0, 0, 2);
+        let outbound = Outbound { v4: Some(ours), ..Outbound::default() };
+        let proxy = Proxy::new(Protocol::Socks5, server, None).outbound(outbound);
+        let association = Association::open(&proxy).expect("a socket");
+        let local = association.socket.local_addr().expect("an address").as_socket();
+        assert_eq!(local.expect("of IP").ip(), ours);
+    }
 
     #[test]
     fn a_relay_without_an_address_is_at_the_proxy() {
