@@ -4,6 +4,7 @@
 //! Cost: a call of the host in each direction for a super-datagram; a client has a descriptor and
 //! about 200 bytes until it has sent and got nothing for [three minutes](TIMEOUT).
 
+use crate::ages::Ages;
 use crate::host_datagrams::{Arrived, HostDatagrams, RECEIVE_ROOM, Sent};
 use crate::host_errors::Manner;
 use crate::outbound::Outbound;
@@ -11,7 +12,7 @@ use crate::own_address::OwnAddress;
 use crate::token::{Generation, Slot, Token};
 use neap::{Events, Poller};
 use slab::Slab;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ pub(crate) struct Crossings {
     sockets: Slab<Crossing>,
     generation: Generation,
     /// Clients by the time when they may have to be forgotten.
-    ages: VecDeque<(Instant, Slot)>,
+    ages: Ages,
     clients: usize,
     buffer: Box<[u8]>,
 }
@@ -70,7 +71,7 @@ impl Crossings {
         Self {
             sockets: Slab::new(),
             generation: Generation::default(),
-            ages: VecDeque::new(),
+            ages: Ages::default(),
             clients: 0,
             buffer: vec![0; RECEIVE_ROOM].into(),
         }
@@ -178,7 +179,7 @@ impl Crossings {
         }
         let role = Role::Client { door, client, asked, to, last_used };
         let slot = self.enter(poller, HostDatagrams::bind(Outbound::default().from(to))?, role)?;
-        self.ages.push_back((last_used + TIMEOUT, slot));
+        self.ages.set(last_used + TIMEOUT, slot);
         self.clients += 1;
         if let Role::Door { clients, .. } = &mut self.sockets[door].role {
             clients.insert(client, slot.key);
@@ -188,22 +189,19 @@ impl Crossings {
 
     /// When [`expire`](Self::expire) is to be called.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
-        self.ages.front().map(|&(due, _)| due)
+        self.ages.next()
     }
 
     /// Forgets clients that were not heard of for long.
     pub(crate) fn expire(&mut self, now: Instant) {
-        while let Some(&(due, slot)) = self.ages.front()
-            && due <= now
-        {
-            self.ages.pop_front();
+        while let Some(slot) = self.ages.take(now) {
             let Some(crossing) = self.sockets.get(slot.key) else { continue };
             let Role::Client { door, client, last_used, .. } = crossing.role else { continue };
             if crossing.generation != slot.generation {
                 continue;
             }
             if last_used + TIMEOUT > now {
-                self.ages.push_back((last_used + TIMEOUT, slot));
+                self.ages.set(last_used + TIMEOUT, slot);
                 continue;
             }
             self.sockets.remove(slot.key);
@@ -275,5 +273,34 @@ mod tests {
         crossings.remove(slot);
         assert_eq!((crossings.clients, crossings.sockets.len()), (0, 0));
         crossings.expire(Instant::now() + 2 * TIMEOUT);
+    }
+
+    #[test]
+    fn a_client_is_forgotten_in_time_beside_one_that_goes_on() {
+        let poller = Poller::new().expect("a poller");
+        let mut crossings = Crossings::new();
+        let (_server, to) = socket();
+        let (door, _) = socket();
+        let door = HostDatagrams::adopt(OwnedFd::from(door)).expect("a socket");
+        let door = crossings.take(&poller, door, to).expect("taken").key;
+        let start = Instant::now();
+        let keys = [1, 2].map(|port| {
+            let from = SocketAddr::from(([127, 0, 0, 1], port));
+            let arrived = Arrived::one(from, "hello".into());
+            crossings.client(door, &arrived, to, &poller, 10).expect("room")
+        });
+        let use_at = |crossings: &mut Crossings, key: usize, seconds| {
+            if let Role::Client { last_used, .. } = &mut crossings.sockets[key].role {
+                *last_used = start + Duration::from_secs(seconds);
+            }
+        };
+        // The first is used all the time, the second after 10 s for the last time.
+        use_at(&mut crossings, keys[0], 180);
+        use_at(&mut crossings, keys[1], 10);
+        crossings.expire(start + Duration::from_secs(181));
+        assert_eq!(crossings.clients, 2);
+        assert_eq!(crossings.next_expiry(), Some(start + Duration::from_secs(190)));
+        crossings.expire(start + Duration::from_secs(190));
+        assert_eq!(crossings.clients, 1);
     }
 }

@@ -3,9 +3,10 @@
 //! section 4.1).
 //!
 //! Cost: a datagram is one system call of the host and one look at a table in each direction. A
-//! mapping has a descriptor and about 300 bytes; that it ages costs O(1) for each time that it is
-//! looked at, which is once per [timeout](TIMEOUT).
+//! mapping has a descriptor and about 300 bytes; that it ages costs O(log n) for each time that it
+//! is looked at, which is once per [timeout](TIMEOUT).
 
+use crate::ages::Ages;
 use crate::clients::{Clients, PortClient};
 use crate::config::{GatewayConfig, RESOLVER_PORT};
 use crate::counters::Counters;
@@ -28,7 +29,7 @@ use neap::time::Rate;
 use neap::{Datagram, IcmpSocket, Poller, Refusal, UdpForwarder};
 use slab::Slab;
 use smallvec::SmallVec;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -62,8 +63,8 @@ pub(crate) struct Datagrams {
     of_guest: HashMap<(SocketAddr, bool), usize>,
     /// Mappings of published ports, by address and port of the guest.
     published: HashMap<SocketAddr, SmallVec<[usize; 1]>>,
-    /// Mappings by the time when they may have to be forgotten, of each kind.
-    ages: [VecDeque<(Instant, Slot)>; 2],
+    /// Mappings by the time when they may have to be forgotten.
+    ages: Ages,
     /// Mappings whose sockets cannot send yet, by the time when they are given up.
     openings: Deadlines,
     /// Datagrams on their way, and the memory for one.
@@ -172,7 +173,7 @@ impl Datagrams {
             mappings: Slab::new(),
             of_guest: HashMap::new(),
             published: HashMap::new(),
-            ages: [VecDeque::new(), VecDeque::new()],
+            ages: Ages::default(),
             openings: Deadlines::default(),
             batch: Vec::with_capacity(BATCH),
             buffer: vec![0; RECEIVE_ROOM].into(),
@@ -409,7 +410,7 @@ impl Datagrams {
             turn: None,
             account: self.guests.mapping(guest.ip()),
         };
-        self.ages[0].push_back((last_used + mapping.timeout(), slot));
+        self.ages.set(last_used + mapping.timeout(), slot);
         self.mappings.insert(mapping);
         self.of_guest.insert((guest, is_v6), key);
         self.counters.count(|counters| &counters.mappings);
@@ -564,8 +565,7 @@ impl Datagrams {
 
     /// When [`expire`](Self::expire) is to be called.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
-        let ages = self.ages.iter().filter_map(VecDeque::front).map(|&(due, _)| due);
-        ages.chain(self.openings.next()).min()
+        self.ages.next().into_iter().chain(self.openings.next()).min()
     }
 
     /// How many mappings there are.
@@ -586,24 +586,17 @@ impl Datagrams {
                 self.on_host(slot, config, sending.as_deref_mut());
             }
         }
-        for kind in 0..self.ages.len() {
-            while let Some(&(due, slot)) = self.ages[kind].front() {
-                if due > now {
-                    break;
-                }
-                self.ages[kind].pop_front();
-                let Slot { key, generation } = slot;
-                let Some(mapping) = self.mappings.get(key) else { continue };
-                if mapping.generation != generation {
-                    continue;
-                }
-                let due = mapping.last_used + mapping.timeout();
-                if due <= now {
-                    self.remove(key, sending.as_deref_mut());
-                } else {
-                    let kind = usize::from(!mapping.asks_resolvers_only);
-                    self.ages[kind].push_back((due, slot));
-                }
+        while let Some(slot) = self.ages.take(now) {
+            let Slot { key, generation } = slot;
+            let Some(mapping) = self.mappings.get(key) else { continue };
+            if mapping.generation != generation {
+                continue;
+            }
+            let due = mapping.last_used + mapping.timeout();
+            if due <= now {
+                self.remove(key, sending.as_deref_mut());
+            } else {
+                self.ages.set(due, slot);
             }
         }
     }

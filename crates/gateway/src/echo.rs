@@ -4,6 +4,7 @@
 //! Cost: a message is one system call of the host and one look at a table in each direction. A
 //! socket has a descriptor and about 250 bytes; there are at most [`MOST`].
 
+use crate::ages::Ages;
 use crate::config::{GatewayConfig, Way};
 use crate::counters::Counters;
 use crate::guests::{Account, Guests};
@@ -19,7 +20,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use neap::time::Rate;
 use neap::{IcmpErrorKind, IcmpMessage, IcmpSocket, Poller};
 use slab::Slab;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -58,7 +59,7 @@ pub(crate) struct Echoes {
     most: usize,
     of_guest: HashMap<Key, usize>,
     /// Sockets by the time when they may have to be closed.
-    ages: VecDeque<(Instant, Slot)>,
+    ages: Ages,
     buffer: Box<[u8]>,
     generation: Generation,
     counters: Arc<Counters>,
@@ -129,7 +130,7 @@ impl Echoes {
             pingers: Slab::new(),
             most: MOST,
             of_guest: HashMap::new(),
-            ages: VecDeque::new(),
+            ages: Ages::default(),
             buffer: vec![0; MOST_BYTES].into(),
             generation: Generation::default(),
             counters,
@@ -273,7 +274,7 @@ impl Echoes {
         let pinger = Pinger { generation, key, far, last_used, translated, turn, account };
         let at = self.pingers.insert(pinger);
         self.of_guest.insert(key, at);
-        self.ages.push_back((last_used + TIMEOUT, slot));
+        self.ages.set(last_used + TIMEOUT, slot);
         Ok(at)
     }
 
@@ -321,15 +322,14 @@ impl Echoes {
 
     /// When [`expire`](Self::expire) is to be called.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
-        self.ages.front().map(|&(due, _)| due)
+        self.ages.next()
     }
 
     /// Closes sockets that were not used for long.
     pub(crate) fn expire(&mut self, now: Instant, mut sending: Option<&mut Sending>) {
-        while let Some(&(due, slot)) = self.ages.front().filter(|(due, _)| *due <= now) {
-            self.ages.pop_front();
+        while let Some(slot) = self.ages.take(now) {
             let Some(pinger) = self.pingers.get(slot.key) else { continue };
-            debug_assert!(pinger.generation == slot.generation, "it has one entry, until {due:?}");
+            debug_assert!(pinger.generation == slot.generation, "it has one entry");
             let due = pinger.last_used + TIMEOUT;
             if due <= now {
                 self.of_guest.remove(&pinger.key);
@@ -340,7 +340,7 @@ impl Echoes {
                     self.counters.add(|counters| &counters.late_echoes, dropped as u64);
                 }
             } else {
-                self.ages.push_back((due, slot));
+                self.ages.set(due, slot);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! A gateway from a TUN or TAP to the sockets of the host, without privileges of its own.
 #![forbid(unsafe_code)]
 
+mod ages;
 mod bounds;
 mod clients;
 mod config;

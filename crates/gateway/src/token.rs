@@ -48,14 +48,14 @@ pub(crate) enum Token {
 }
 
 /// A place in a table, and a number that tells apart those who have had it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Slot {
     pub(crate) key: usize,
     pub(crate) generation: Generation,
 }
 
 /// A number of 28 bits that few others have had before.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Generation(u32);
 
 impl Generation {

@@ -10,6 +10,7 @@ use super::config::{Host, Target};
 use super::figures::Counters;
 use super::lookups::{Found, Lookups, Waiter};
 use super::{ports, socks};
+use crate::ages::Ages;
 use crate::host_datagrams::{HostDatagrams, MOST_SEGMENTS, RECEIVE_ROOM, first_run};
 use crate::host_errors::Manner;
 use crate::own_address::OwnAddress;
@@ -41,16 +42,11 @@ pub(super) struct Mappings {
     /// Those of tunnels, by door and client.
     of_client: HashMap<(usize, SocketAddr), usize>,
     generation: Generation,
-    /// Clients by the time when they may have to be forgotten, of each door.
-    ages: HashMap<usize, Ages>,
+    /// Clients of tunnels by the time when they may have to be forgotten.
+    ages: Ages,
     most: usize,
     buffer: Box<[u8]>,
     counters: Arc<Counters>,
-}
-
-struct Ages {
-    timeout: Duration,
-    queue: VecDeque<(Instant, Slot)>,
 }
 
 struct Mapping {
@@ -61,6 +57,8 @@ struct Mapping {
     early: VecDeque<(Target, Bytes)>,
     early_bytes: usize,
     last_used: Instant,
+    /// How long a client of a tunnel may be silent; `None` is for ever.
+    timeout: Option<Duration>,
 }
 
 enum Kind {
@@ -85,7 +83,7 @@ impl Mappings {
             table: Slab::new(),
             of_client: HashMap::new(),
             generation: Generation::default(),
-            ages: HashMap::new(),
+            ages: Ages::default(),
             most,
             buffer: vec![0; RECEIVE_ROOM].into(),
             counters,
@@ -100,7 +98,8 @@ impl Mappings {
         }
         let (generation, last_used) = (self.generation.advance(), Instant::now());
         let (sockets, early, early_bytes) = ([None, None], VecDeque::new(), 0);
-        let mapping = Mapping { generation, kind, sockets, early, early_bytes, last_used };
+        let timeout = None;
+        let mapping = Mapping { generation, kind, sockets, early, early_bytes, last_used, timeout };
         self.counters.count(|counters| &counters.mappings);
         Some(Slot { key: self.table.insert(mapping), generation })
     }
@@ -141,7 +140,6 @@ impl Mappings {
 
     /// Ends all that came to a door.
     pub(super) fn close_door(&mut self, index: usize) {
-        self.ages.remove(&index);
         self.of_client.retain(|(door, _), key| {
             if *door == index {
                 self.table.remove(*key);
@@ -185,11 +183,9 @@ impl Mappings {
                     let kind = Kind::Tunnel { door, client, asked: None, to: None };
                     let Some(slot) = self.insert(kind) else { continue };
                     self.of_client.insert((door, client), slot.key);
+                    self.table[slot.key].timeout = timeout;
                     if let Some(timeout) = timeout {
-                        let ages = self.ages.entry(door);
-                        let new = || Ages { timeout, queue: VecDeque::new() };
-                        let due = Instant::now() + timeout;
-                        ages.or_insert_with(new).queue.push_back((due, slot));
+                        self.ages.set(Instant::now() + timeout, slot);
                     }
                     slot.key
                 }
@@ -385,27 +381,21 @@ impl Mappings {
 
     /// When [`expire`](Self::expire) is to be called.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
-        self.ages.values().filter_map(|ages| ages.queue.front()).map(|&(due, _)| due).min()
+        self.ages.next()
     }
 
     /// Forgets clients that were not heard of for long.
     pub(super) fn expire(&mut self, now: Instant) {
-        let mut over = SmallVec::<[Slot; 8]>::new();
-        for ages in self.ages.values_mut() {
-            while let Some((_, slot)) = ages.queue.pop_front_if(|(due, _)| *due <= now) {
-                let Some(mapping) = self.table.get(slot.key) else { continue };
-                let due = mapping.last_used + ages.timeout;
-                if mapping.generation != slot.generation {
-                    continue;
-                }
-                if due <= now {
-                    over.push(slot);
-                } else {
-                    ages.queue.push_back((due, slot));
-                }
+        while let Some(slot) = self.ages.take(now) {
+            let Some(mapping) = self.table.get(slot.key) else { continue };
+            let Some(timeout) = mapping.timeout.filter(|_| self.is_there(slot)) else { continue };
+            let due = mapping.last_used + timeout;
+            if due <= now {
+                self.remove(slot);
+            } else {
+                self.ages.set(due, slot);
             }
         }
-        over.into_iter().for_each(|slot| self.remove(slot));
     }
 }
 
