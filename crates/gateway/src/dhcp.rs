@@ -515,7 +515,7 @@ mod tests {
                 ask(&mut server, &discover, now).expect("an offer");
             }
             let identifier = DhcpOption::ClientIdentifier(vec![1, 2, 0, 0, 0, 0, 1]);
-            let discover = message(1, MessageType::Discover, &[identifier.clone()]);
+            let discover = message(1, MessageType::Discover, core::slice::from_ref(&identifier));
             let (offer, _) = ask(&mut server, &discover, now).expect("an offer");
             assert_eq!(offer.yiaddr(), FIRST);
             let [wanted, of] = wanted(FIRST);

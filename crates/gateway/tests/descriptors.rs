@@ -62,7 +62,7 @@ fn a_connection_that_came_while_there_were_no_descriptors_is_taken_later() {
     thread::sleep(A_WHILE);
     let client = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     let before = getrlimit(Resource::Nofile);
-    let mut none = before.clone();
+    let mut none = before;
     none.current = Some(File::open("/dev/null").expect("a file").as_raw_fd() as u64);
     setrlimit(Resource::Nofile, none).expect("a lower limit");
     client.connect(&port.into()).expect("the kernel accepts it");
