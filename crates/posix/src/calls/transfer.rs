@@ -332,10 +332,10 @@ fn read_stream(
         let read = match (is_peek, flags & MSG_TRUNC != 0) {
             _ if out.is_empty() && unread == 0 && !is_over => Err(ReadError::WouldBlock),
             (true, false) => handle.peek(now, out),
-            (true, true) => handle.peek(now, &mut vec![0; out.len().min(unread)]),
             (false, false) => handle.read(now, out),
-            (false, true) if unread == 0 => handle.read(now, &mut vec![0; out.len().min(1)]),
-            (false, true) => handle.read(now, &mut vec![0; out.len().min(unread)]),
+            // A buffer of nothing would look like the end of the stream.
+            (true, true) => handle.peek(now, &mut vec![0; out.len().min(unread.max(1))]),
+            (false, true) => handle.read(now, &mut vec![0; out.len().min(unread.max(1))]),
         };
         match read {
             Ok(0) => return Ok(Outcome::Done(Received::bytes(call.done))),

@@ -42,9 +42,12 @@ fn peek_leaves_and_trunc_drops() {
     assert_eq!(p.recv(server, 100, 0), Ok(b"defgh".to_vec()));
     assert_eq!(p.recv(server, 100, MSG_PEEK), Err(Errno::EAGAIN));
     assert_eq!(p.recv(server, 100, MSG_TRUNC), Err(Errno::EAGAIN));
+    let both = MSG_PEEK | MSG_TRUNC;
+    assert_eq!(p.recv(server, 100, both), Err(Errno::EAGAIN), "no end of the stream");
     p.posix.shutdown(p.now, client, SHUT_WR).expect("connected");
     assert_eq!(p.recv(server, 100, MSG_PEEK), Ok(vec![]));
     assert_eq!(p.recv(server, 100, MSG_TRUNC), Ok(vec![]));
+    assert_eq!(p.recv(server, 100, both), Ok(vec![]));
 }
 
 #[test]
