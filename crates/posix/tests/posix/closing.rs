@@ -55,6 +55,23 @@ fn a_reset_is_an_error_once_and_the_end_afterwards() {
 }
 
 #[test]
+fn a_stream_that_has_ended_stays_at_its_end_after_a_reset() {
+    for flags in [0, MSG_PEEK, MSG_TRUNC] {
+        let mut p = Process::new();
+        let (client, server, _) = p.pair();
+        p.send(server, b"bye", 0).expect("room");
+        p.close(server);
+        p.settle();
+        assert_eq!(p.send(client, b"x", 0), Ok(1), "answered by a reset");
+        assert_eq!(p.recv(client, 10, 0), Ok(b"bye".to_vec()));
+        assert_eq!(p.recv(client, 10, flags), Ok(vec![]));
+        assert_ne!(p.ready(client) & POLLERR, 0, "the error is left for a write");
+        assert_eq!(p.send(client, b"x", 0), Err(Errno::EPIPE));
+        assert_eq!(p.get(client, SOL_SOCKET, SO_ERROR), Ok(0));
+    }
+}
+
+#[test]
 fn a_reset_fails_a_write_with_its_own_error_first() {
     let mut p = Process::new();
     let (client, server, _) = p.pair();

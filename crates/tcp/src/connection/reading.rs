@@ -6,8 +6,11 @@ use crate::time::Instant;
 use bytes::Bytes;
 
 impl Connection {
+    /// Tells the error, if nothing comes before it: neither data nor the end of the stream, which
+    /// leaves the error to `SO_ERROR` or a write (`SOCK_DONE` in `tcp_recvmsg_locked`).
     fn may_read(&mut self) -> Result<(), ReadError> {
         if self.receiver.unread() == 0
+            && !self.receiver.is_finished()
             && let Some(error) = self.errors.take()
         {
             return Err(ReadError::Failed(error));

@@ -281,9 +281,13 @@ fn a_reset_in_any_state_ends_everything() {
         assert_eq!(peer.connection.state(), State::Closed);
         assert_eq!(peer.connection.deadline(), Instant::FAR_FUTURE);
         peer.nothing();
+        // A stream that has ended stays at its end.
+        let has_ended = state >= 2;
         let error = if state == 2 { ConnectionError::BrokenPipe } else { ConnectionError::Reset };
-        let failed = Err(ReadError::Failed(error));
-        assert_eq!(peer.connection.read(peer.now, &mut [0; 10]), failed);
+        let read = if has_ended { Ok(0) } else { Err(ReadError::Failed(error)) };
+        assert_eq!(peer.connection.peek(&mut [0; 10]), read);
+        assert_eq!(peer.connection.read(peer.now, &mut [0; 10]), Ok(0), "an error is told once");
+        assert_eq!(peer.connection.take_error(), has_ended.then_some(error));
         assert_eq!(peer.info().wmem_queued, 0);
         assert_eq!(peer.account.bytes(), 0);
     }
