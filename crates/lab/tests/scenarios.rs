@@ -62,6 +62,7 @@ fn faults_are_named_with_file_line_and_key() {
         ("", "bytes = 5\n", ":24: bytes: means nothing for Bulk"),
         ("", "start = \"9s\"\n", ":24: start: lies behind the end"),
         ("", "priority = 16\n", ":24: priority: is from 0 to 15"),
+        ("", "keepalive = \"0s\"\n", ":24: keepalive: is from 1s to 32767s"),
         ("", "pacing_rate = \"0mbit\"\n", ":24: pacing_rate: invalid value"),
         ("", "[host.b.nic]\ngro = true\nchecksums = false\n", ":25: gro: needs checksums"),
         ("", "[host.a.sysctl]\n\"net.ipv4.tcp_sack\" = 7\n", ":25: net.ipv4.tcp_sack: net.ipv4"),

@@ -229,7 +229,8 @@ impl Stack {
     /// # Errors
     /// `NetworkUnreachable` without a route and for broadcast addresses, `AddressNotAvailable` when
     /// no port is left or the local address is not one of this host, `AddressInUse` when the given
-    /// ports are in use, `AddressFamily`, `InvalidArgument` for port 0 or a group, `ShutDown`.
+    /// ports are in use, `AddressFamily`, `InvalidArgument` for port 0, a group or an option out of
+    /// range, `ShutDown`.
     pub fn connect(
         &self,
         now: Instant,
@@ -260,7 +261,8 @@ impl Stack {
     /// `[::]` all addresses of both families unless [`ListenOptions::only_v6`] is set.
     ///
     /// # Errors
-    /// `AddressInUse`, `AddressNotAvailable`, `ShutDown`.
+    /// `AddressInUse`, `AddressNotAvailable`, `InvalidArgument` for an option out of range,
+    /// `ShutDown`.
     pub fn listen(
         &self,
         local: SocketAddr,

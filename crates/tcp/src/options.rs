@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::congestion::UnknownController;
 use crate::time::{Nanos, Rate};
+use core::ops::RangeInclusive;
 use thiserror::Error;
 
 /// `SOCK_MIN_SNDBUF`.
@@ -11,6 +12,7 @@ const MIN_SNDBUF: u32 = 4608;
 const MIN_RCVBUF: u32 = 2304;
 
 /// Options that an application has set on its socket. Accepted sockets inherit their listener's.
+/// With a value out of its range nothing is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketOptions {
     /// `TCP_NODELAY`: small segments are not held back (Nagle is off).
@@ -21,11 +23,12 @@ pub struct SocketOptions {
     pub quickack: Option<bool>,
     /// `SO_KEEPALIVE`: an idle peer is probed.
     pub keepalive: bool,
-    /// `TCP_KEEPIDLE`: silence before the first probe; `None` is `tcp_keepalive_time`.
+    /// `TCP_KEEPIDLE`, 1 s to 32767 s: silence before the first probe; `None` is
+    /// `tcp_keepalive_time`.
     pub keepalive_idle: Option<Nanos>,
-    /// `TCP_KEEPINTVL`: time between probes; `None` is `tcp_keepalive_intvl`.
+    /// `TCP_KEEPINTVL`, 1 s to 32767 s: time between probes; `None` is `tcp_keepalive_intvl`.
     pub keepalive_interval: Option<Nanos>,
-    /// `TCP_KEEPCNT`: unanswered probes before the connection is given up; `None` is
+    /// `TCP_KEEPCNT`, 1 to 127: unanswered probes before the connection is given up; `None` is
     /// `tcp_keepalive_probes`.
     pub keepalive_count: Option<u32>,
     /// `TCP_USER_TIMEOUT`: time without progress after which the connection is given up; `None`
@@ -39,7 +42,7 @@ pub struct SocketOptions {
     pub receive_buffer: Option<u32>,
     /// `SO_RCVLOWAT`: unread bytes at which a reader is woken; at least 1.
     pub receive_lowat: u32,
-    /// `TCP_MAXSEG`: upper bound of the MSS, in bytes.
+    /// `TCP_MAXSEG`, 88 to 32767: upper bound of the MSS, in bytes.
     pub max_segment: Option<u16>,
     /// `SO_MAX_PACING_RATE`: upper bound of the pacing rate.
     pub max_pacing_rate: Rate,
@@ -58,12 +61,41 @@ pub struct SocketOptions {
     pub congestion: Option<&'static str>,
 }
 
-fn seconds(span: Nanos, name: &'static str) -> Result<Nanos, OptionError> {
-    let range = Nanos::from_secs(1)..=Nanos::from_secs(32767);
-    if range.contains(&span) { Ok(span) } else { Err(OptionError::Range(name)) }
+/// `TCP_KEEPIDLE`, `TCP_KEEPINTVL`
+const KEEPALIVE_TIMES: RangeInclusive<Nanos> = Nanos::from_secs(1)..=Nanos::from_secs(32767);
+/// `TCP_KEEPCNT`
+const KEEPALIVE_COUNTS: RangeInclusive<u32> = 1..=127;
+/// `TCP_MAXSEG`
+const MAX_SEGMENTS: RangeInclusive<u16> = 88..=32767;
+/// `SO_PRIORITY`
+const PRIORITIES: RangeInclusive<u8> = 0..=15;
+
+/// `value`, if it is in its range or not set.
+fn within<T: PartialOrd>(
+    value: Option<T>,
+    range: &RangeInclusive<T>,
+    name: &'static str,
+) -> Result<Option<T>, OptionError> {
+    match value {
+        Some(value) if !range.contains(&value) => Err(OptionError::Range(name)),
+        value => Ok(value),
+    }
 }
 
 impl SocketOptions {
+    /// Checks that each option has a value that [`set`](Self::set) would take.
+    ///
+    /// # Errors
+    /// [`OptionError::Range`].
+    pub fn check(&self) -> Result<(), OptionError> {
+        within(self.keepalive_idle, &KEEPALIVE_TIMES, "TCP_KEEPIDLE")?;
+        within(self.keepalive_interval, &KEEPALIVE_TIMES, "TCP_KEEPINTVL")?;
+        within(self.keepalive_count, &KEEPALIVE_COUNTS, "TCP_KEEPCNT")?;
+        within(self.max_segment, &MAX_SEGMENTS, "TCP_MAXSEG")?;
+        within(Some(self.priority), &PRIORITIES, "SO_PRIORITY")?;
+        Ok(())
+    }
+
     /// Sets one option of a socket, which may have no connection yet.
     ///
     /// If it fails, nothing has changed.
@@ -77,13 +109,15 @@ impl SocketOptions {
             SocketOption::QuickAck(value) => self.quickack = Some(value != 0),
             SocketOption::KeepAlive(on) => self.keepalive = on,
             SocketOption::KeepAliveIdle(idle) => {
-                self.keepalive_idle = Some(seconds(idle, "TCP_KEEPIDLE")?);
+                self.keepalive_idle = within(Some(idle), &KEEPALIVE_TIMES, "TCP_KEEPIDLE")?;
             }
             SocketOption::KeepAliveInterval(interval) => {
-                self.keepalive_interval = Some(seconds(interval, "TCP_KEEPINTVL")?);
+                self.keepalive_interval =
+                    within(Some(interval), &KEEPALIVE_TIMES, "TCP_KEEPINTVL")?;
             }
-            SocketOption::KeepAliveCount(count @ 1..=127) => self.keepalive_count = Some(count),
-            SocketOption::KeepAliveCount(_) => return Err(OptionError::Range("TCP_KEEPCNT")),
+            SocketOption::KeepAliveCount(count) => {
+                self.keepalive_count = within(Some(count), &KEEPALIVE_COUNTS, "TCP_KEEPCNT")?;
+            }
             SocketOption::UserTimeout(time) => {
                 self.user_timeout = (time > Nanos::ZERO).then_some(time);
             }
@@ -101,8 +135,9 @@ impl SocketOptions {
                 self.receive_lowat = bytes.min(buffer / 2).max(1);
             }
             SocketOption::MaxSegment(0) => self.max_segment = None,
-            SocketOption::MaxSegment(mss @ 88..=32767) => self.max_segment = Some(mss),
-            SocketOption::MaxSegment(_) => return Err(OptionError::Range("TCP_MAXSEG")),
+            SocketOption::MaxSegment(mss) => {
+                self.max_segment = within(Some(mss), &MAX_SEGMENTS, "TCP_MAXSEG")?;
+            }
             SocketOption::MaxPacingRate(rate) => self.max_pacing_rate = rate,
             SocketOption::MaxPacingRate32(rate) => self.max_pacing_rate = rate.into(),
             SocketOption::NotSentLowat(bytes) => self.notsent_lowat = bytes,
@@ -110,8 +145,10 @@ impl SocketOptions {
             SocketOption::Congestion(ref name) => {
                 self.congestion = Some(config.controllers.find(name)?);
             }
-            SocketOption::Priority(band @ 0..=15) => self.priority = band,
-            SocketOption::Priority(_) => return Err(OptionError::Range("SO_PRIORITY")),
+            SocketOption::Priority(band) => {
+                within(Some(band), &PRIORITIES, "SO_PRIORITY")?;
+                self.priority = band;
+            }
             SocketOption::ReceiveErrors(on) => self.receive_errors = on,
             SocketOption::HopLimit(hops) => self.hop_limit = hops,
         }

@@ -471,6 +471,9 @@ impl<'a> Builder<'a> {
         if options.priority > 15 {
             return Err(error("priority", "is from 0 to 15"));
         }
+        if options.check().is_err() {
+            return Err(error("keepalive", "is from 1s to 32767s"));
+        }
         let inherited = SocketOptions {
             receive_buffer: twice(app.rcvbuf),
             max_pacing_rate: app.response_rate.map_or(Rate::UNLIMITED, |Speed(rate)| rate),

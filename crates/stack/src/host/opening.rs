@@ -83,6 +83,11 @@ impl Default for ListenOptions {
     }
 }
 
+/// Whether each option is in its range.
+fn check(options: &SocketOptions) -> Result<(), SocketError> {
+    options.check().map_err(|_| SocketError::InvalidArgument)
+}
+
 impl Host {
     /// As [`Stack::connect`](crate::stack::Stack::connect).
     pub(crate) fn connect(
@@ -92,7 +97,7 @@ impl Host {
         options: ConnectOptions,
     ) -> Result<Arc<TcpSocket>, SocketError> {
         let ConnectOptions { local, options, transparent } = options;
-        let options = self.share(options);
+        let options = self.share(options)?;
         // As in Linux, the unspecified address means this host.
         let remote_ip = match remote.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -205,7 +210,8 @@ impl Host {
     ///
     /// # Errors
     /// Why the connection is over; `NetworkUnreachable` without a route to the peer, `AddressInUse`
-    /// if a socket has the same ends, `InvalidArgument` for an unknown controller, `ShutDown`.
+    /// if a socket has the same ends, `InvalidArgument` for an unknown controller or an option out
+    /// of range, `ShutDown`.
     pub(crate) fn accept_pending(
         &self,
         now: Instant,
@@ -218,12 +224,13 @@ impl Host {
             return Err(SocketError::NetworkUnreachable);
         }
         let visit = Visit::new(now, pending.shard);
+        let options = self.share(options)?;
         let Decided { syn, iss, place } = pending.decide()?;
         let answer = |setup: Setup| {
             let isn = iss.unwrap_or(setup.isn);
             Connection::answer(now, Setup { isn, ..setup }, &syn.segment())
         };
-        let socket = self.open(visit, tuple, self.share(options), route, None, answer);
+        let socket = self.open(visit, tuple, options, route, None, answer);
         // The socket is in the tables before the pending connection leaves its own, so a SYN that
         // comes meanwhile finds one of them.
         pending.forget(self.flow_key);
@@ -285,9 +292,14 @@ impl Host {
         Ok(socket)
     }
 
-    /// Options in memory that sockets share where they are the default ones.
-    fn share(&self, options: SocketOptions) -> Arc<SocketOptions> {
-        if options == *self.default_options { self.default_options.clone() } else { options.into() }
+    /// Options in memory that sockets share where they are the default ones; an error if one is
+    /// out of range.
+    fn share(&self, options: SocketOptions) -> Result<Arc<SocketOptions>, SocketError> {
+        if options == *self.default_options {
+            return Ok(self.default_options.clone());
+        }
+        check(&options)?;
+        Ok(options.into())
     }
 
     /// As [`Stack::bind_tcp`](crate::stack::Stack::bind_tcp).
@@ -311,6 +323,8 @@ impl Host {
         own: Option<&Bound>,
     ) -> Result<Arc<Listener>, SocketError> {
         self.check_source(local.ip(), options.transparent)?;
+        check(&options.options)?;
+        options.options_v4.as_ref().map_or(Ok(()), check)?;
         if local.port() == 0 {
             local.set_port(self.demux.free_port(self.port_salt())?);
         }

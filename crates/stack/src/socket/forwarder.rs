@@ -172,8 +172,8 @@ impl PendingHandle {
     ///
     /// # Errors
     /// [`error`](Self::error); `NetworkUnreachable` without a route to the peer, `AddressInUse` if
-    /// a socket was opened with the same ends, `InvalidArgument` for a controller that is unknown,
-    /// `ShutDown`. The connection is reset then.
+    /// a socket was opened with the same ends, `InvalidArgument` for a controller that is unknown
+    /// and for an option out of range, `ShutDown`. The connection is reset then.
     pub fn accept(self, now: Instant, options: SocketOptions) -> Result<TcpHandle, SocketError> {
         let accepted = self.host.accept_pending(now, &self.pending, options);
         match accepted {

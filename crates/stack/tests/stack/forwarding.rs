@@ -145,6 +145,18 @@ fn options_act_from_the_synack_on() {
 }
 
 #[test]
+fn options_out_of_range_reset_the_connection() {
+    let (mut world, forwarder) = forwarded();
+    let (client, pending) = pending(&mut world, &forwarder, FOREIGN[0]);
+    let options = SocketOptions { keepalive_idle: Some(Nanos::ZERO), ..SocketOptions::default() };
+    let accepted = pending.accept(world.now, options);
+    assert_eq!(accepted.unwrap_err(), SocketError::InvalidArgument);
+    world.run(SECOND);
+    assert_eq!(client.take_error(world.now), Some(ConnectionError::Refused));
+    assert_eq!((world.b.usage().pending, forwarder.places()), (0, 0));
+}
+
+#[test]
 fn a_reset_connection_is_refused() {
     for to in FOREIGN {
         let (mut world, forwarder) = forwarded();

@@ -5,6 +5,7 @@ use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::stack::{ConnectOptions, ListenOptions, Stack};
 use neap_tcp::counters::Counter;
+use neap_tcp::options::SocketOptions;
 use neap_tcp::time::Nanos;
 
 use crate::common::{WireConfig, World};
@@ -24,6 +25,21 @@ fn a_reset_and_a_new_syn_may_come_in_one_batch() {
         assert_eq!(world.b.tcp_counter(Counter::PassiveOpens), round + 1);
         client.abort(world.now);
     }
+}
+
+#[test]
+fn options_out_of_range_open_nothing() {
+    let world = World::new(&WireConfig::default());
+    let sound = SocketOptions::default();
+    let bad = SocketOptions { keepalive_idle: Some(Nanos::ZERO), ..SocketOptions::default() };
+    let refused = Some(SocketError::InvalidArgument);
+    let (peer, own) = (address("10.0.0.1:80"), address("10.0.0.2:80"));
+    for (options, options_v4) in [(bad.clone(), None), (sound, Some(bad.clone()))] {
+        let options = ListenOptions { options, options_v4, ..ListenOptions::default() };
+        assert_eq!(world.b.listen(own, options).err(), refused);
+    }
+    let options = ConnectOptions { options: bad, ..ConnectOptions::default() };
+    assert_eq!(world.b.connect(world.now, peer, options).err(), refused);
 }
 
 #[test]

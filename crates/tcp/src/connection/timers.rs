@@ -9,7 +9,7 @@ use crate::time::{Instant, Nanos};
 /// Timeout from which the time of a number of retries is counted (`TCP_RTO_MIN`).
 /// `tcp_rto_min_us` does not shorten it: a connection that repeats faster is not given up earlier.
 const LEAST_TIMEOUT: Nanos = Nanos::from_millis(200);
-/// The least time until a timeout whose end has passed (a jiffy).
+/// The least time until a timeout whose end has passed, and between two keepalive probes (a jiffy).
 const SOONEST: Nanos = Nanos::from_millis(1);
 /// `TCP_TIMEOUT_MIN`, two ticks at 250 Hz.
 pub(super) const SOON: Nanos = Nanos::from_millis(8);
@@ -331,18 +331,28 @@ impl Connection {
             self.deadlines.clear(Deadline::Keepalive);
             return;
         }
-        let idle = self.options.keepalive_idle;
-        let idle = idle.unwrap_or(Nanos::from_secs(u64::from(self.config.tcp_keepalive_time)));
         let quiet = now.since(self.last_heard());
-        self.deadlines.set(Deadline::Keepalive, now + idle.saturating_sub(quiet));
+        let wait = self.keepalive_idle().saturating_sub(quiet);
+        self.deadlines.set(Deadline::Keepalive, now + wait);
+    }
+
+    /// Silence before the first keepalive probe.
+    fn keepalive_idle(&self) -> Nanos {
+        let default = Nanos::from_secs(u64::from(self.config.tcp_keepalive_time));
+        self.options.keepalive_idle.unwrap_or(default).max(SOONEST)
+    }
+
+    /// Time between two keepalive probes.
+    fn keepalive_interval(&self) -> Nanos {
+        let default = Nanos::from_secs(u64::from(self.config.tcp_keepalive_intvl));
+        self.options.keepalive_interval.unwrap_or(default).max(SOONEST)
     }
 
     fn on_keepalive(&mut self, now: Instant) {
         if !self.options.keepalive || !self.state.is_synchronized() {
             return;
         }
-        let idle = self.options.keepalive_idle;
-        let idle = idle.unwrap_or(Nanos::from_secs(u64::from(self.config.tcp_keepalive_time)));
+        let idle = self.keepalive_idle();
         let quiet = now.since(self.last_heard());
         let busy = self.sender.has_unacked() || self.has_waiting();
         if busy || quiet < idle {
@@ -364,9 +374,7 @@ impl Connection {
         self.liveness.count_probe();
         self.owed |= Owed::KEEPALIVE;
         self.counters.add(Counter::KeepAlive, 1);
-        let interval = self.options.keepalive_interval;
-        let default = Nanos::from_secs(u64::from(self.config.tcp_keepalive_intvl));
-        self.deadlines.set(Deadline::Keepalive, now + interval.unwrap_or(default));
+        self.deadlines.set(Deadline::Keepalive, now + self.keepalive_interval());
     }
 
     /// An orphan waits for the peer's FIN for `tcp_fin_timeout`, and for at least 3.5 timeouts

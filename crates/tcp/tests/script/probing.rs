@@ -443,6 +443,25 @@ fn keepalive_leaves_a_busy_connection_alone() {
 }
 
 #[test]
+fn keepalive_times_of_nothing_are_a_tick() {
+    let options = SocketOptions {
+        keepalive: true,
+        keepalive_idle: Some(Nanos::ZERO),
+        keepalive_interval: Some(Nanos::ZERO),
+        keepalive_count: Some(100),
+        ..SocketOptions::default()
+    };
+    let mut peer = Peer::established(Config::default(), options, Hello::default());
+    peer.write(10);
+    peer.advance_ms(5);
+    assert_eq!(peer.take().len(), 1, "data in flight takes the place of probes");
+    peer.ack(10);
+    peer.advance_ms(5);
+    assert!((3..=6).contains(&peer.take().len()), "a probe per millisecond");
+    assert_eq!(peer.connection.state(), State::Established);
+}
+
+#[test]
 fn keepalive_options_have_bounds() {
     let mut peer = Peer::plain();
     let mut set = |option| peer.connection.set_option(peer.now, option);
@@ -455,4 +474,20 @@ fn keepalive_options_have_bounds() {
         range("TCP_KEEPINTVL")
     );
     assert_eq!(set(SocketOption::MaxSegment(87)), range("TCP_MAXSEG"));
+}
+
+#[test]
+fn options_that_are_set_as_a_whole_have_the_same_bounds() {
+    let sound = SocketOptions::default();
+    assert_eq!(sound.check(), Ok(()));
+    let none = Some(Nanos::ZERO);
+    for (options, name) in [
+        (SocketOptions { keepalive_idle: none, ..sound.clone() }, "TCP_KEEPIDLE"),
+        (SocketOptions { keepalive_interval: none, ..sound.clone() }, "TCP_KEEPINTVL"),
+        (SocketOptions { keepalive_count: Some(0), ..sound.clone() }, "TCP_KEEPCNT"),
+        (SocketOptions { max_segment: Some(87), ..sound.clone() }, "TCP_MAXSEG"),
+        (SocketOptions { priority: 16, ..sound }, "SO_PRIORITY"),
+    ] {
+        assert_eq!(options.check(), Err(OptionError::Range(name)));
+    }
 }
