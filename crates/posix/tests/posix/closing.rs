@@ -55,6 +55,17 @@ fn a_reset_is_an_error_once_and_the_end_afterwards() {
 }
 
 #[test]
+fn a_peek_that_tells_of_a_reset_ends_pollerr() {
+    let mut p = Process::new();
+    let (client, server, _) = p.pair();
+    p.set(client, SOL_SOCKET, SO_LINGER, &linger(1, 0)).expect("known");
+    p.close(client);
+    assert_ne!(p.ready(server) & POLLERR, 0);
+    assert_eq!(p.recv(server, 10, MSG_PEEK), Err(Errno::ECONNRESET));
+    assert_eq!(p.ready(server) & POLLERR, 0);
+}
+
+#[test]
 fn a_stream_that_has_ended_stays_at_its_end_after_a_reset() {
     for flags in [0, MSG_PEEK, MSG_TRUNC] {
         let mut p = Process::new();

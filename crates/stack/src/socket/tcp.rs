@@ -171,7 +171,7 @@ impl TcpHandle {
     /// # Errors
     /// As [`Connection::peek`].
     pub fn peek(&self, now: Instant, buf: &mut [u8]) -> Result<usize, ReadError> {
-        self.look(now, |connection, _| connection.peek(buf))
+        self.with(now, |connection, _| connection.peek(buf))
     }
 
     /// No more data will be written: FIN follows what is queued.
