@@ -2,7 +2,7 @@
 
 use core::hash::Hasher;
 use siphasher::sip::SipHasher13;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Addresses and ports of a connection, seen from this host. It takes 38 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +92,18 @@ fn octets16(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// Where packets to `remote` go from a socket that is bound to `own`. The unspecified address means
+/// this host: for IPv4 the own address if there is one, else the loopback address
+/// (`ip_route_output_key_hash_rcu`, `udpv6_sendmsg`).
+pub(crate) fn destination(remote: IpAddr, own: Option<IpAddr>) -> IpAddr {
+    match (remote, own) {
+        (IpAddr::V4(Ipv4Addr::UNSPECIFIED), Some(IpAddr::V4(own))) => own.into(),
+        (IpAddr::V4(Ipv4Addr::UNSPECIFIED), _) => Ipv4Addr::LOCALHOST.into(),
+        (IpAddr::V6(Ipv6Addr::UNSPECIFIED), _) => Ipv6Addr::LOCALHOST.into(),
+        (remote, _) => remote,
     }
 }
 

@@ -230,7 +230,10 @@ impl Posix {
             return disconnect_datagram(shared, socket);
         }
         let remote = socket.canonical(sockaddr::parse(socket.domain, address)?);
-        self.stack.source_for(remote.ip())?;
+        // To the unspecified address, which means this host, there is always a way.
+        if !remote.ip().is_unspecified() {
+            self.stack.source_for(remote.ip())?;
+        }
         let transparent = socket.common.sends_as_others(remote.is_ipv4());
         self.check_source(socket.bound_for(remote), transparent)?;
         if self.stack.is_broadcast(remote.ip()) && !socket.common.broadcast {

@@ -174,6 +174,44 @@ fn destinations_of_no_family_or_the_other() {
 }
 
 #[test]
+fn datagrams_to_no_address_are_for_this_host() {
+    let mut p = Process::new();
+    for (any, own) in [("0.0.0.0", "127.0.0.1"), ("[::]", "[::1]"), ("[::ffff:0:0]", "127.0.0.1")] {
+        let open = |p: &mut Process, ip: &str| {
+            let domain = if ip.starts_with('[') { AF_INET6 } else { AF_INET };
+            p.posix.socket(domain, SOCK_DGRAM, 0).expect("a descriptor")
+        };
+        let (receiver, sender) = (open(&mut p, own), open(&mut p, any));
+        p.bind(receiver, &format!("{own}:700")).expect("free");
+        let any = format!("{any}:700");
+        assert_eq!(send_to(&mut p, sender, b"x", Some(&any)), Ok(1), "{any}");
+        assert_eq!(p.connect(sender, &any), Ok(()), "{any}");
+        let peer = p.posix.getpeername(p.now, sender).expect("connected");
+        assert_eq!(peer.ip().to_canonical().to_string(), own.trim_matches(['[', ']']));
+        assert_eq!(send_to(&mut p, sender, b"y", Some(&any)), Ok(1), "{any}");
+        assert_eq!(p.send(sender, b"z", 0), Ok(1), "{any}");
+        for data in [b"x", b"y", b"z"] {
+            assert_eq!(p.recv(receiver, 10, 0), Ok(data.to_vec()), "{any}");
+        }
+        p.close(receiver);
+    }
+}
+
+#[test]
+fn no_address_is_the_own_one_of_a_socket_that_has_one() {
+    let mut p = Process::new();
+    let (sender, receiver) = (p.udp(), p.udp());
+    p.bind(sender, "192.0.2.1:0").expect("an own address");
+    p.bind(receiver, "192.0.2.1:700").expect("an own address");
+    assert_eq!(send_to(&mut p, sender, b"x", Some("0.0.0.0:700")), Ok(1));
+    assert_eq!(p.recv(receiver, 10, 0), Ok(b"x".to_vec()));
+    let (client, server) = (p.tcp(), p.listen("192.0.2.1:80"));
+    p.bind(client, "192.0.2.1:0").expect("an own address");
+    assert_eq!(p.connect(client, "0.0.0.0:80"), Ok(()));
+    p.accept(server);
+}
+
+#[test]
 fn only_who_waits_hears_that_reading_has_ended() {
     let mut p = Process::new();
     let fd = p.udp();

@@ -8,11 +8,11 @@ use super::listener::{Inherited, ListenContext, Listener};
 use super::registry::Target;
 use super::tcp::TcpSocket;
 use super::udp::{Binding, UdpForwarderOptions, UdpOptions, UdpSocket, is_dual};
-use crate::flow::FourTuple;
+use crate::flow::{FourTuple, destination};
 use crate::net::Visit;
 use crate::net::egress::CachedRoute;
 use crate::net::topology::NextHop;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use neap_tcp::connection::{Connection, Setup};
 use neap_tcp::counters::Counter;
@@ -98,12 +98,8 @@ impl Host {
     ) -> Result<Arc<TcpSocket>, SocketError> {
         let ConnectOptions { local, options, transparent } = options;
         let options = self.share(options)?;
-        // As in Linux, the unspecified address means this host.
-        let remote_ip = match remote.ip() {
-            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-            ip => ip,
-        };
+        let own = local.map(|local| local.ip()).filter(|ip| !ip.is_unspecified());
+        let remote_ip = destination(remote.ip(), own);
         if remote.port() == 0 || remote_ip.is_multicast() {
             return Err(SocketError::InvalidArgument);
         }
@@ -111,7 +107,7 @@ impl Host {
             return Err(SocketError::NetworkUnreachable);
         }
         let topology = &self.net.topology;
-        let source = match local.map(|local| local.ip()).filter(|ip| !ip.is_unspecified()) {
+        let source = match own {
             Some(bound) => {
                 self.check_source(bound, transparent)?;
                 bound

@@ -9,7 +9,7 @@ use super::readiness::{Readiness, Ready};
 use super::udp_memory::{Held, UdpMemory};
 use super::udp_queue::{DatagramQueue, ReceivedDatagram, pieces};
 use crate::drop_reason::DropReason;
-use crate::flow::{FourTuple, overlap};
+use crate::flow::{FourTuple, destination, overlap};
 use crate::net::egress::CachedRoute;
 use crate::net::interface::InterfaceId;
 use crate::net::route::Prefix;
@@ -274,6 +274,21 @@ impl UdpSocket {
         })
     }
 
+    /// Where datagrams to `remote` go; `from` is the source that was asked for. A forwarder sends
+    /// for others, whose own host is not this one.
+    pub(super) fn destination(
+        &self,
+        mut remote: SocketAddr,
+        from: Option<SocketAddr>,
+    ) -> SocketAddr {
+        if remote.ip().is_unspecified() && !self.is_forwarder() {
+            let from = from.map(|from| from.ip()).filter(|from| !from.is_unspecified());
+            let bound = Some(self.binding.local.ip()).filter(|_| !self.has_no_address());
+            remote.set_ip(destination(remote.ip(), from.or(bound)));
+        }
+        remote
+    }
+
     /// Whether it has to do with the family of an address.
     pub(super) fn serves(&self, address: IpAddr) -> bool {
         self.binding.is_dual || address.is_ipv4() == self.binding.local.is_ipv4()
@@ -496,6 +511,7 @@ impl UdpSocket {
         if self.is_forwarder() {
             return Err(SocketError::InvalidArgument);
         }
+        let remote = remote.map(|remote| self.destination(remote, None));
         if remote.is_some_and(|remote| !self.serves(remote.ip())) {
             return Err(SocketError::AddressFamily);
         }

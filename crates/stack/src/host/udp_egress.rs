@@ -248,6 +248,7 @@ impl UdpSocket {
     ) -> Result<usize, SocketError> {
         let SendDatagram { ref data, to, from, interface, hop_limit, tos } = datagram;
         let remote = to.or(way.remote).ok_or(SocketError::DestinationRequired)?;
+        let remote = self.destination(remote, from);
         if !self.serves(remote.ip()) {
             return Err(SocketError::AddressFamily);
         }
