@@ -100,6 +100,19 @@ pub fn parse_destination(domain: Domain, bytes: &[u8]) -> Result<Option<SocketAd
     }
 }
 
+/// Parses the peer that a datagram socket connects to (`__ip6_datagram_connect`). A socket of IPv6
+/// takes an IPv4 address, too, unless `v6_only` is set.
+///
+/// # Errors
+/// Those of [`parse`].
+pub fn parse_peer(domain: Domain, v6_only: bool, bytes: &[u8]) -> Result<SocketAddr, Errno> {
+    match (domain, family(bytes)?) {
+        (Domain::V6, AF_INET) if v6_only => Err(Errno::EAFNOSUPPORT),
+        (Domain::V6, AF_INET) => parse(Domain::V4, bytes),
+        _ => parse(domain, bytes),
+    }
+}
+
 /// Reads an address that is long enough.
 fn read(domain: Domain, bytes: &[u8]) -> Result<SocketAddr, Errno> {
     let port = u16::from_be_bytes([bytes[2], bytes[3]]);

@@ -229,7 +229,8 @@ impl Posix {
         if sockaddr::family(address)? == AF_UNSPEC {
             return disconnect_datagram(shared, socket);
         }
-        let remote = socket.canonical(sockaddr::parse(socket.domain, address)?);
+        let remote = sockaddr::parse_peer(socket.domain, socket.common.v6_only, address)?;
+        let remote = socket.canonical(remote);
         // To the unspecified address, which means this host, there is always a way.
         if !remote.ip().is_unspecified() {
             self.stack.source_for(remote.ip())?;

@@ -174,6 +174,28 @@ fn destinations_of_no_family_or_the_other() {
 }
 
 #[test]
+fn a_peer_of_ipv4_on_a_socket_of_ipv6() {
+    let mut p = Process::new();
+    let connect = |p: &mut Process, fd, to: &[u8]| {
+        p.once(|posix, now, call| posix.connect(now, call, fd, to))
+    };
+    let mut v4: Vec<u8> = address("127.0.0.1:9").to_vec();
+    let fd = p.posix.socket(AF_INET6, SOCK_DGRAM, 0).expect("a descriptor");
+    assert_eq!(connect(&mut p, fd, &v4), Ok(()));
+    let peer = p.posix.getpeername(p.now, fd).expect("connected");
+    assert_eq!(peer.to_string(), "[::ffff:127.0.0.1]:9");
+    assert_eq!(connect(&mut p, fd, &v4[..15]), Err(Errno::EINVAL));
+    let only = p.posix.socket(AF_INET6, SOCK_DGRAM, 0).expect("a descriptor");
+    p.set(only, SOL_IPV6, IPV6_V6ONLY, &int(1)).expect("not bound");
+    assert_eq!(connect(&mut p, only, &v4), Err(Errno::EAFNOSUPPORT));
+    assert_eq!(connect(&mut p, only, &v4[..15]), Err(Errno::EAFNOSUPPORT));
+    v4[0] = 1;
+    assert_eq!(connect(&mut p, fd, &v4), Err(Errno::EINVAL), "too short comes first");
+    v4.resize(28, 0);
+    assert_eq!(connect(&mut p, fd, &v4), Err(Errno::EAFNOSUPPORT));
+}
+
+#[test]
 fn datagrams_to_no_address_are_for_this_host() {
     let mut p = Process::new();
     for (any, own) in [("0.0.0.0", "127.0.0.1"), ("[::]", "[::1]"), ("[::ffff:0:0]", "127.0.0.1")] {
