@@ -144,8 +144,8 @@ impl Posix {
     /// `MSG_ERRQUEUE` the call returns the oldest record of the error queue, or `EAGAIN` at once.
     ///
     /// # Errors
-    /// `EAGAIN`; `ENOTCONN`; `EINVAL` for `MSG_OOB`, since there is no urgent data; the error that
-    /// ended the connection or that an ICMP message reported, once.
+    /// `EAGAIN`; `ENOTCONN`; `EINVAL` for `MSG_OOB` on TCP, since there is no urgent data; the error
+    /// that ended the connection or that an ICMP message reported, once.
     pub fn recv_msg(
         &self,
         now: Instant,
@@ -164,19 +164,18 @@ impl Posix {
         let (timeout, is_shut) = (socket.common.receive_timeout, socket.shut.0);
         let how = Transfer { now, flags, may_wait: may_wait(&file, flags), timeout, is_shut };
         match &socket.kind {
+            Kind::Fresh | Kind::Stream { .. } if flags & MSG_OOB != 0 => Err(Errno::EINVAL),
             Kind::Fresh => match socket.pending.take() {
                 Some(error) => Err(error.into()),
                 None if is_shut => Ok(Outcome::Done(Received::bytes(0))),
                 None => Err(Errno::ENOTCONN),
             },
             Kind::Listening(_) => Err(Errno::ENOTCONN),
-            Kind::Stream { .. } if flags & MSG_OOB != 0 => Err(Errno::EINVAL),
             Kind::Stream { handle, .. } => {
                 let handle = handle.clone();
                 drop(socket);
                 read_stream(how, call, &handle, buf)
             }
-            Kind::Datagram(_) if flags & MSG_OOB != 0 => Err(Errno::EOPNOTSUPP),
             Kind::Datagram(handle) => {
                 let (domain, asked, handle) = (socket.domain, socket.common.asked, handle.clone());
                 drop(socket);

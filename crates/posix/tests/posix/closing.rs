@@ -240,6 +240,7 @@ fn who_cuts_a_connection_short_finds_the_error_of_a_reset() {
         fd
     };
     let fd = cut(&mut p);
+    assert_eq!(p.recv(fd, 1, MSG_OOB), Err(Errno::EINVAL), "which looks at no error");
     assert_eq!(p.recv(fd, 1, 0), Err(reset));
     assert_eq!(p.recv(fd, 1, 0), Err(Errno::ENOTCONN));
     let fd = cut(&mut p);

@@ -234,6 +234,15 @@ fn no_address_is_the_own_one_of_a_socket_that_has_one() {
 }
 
 #[test]
+fn datagrams_come_with_msg_oob_as_without() {
+    let mut p = Process::new();
+    let (a, b) = pair(&mut p);
+    assert_eq!(p.recv(a, 10, MSG_OOB), Err(Errno::EAGAIN));
+    assert_eq!(send_to(&mut p, b, b"x", Some("127.0.0.1:500")), Ok(1));
+    assert_eq!(p.recv(a, 10, MSG_OOB), Ok(b"x".to_vec()));
+}
+
+#[test]
 fn only_who_waits_hears_that_reading_has_ended() {
     let mut p = Process::new();
     let fd = p.udp();

@@ -26,7 +26,12 @@ fn what_cannot_be_done_is_refused() {
     for flag in [MSG_OOB, MSG_FASTOPEN] {
         assert_eq!(p.send(client, b"x", flag), Err(Errno::EOPNOTSUPP));
     }
-    assert_eq!(p.recv(server, 1, MSG_OOB), Err(Errno::EINVAL));
+    let (fresh, listener) = (p.tcp(), p.listen("127.0.0.1:81"));
+    for (fd, errno) in
+        [(server, Errno::EINVAL), (fresh, Errno::EINVAL), (listener, Errno::ENOTCONN)]
+    {
+        assert_eq!(p.recv(fd, 1, MSG_OOB), Err(errno));
+    }
     assert_eq!(p.recv(server, 1, MSG_ERRQUEUE), Err(Errno::EAGAIN));
     assert_eq!(p.recv(server, 1, 0), Err(Errno::EAGAIN), "nothing was sent");
 }
