@@ -48,6 +48,9 @@ impl PipeEnd {
         if !self.writes {
             return Err(Errno::EBADF);
         }
+        if data.is_empty() {
+            return Ok(Outcome::Done(0));
+        }
         let mut contents = self.lock();
         if !contents.has_reader {
             return if call.done > 0 { Ok(Outcome::Done(call.done)) } else { Err(Errno::EPIPE) };

@@ -68,6 +68,7 @@ fn a_pipe_that_nobody_reads_is_broken() {
     p.close(reader);
     p.fill(filled, b"x").expect("room");
     assert_eq!(p.fill(writer, b"x"), Err(Errno::EPIPE));
+    assert_eq!(p.fill(writer, b""), Ok(0), "nothing is never too much");
     assert_eq!(p.splice(other, writer, 1, 0), Err(Errno::EPIPE));
     assert_eq!(p.ready(writer), POLLOUT | POLLWRNORM | POLLERR);
 }
