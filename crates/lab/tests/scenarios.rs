@@ -27,8 +27,22 @@ from = "a"
 to = "b"
 "#;
 
-fn no_files(_: &str) -> Result<String, String> {
-    Err("no such file".into())
+/// Two hosts at one link of 100 Mbit/s, with more keys of the link, and more tables.
+fn pair(keys: &str, tables: &str) -> String {
+    format!(
+        "about = \"two hosts\"\nduration = \"1s\"\n[host.a]\n[host.b]\n[link.w]\n\
+         ends = [\"a\", \"b\"]\nrate = \"100mbit\"\ndelay = \"10ms\"\n{keys}\n{tables}\n"
+    )
+}
+
+const BULK: &str = "[app.x]\nkind = \"bulk\"\nfrom = \"a\"\nto = \"b\"\n";
+
+/// 8 Mbit/s of payload.
+const UDP: &str = "[app.x]\nkind = \"udp\"\nfrom = \"a\"\nto = \"b\"\nmessage = 1000\n\
+                   interval = \"1ms\"\n";
+
+fn no_files(name: &str) -> Result<String, String> {
+    if name == "steady" { Ok("1\n2\n3\n".into()) } else { Err("no such file".into()) }
 }
 
 fn figures(text: &str) -> (Figures, String) {
@@ -90,6 +104,22 @@ fn faults_are_named_with_file_line_and_key() {
     for (before, after, said) in cases {
         let error = error(&format!("{before}{BASE}{after}"));
         assert!(error.contains(said), "{error}\n  instead of\n{said}");
+    }
+}
+
+#[test]
+fn a_datagram_that_comes_twice_counts_once() {
+    let twice = pair("there = { duplicate = \"50%\" }", UDP);
+    let two = UDP.to_owned() + "count = 2\n";
+    for (text, mbit) in [
+        (twice.clone(), 8.0),
+        (twice.replace("100mbit", "10mbit"), 8.0),
+        (pair("there = { duplicate = \"100%\", reorder_delay = \"30ms\" }", &two), 16.0),
+    ] {
+        let (figures, _) = figures(&text);
+        let goodput = figures["app.x.goodput_mbit"];
+        assert!((mbit * 0.95..=mbit + 0.01).contains(&goodput), "{goodput}");
+        assert!(figures["app.x.messages"] <= mbit * 125.0 + 1.0);
     }
 }
 
