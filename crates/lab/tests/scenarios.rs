@@ -108,6 +108,32 @@ fn faults_are_named_with_file_line_and_key() {
 }
 
 #[test]
+fn the_warm_up_counts_nothing() {
+    let repaired = "[[event]]\nat = \"1900ms\"\nlink = \"w\"\nloss = \"0%\"\n";
+    let lossy = pair("there = { loss = \"1%\" }", &format!("{BULK}{repaired}"));
+    let (lossy, _) = figures(&format!("warm_up = \"2s\"\n{lossy}"));
+    assert_eq!(lossy["host.a.TcpRetransSegs"], 0.0);
+    assert_eq!(lossy["app.x.retransmitted"], 0.0);
+    let narrow = "[host.a]\nqdisc = \"tbf rate 10mbit burst 10kb limit 20kb\"";
+    let busy = UDP.replace("1ms", "200us") + "stop = \"1s\"\n";
+    let busy = pair("", &busy).replace("[host.a]", narrow);
+    let (idle, _) = figures(&format!("warm_up = \"2s\"\n{busy}"));
+    let (busy, _) = figures(&busy);
+    for name in ["host.a.qdisc_drops", "host.a.qdisc_overlimits", "app.x.refused"] {
+        assert!(busy[name] > 0.0 && idle[name] == 0.0, "{name}: {} {}", busy[name], idle[name]);
+    }
+}
+
+#[test]
+fn what_a_connection_sent_again_is_known_after_its_end() {
+    let file = BULK.replace("bulk", "transfer") + "bytes = \"1m\"\n";
+    let text = pair("there = { loss = \"2%\" }", &file).replace("\"1s\"", "\"5s\"");
+    let (figures, _) = figures(&text);
+    assert!(figures["host.a.TcpRetransSegs"] > 0.0 && figures["app.x.finished"] == 1.0);
+    assert_eq!(figures["app.x.retransmitted"], figures["host.a.TcpRetransSegs"]);
+}
+
+#[test]
 fn a_datagram_that_comes_twice_counts_once() {
     let twice = pair("there = { duplicate = \"50%\" }", UDP);
     let two = UDP.to_owned() + "count = 2\n";

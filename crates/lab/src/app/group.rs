@@ -115,6 +115,8 @@ pub struct EndLog {
     pub begun: Option<Instant>,
     /// Time at which the end of the stream was read.
     pub finished: Option<Instant>,
+    /// Segments that its connection had sent again when it was closed.
+    pub retransmitted: u64,
     /// Datagrams that were not sent, since there was no room for them.
     pub refused: u64,
     /// Whether the connection was refused, reset or given up.
@@ -163,12 +165,34 @@ impl EndLog {
         });
         self.read + waits
     }
+
+    /// Returns the segments that this end has sent again.
+    pub fn retransmitted(&self, now: Instant) -> u64 {
+        let open = self.handle.as_ref().map(|handle| handle.info(now).total_retrans.into());
+        open.unwrap_or(self.retransmitted)
+    }
+
+    /// Forgets the connection, which is closed, but not what it has sent again.
+    fn close(&mut self, now: Instant) {
+        self.retransmitted = self.retransmitted(now);
+        self.handle = None;
+    }
 }
 
 impl GroupLog {
     /// Returns the bytes that the servers have read.
     pub fn delivered(&self) -> u64 {
         self.servers.iter().map(|server| server.read).sum()
+    }
+
+    /// Returns the segments that the clients have sent again.
+    pub fn retransmitted(&self, now: Instant) -> u64 {
+        self.clients.iter().map(|client| client.retransmitted(now)).sum()
+    }
+
+    /// Returns the datagrams that the clients could not send, since there was no room for them.
+    pub fn refused(&self) -> u64 {
+        self.clients.iter().map(|client| client.refused).sum()
     }
 
     /// Returns the bytes that have arrived at the servers, see [`EndLog::received`].

@@ -37,10 +37,27 @@ fn counters(world: &World, host: HostId) -> (Vec<(&'static str, u64)>, CpuStats)
     (tcp.chain(ip).collect(), world.cpu_stats(host))
 }
 
+/// Sums over the qdiscs of all interfaces of a host.
+fn qdiscs(world: &World, host: HostId) -> QdiscStats {
+    let mut sum = QdiscStats::default();
+    for interface in world.stack(host).interfaces(world.now()) {
+        for QdiscStats { drops, requeues, overlimits, backlog_bytes, .. } in
+            interface.ports.iter().map(|port| port.qdisc)
+        {
+            sum.drops += drops;
+            sum.requeues += requeues;
+            sum.overlimits += overlimits;
+            sum.backlog_bytes += backlog_bytes;
+        }
+    }
+    sum
+}
+
 #[derive(Default)]
 struct HostProbe {
     before: Vec<(&'static str, u64)>,
     cpu: CpuStats,
+    qdisc: QdiscStats,
     pages_sum: u64,
     pages_max: u64,
 }
@@ -51,7 +68,9 @@ struct AppProbe {
     /// Bytes that had arrived at each server.
     received: Vec<u64>,
     srtt: Times,
+    /// Segments that had been sent again, and datagrams that had found no room.
     retransmitted: u64,
+    refused: u64,
     below_max: u64,
     sndbuf_max: u64,
     rcvbuf_max: u64,
@@ -79,7 +98,7 @@ impl<'a> Probes<'a> {
     ) -> Self {
         let host = |(_, id): &(String, HostId)| {
             let (before, cpu) = counters(world, *id);
-            HostProbe { before, cpu, ..HostProbe::default() }
+            HostProbe { before, cpu, qdisc: qdiscs(world, *id), ..HostProbe::default() }
         };
         let app = |(_, _, log): &(String, AppKind, SharedGroupLog)| {
             let mut log = log.borrow_mut();
@@ -87,7 +106,13 @@ impl<'a> Probes<'a> {
             log.queries = QueryLog::default();
             let now = world.now();
             let received = log.servers.iter().map(|server| server.received(now)).collect();
-            AppProbe { delivered: log.delivered(), received, ..AppProbe::default() }
+            AppProbe {
+                delivered: log.delivered(),
+                received,
+                retransmitted: log.retransmitted(now),
+                refused: log.refused(),
+                ..AppProbe::default()
+            }
         };
         world.links().iter().for_each(|link| link.clear_stats(world.now()));
         Self {
@@ -116,14 +141,12 @@ impl<'a> Probes<'a> {
         for ((name, _, log), probe) in self.groups.iter().zip(&mut self.app) {
             let (mut below, mut unsent, mut in_flight, mut srtt, mut count) = (0, 0, 0, 0, 0);
             let mut cwnd = 0;
-            probe.retransmitted = 0;
             for client in &log.borrow().clients {
                 let Some(handle) = &client.handle else { continue };
                 let info = handle.info(now);
                 if info.rtt > Nanos::ZERO {
                     probe.srtt.record(info.rtt);
                 }
-                probe.retransmitted += u64::from(info.total_retrans);
                 below += info.below_bytes;
                 probe.sndbuf_max = probe.sndbuf_max.max(info.sndbuf.into());
                 unsent += u64::from(info.notsent_bytes);
@@ -225,15 +248,11 @@ impl HostProbe {
         }
         figure("memory_pages_mean", self.pages_sum as f64 / samples.max(1) as f64);
         figure("memory_pages_max", self.pages_max as f64);
-        let interfaces = world.stack(id).interfaces(world.now());
-        let sum = |of: fn(&QdiscStats) -> u64| {
-            let ports = interfaces.iter().flat_map(|interface| &interface.ports);
-            ports.map(|port| of(&port.qdisc)).sum::<u64>() as f64
-        };
-        figure("qdisc_drops", sum(|qdisc| qdisc.drops));
-        figure("qdisc_requeues", sum(|qdisc| qdisc.requeues));
-        figure("qdisc_overlimits", sum(|qdisc| qdisc.overlimits));
-        figure("qdisc_backlog_bytes", sum(|qdisc| qdisc.backlog_bytes));
+        let qdisc = qdiscs(world, id);
+        figure("qdisc_drops", (qdisc.drops - self.qdisc.drops) as f64);
+        figure("qdisc_requeues", (qdisc.requeues - self.qdisc.requeues) as f64);
+        figure("qdisc_overlimits", (qdisc.overlimits - self.qdisc.overlimits) as f64);
+        figure("qdisc_backlog_bytes", qdisc.backlog_bytes as f64);
     }
 }
 
@@ -311,13 +330,13 @@ impl AppProbe {
         });
         out("slowest_mbit", least.min(most));
         out("fastest_mbit", most);
-        out("retransmitted", self.retransmitted as f64);
+        out("retransmitted", (log.retransmitted(now) - self.retransmitted) as f64);
         out("below_bytes_max", self.below_max as f64);
         out("sndbuf_max", self.sndbuf_max as f64);
         out("rcvbuf_max", self.rcvbuf_max as f64);
         let failed = log.clients.iter().filter(|client| client.has_failed).count();
         out("failed", failed as f64);
-        out("refused", log.clients.iter().map(|client| client.refused).sum::<u64>() as f64);
+        out("refused", (log.refused() - self.refused) as f64);
         out("messages", log.latency.count() as f64);
         quantiles("latency", &log.latency, out);
         quantiles("srtt", &self.srtt, out);

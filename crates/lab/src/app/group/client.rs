@@ -244,7 +244,7 @@ impl Task for GroupClient {
     fn end(&mut self, now: Instant, has_failed: bool) {
         let mut log = self.group.log.borrow_mut();
         let own = &mut log.clients[self.index];
-        own.handle = None;
+        own.close(now);
         own.has_failed = has_failed;
         own.finished = (!has_failed).then_some(now);
         drop(log);

@@ -109,7 +109,7 @@ impl Task for GroupServer {
         let own = &mut self.group.log.borrow_mut().servers[self.index];
         own.has_failed = has_failed;
         own.finished = Some(now);
-        own.handle = None;
+        own.close(now);
     }
 }
 
