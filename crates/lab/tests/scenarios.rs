@@ -108,6 +108,12 @@ fn faults_are_named_with_file_line_and_key() {
 }
 
 #[test]
+fn a_recorded_rate_of_answers_alone_has_a_bound() {
+    let (figures, _) = figures(&pair("back = { trace = \"steady\" }", BULK));
+    assert!(figures["app.x.goodput_mbit"] > 1.0);
+}
+
+#[test]
 fn the_warm_up_counts_nothing() {
     let repaired = "[[event]]\nat = \"1900ms\"\nlink = \"w\"\nloss = \"0%\"\n";
     let lossy = pair("there = { loss = \"1%\" }", &format!("{BULK}{repaired}"));

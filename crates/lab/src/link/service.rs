@@ -113,14 +113,15 @@ impl Trace {
     }
 
     /// The bytes of all opportunities after `from` and up to `to`, from the start of the trace, and
-    /// of the one before them, of which a part may be left. O(log n).
+    /// of the one before them, of which a part may be left; of that one alone if `to` is no later.
+    /// O(log n).
     pub(super) fn bytes_between(&self, from: Nanos, to: Nanos) -> u64 {
         let until = |time: Nanos| {
             let (periods, rest) = (time.0 / self.period().0, time.0 % self.period().0);
             let passed = self.0.partition_point(|&at| Nanos::from_millis(at.into()).0 <= rest);
             periods * self.0.len() as u64 + passed as u64
         };
-        (until(to) - until(from) + 1) * OPPORTUNITY
+        (until(to).saturating_sub(until(from)) + 1) * OPPORTUNITY
     }
 
     fn period(&self) -> Nanos {
@@ -247,6 +248,15 @@ mod tests {
         assert_eq!(follower.push(ms(107), 1504), ms(110));
         assert_eq!(follower.push(ms(107), 1504), ms(111));
         assert_eq!(follower.push(ms(1112), 1), ms(1115), "idle periods pass");
+    }
+
+    #[test]
+    fn a_time_that_ends_before_it_begins_has_one_opportunity() {
+        let trace = Trace::parse("1\n5\n10\n").expect("a sound trace");
+        let bytes =
+            |from, to| trace.bytes_between(Nanos::from_millis(from), Nanos::from_millis(to));
+        assert_eq!(bytes(1, 10), 3 * OPPORTUNITY);
+        assert_eq!(bytes(10, 1), OPPORTUNITY);
     }
 
     #[test]

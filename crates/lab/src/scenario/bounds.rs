@@ -145,6 +145,9 @@ impl Bounds {
                 (first, last) = (first.min(earliest), last.max(latest));
                 apps.push(app.as_str());
             }
+            if apps.is_empty() {
+                continue;
+            }
             let bound = way.capacity(world, first, last) as f64 * 8e-6 / seconds;
             most(&format!("goodput of {} through {name}", apps.join(" and ")), sum, bound)?;
         }
