@@ -119,7 +119,26 @@ impl<'a> Experiment<'a> {
         let choices = source.choices(&scenario, files, &extensions)?;
         let experiment = Self { source, scenario, choices, files, extensions };
         experiment.check_story()?;
+        experiment.check_selections()?;
         Ok(experiment)
+    }
+
+    /// Checks that there are runs for each expectation and each published measurement.
+    fn check_selections(&self) -> Result<(), ScenarioError> {
+        let what = "no run has these values: write them as in the sweep";
+        for expect in self.scenario.expect.iter().map(toml::Spanned::get_ref) {
+            if !self.choices.iter().any(|choice| is_about(expect, choice)) {
+                return Err(self.source.error(place(&expect.when, &expect.figure), what));
+            }
+        }
+        for row in &self.scenario.row {
+            for published in &row.published {
+                if !self.choices.iter().any(|choice| matches(choice, &published.when)) {
+                    return Err(self.source.error(place(&published.when, &row.figure), what));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Returns the contents of the file.
@@ -219,13 +238,9 @@ impl<'a> Experiment<'a> {
         let mut verdicts = Vec::new();
         for expect in &self.scenario.expect {
             let expect = expect.get_ref();
-            let mut those: Vec<_> =
-                runs.iter().filter(|(choice, _)| matches(choice, &expect.when)).collect();
-            if !expect.relative_to.is_empty() {
-                those.retain(|(choice, _)| replaced(choice, &expect.relative_to) != *choice);
-            }
-            let all = those
-                .into_iter()
+            let all = runs
+                .iter()
+                .filter(|(choice, _)| is_about(expect, choice))
                 .map(|(choice, figures)| self.verdict(expect, choice, figures, runs));
             let mut all = all.collect::<Result<Vec<_>, _>>()?;
             if expect.says.is_some() {
@@ -322,6 +337,20 @@ pub fn short(value: f64) -> String {
         _ => 2,
     };
     format!("{value:.digits$}")
+}
+
+/// Whether an expectation is about the run of this choice. A run that others are compared with is
+/// not compared with itself.
+fn is_about(expect: &Expectation, choice: &Choice) -> bool {
+    let is_base = |values: &BTreeMap<Name, toml::Value>| {
+        !values.is_empty() && replaced(choice, values) == *choice
+    };
+    matches(choice, &expect.when) && !is_base(&expect.relative_to) && !is_base(&expect.more_than)
+}
+
+/// The place of a selection in the file: its first name, or else the figure's.
+fn place<'n>(when: &'n BTreeMap<Name, toml::Value>, figure: &'n Name) -> &'n Name {
+    when.keys().next().unwrap_or(figure)
 }
 
 /// Whether a choice has these values.

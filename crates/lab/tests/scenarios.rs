@@ -92,6 +92,12 @@ fn faults_are_named_with_file_line_and_key() {
         ("", "[[expect]]\nfigure = \"x\"\n", ":25: figure: expects nothing"),
         (
             "",
+            "[[expect]]\nfigure = \"x\"\nat_least = 1\nwhen = { \"link.wan.loss\" = \"1.0%\" }\n\
+             [sweep]\n\"link.wan.loss\" = [\"1%\"]\n",
+            ":27: when: no run has these values",
+        ),
+        (
+            "",
             "[sweep]\n\"link.wan.rate\" = [\"1mbit\", \"fast\"]\n",
             ":25: link.wan.rate: link.wan.rate=fast",
         ),
@@ -153,6 +159,22 @@ fn a_datagram_that_comes_twice_counts_once() {
         assert!((mbit * 0.95..=mbit + 0.01).contains(&goodput), "{goodput}");
         assert!(figures["app.x.messages"] <= mbit * 125.0 + 1.0);
     }
+}
+
+#[test]
+fn a_run_is_not_compared_with_itself() {
+    let sweep = "[[expect]]\nfigure = \"app.x.goodput_mbit\"\nat_least = 10\n\
+                 more_than = { \"link.w.rate\" = \"50mbit\" }\n\
+                 [sweep]\n\"link.w.rate\" = [\"100mbit\", \"50mbit\"]\n";
+    let text = pair("", &format!("{BULK}{sweep}"));
+    let experiment = Experiment::parse("test.toml", &text, &no_files).expect("a scenario");
+    let run = |choice: &_| experiment.run(choice, &|_| {}).expect("a run").figures;
+    let runs: Vec<_> =
+        experiment.choices().iter().map(|choice| (choice.clone(), run(choice))).collect();
+    let verdicts = experiment.judge(&runs).expect("verdicts");
+    assert!(verdicts.len() == 1 && verdicts[0].holds, "{verdicts:?}");
+    let alone = text.replace("[\"100mbit\", \"50mbit\"]", "[\"50mbit\"]");
+    assert!(error(&alone).contains("no run has these values"));
 }
 
 #[test]
