@@ -349,3 +349,18 @@ fn events_change_links_while_they_carry() {
     let (fast, slow) = (at(490.0) - at(290.0), at(990.0) - at(790.0));
     assert!(fast > 5.0 * slow && slow > 0.0, "{fast} {slow}");
 }
+
+#[test]
+fn two_changes_of_a_rate_leave_the_wire_its_bytes() {
+    let text =
+        "about = \"a port that is raised while packets wait\"\n[host.a]\n[host.b]\n[router.r]
+[link.l]\nends = [\"a\", \"r\"]\nrate = \"1gbit\"
+[link.w]\nends = [\"r\", \"b\"]\nrate = \"1mbit\"\ndelay = \"10ms\"\nbuffer = \"1000 packets\"
+[[event]]\nat = \"2s\"\nlink = \"w\"\nrate = \"100mbit\"
+[[event]]\nat = \"2500ms\"\nlink = \"w\"\nrate = \"200mbit\"\n";
+    for times in ["duration = \"3s\"", "warm_up = \"5s\"\nduration = \"3s\""] {
+        let (figures, _) = figures(&format!("{times}\n{text}{UDP}"));
+        let (wire, goodput) = (figures["link.w.there.wire_mbit"], figures["app.x.goodput_mbit"]);
+        assert!(wire >= goodput && wire < goodput * 1.2, "{wire} {goodput}");
+    }
+}

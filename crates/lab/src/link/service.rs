@@ -15,8 +15,8 @@ pub(super) struct Serializer {
     fraction: u128,
     /// When the wire was last idle.
     busy_since: Instant,
-    /// The rate before the last change, at which it sends until this time.
-    earlier: (Rate, Instant),
+    /// The rates before changes since then, and until when it sends at them; ascending.
+    earlier: Vec<(Rate, Instant)>,
 }
 
 /// Part of what was handed to a wire that has not been sent yet.
@@ -32,7 +32,7 @@ impl Serializer {
     pub(super) fn new(rate: Rate) -> Self {
         let rate = Rate(rate.0.max(1));
         let (free, busy_since) = (Instant::ZERO, Instant::ZERO);
-        Self { rate, free, fraction: 0, busy_since, earlier: (rate, Instant::ZERO) }
+        Self { rate, free, fraction: 0, busy_since, earlier: Vec::new() }
     }
 
     /// When the last bit of a packet that is ready at `ready` has left, and how long it took.
@@ -40,6 +40,7 @@ impl Serializer {
         if self.free < ready {
             (self.free, self.fraction) = (ready, 0);
             self.busy_since = ready;
+            self.earlier.clear();
         }
         let rate = u128::from(self.rate.0);
         let units = u128::from(bytes) * 1_000_000_000 + self.fraction;
@@ -57,14 +58,20 @@ impl Serializer {
     /// What is left to be sent at `now`.
     pub(super) fn unsent(&self, now: Instant) -> Unsent {
         let from = now.max(self.busy_since);
-        let (rate, until) = self.earlier;
-        let until = until.clamp(from, self.free.max(from));
-        let bytes = rate.bytes_in(until.since(from)) + self.rate.bytes_in(self.free.since(until));
+        let (mut bytes, mut at) = (0, from);
+        for &(rate, until) in self.earlier.iter().chain([&(self.rate, self.free)]) {
+            bytes += rate.bytes_in(until.since(at));
+            at = at.max(until);
+        }
         Unsent { time: self.free.since(from), bytes }
     }
 
+    /// Another rate for what is pushed from here on.
     pub(super) fn set_rate(&mut self, rate: Rate) {
-        self.earlier = (self.rate, self.free);
+        let has_sent = self.earlier.last().is_none_or(|&(_, until)| until < self.free);
+        if has_sent {
+            self.earlier.push((self.rate, self.free));
+        }
         self.rate = Rate(rate.0.max(1));
     }
 }
@@ -235,6 +242,23 @@ mod tests {
         assert_eq!(wire.unsent(at(1200)), unsent(100, 50));
         assert_eq!(wire.unsent(at(1300)), unsent(0, 0));
         assert_eq!(wire.unsent(at(9000)), unsent(0, 0));
+    }
+
+    #[test]
+    fn what_waits_while_a_rate_changes_twice_leaves_at_the_rate_of_its_time() {
+        let at = Instant::from_nanos;
+        let mut wire = Serializer::new(Rate(1_000_000_000));
+        wire.push(at(100), 1000);
+        wire.set_rate(Rate(100_000_000));
+        wire.set_rate(Rate(500_000_000));
+        wire.push(at(200), 100);
+        wire.set_rate(Rate(250_000_000));
+        wire.push(at(300), 50);
+        let bytes = [200, 1100, 1200, 1300, 1400, 1500].map(|now| wire.unsent(at(now)).bytes);
+        assert_eq!(bytes, [900 + 150, 150, 100, 50, 25, 0]);
+        wire.push(at(2000), 100);
+        assert_eq!(wire.unsent(at(2000)), Unsent { time: Nanos(400), bytes: 100 });
+        assert!(wire.earlier.is_empty(), "an idle wire needs no memory of its rates");
     }
 
     #[test]
