@@ -12,26 +12,28 @@ use crate::rng::{Ppm, Rng};
 use neap_tcp::time::{Instant, Nanos, Rate};
 use std::collections::VecDeque;
 
-/// What is left in a policer's bucket, in nanoseconds of its rate.
+/// A policer's bucket, which begins full. Tokens are times: how long bytes take at its rate.
 #[derive(Debug)]
 pub(super) struct Bucket {
-    config: Policer,
-    /// When the bucket was or will have been empty.
-    empty_at: Instant,
+    rate: Rate,
+    size: Nanos,
+    /// When the bucket was or will be full.
+    full_at: Instant,
 }
 
 impl Bucket {
     pub(super) fn new(config: Policer) -> Self {
-        Self { config, empty_at: Instant::ZERO }
+        let Policer { rate, burst } = config;
+        Self { rate, size: rate.time_for(burst), full_at: Instant::ZERO }
     }
 
     /// Whether a packet that comes at `at` conforms.
     pub(super) fn admits(&mut self, at: Instant, bytes: u64) -> bool {
-        let full = self.config.rate.time_for(self.config.burst);
-        let empty_at = self.empty_at.max(at - full);
-        let after = empty_at + self.config.rate.time_for(bytes);
-        let conforms = after <= at;
-        self.empty_at = if conforms { after } else { empty_at };
+        let full_at = self.full_at.max(at) + self.rate.time_for(bytes);
+        let conforms = full_at.since(at) <= self.size;
+        if conforms {
+            self.full_at = full_at;
+        }
         conforms
     }
 }
@@ -531,5 +533,21 @@ impl CoDelState {
         }
         self.is_dropping &= is_late;
         Some(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_begins_full_and_fills_at_its_rate() {
+        // A burst of 8 s.
+        let mut bucket = Bucket::new(Policer { rate: Rate(1000), burst: 8000 });
+        let at = |ms: u64| Instant::from_nanos(1_000_000_000 + ms * 1_000_000);
+        assert!((0..8).all(|_| bucket.admits(at(0), 1000)));
+        assert!(!bucket.admits(at(0), 1000) && !bucket.admits(at(999), 1000));
+        assert!(bucket.admits(at(1000), 1000) && !bucket.admits(at(1000), 1));
+        assert!(bucket.admits(at(100_000), 8000) && !bucket.admits(at(100_000), 1));
     }
 }
