@@ -162,6 +162,15 @@ fn a_datagram_that_comes_twice_counts_once() {
 }
 
 #[test]
+fn flows_that_do_not_come_through_are_unfair() {
+    let keys = "there = { drop = [1, 2, 3, 4, 5, 6, 7, 8, 9] }";
+    let text = pair(keys, &format!("{BULK}count = 10\n")).replace("\"1s\"", "\"900ms\"");
+    let (figures, _) = figures(&text);
+    let (fairness, slowest) = (figures["app.x.jain_index"], figures["app.x.slowest_mbit"]);
+    assert!(fairness < 0.11 && slowest == 0.0, "{fairness} {slowest}");
+}
+
+#[test]
 fn a_run_is_not_compared_with_itself() {
     let sweep = "[[expect]]\nfigure = \"app.x.goodput_mbit\"\nat_least = 10\n\
                  more_than = { \"link.w.rate\" = \"50mbit\" }\n\

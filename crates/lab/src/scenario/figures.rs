@@ -316,7 +316,10 @@ impl AppProbe {
             let before = self.received.get(index).copied().unwrap_or(0);
             server.received(now).saturating_sub(before) as f64
         });
-        let shares: Vec<f64> = shares.collect();
+        let mut shares: Vec<f64> = shares.collect();
+        // A client whose connection was never accepted has no share.
+        let begun = log.clients.iter().filter(|client| client.begun.is_some()).count();
+        shares.resize(shares.len().max(begun), 0.0);
         out("goodput_mbit", shares.iter().sum::<f64>() * 8e-6 / seconds);
         let (sum, squares) =
             shares.iter().fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x));
