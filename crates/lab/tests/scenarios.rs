@@ -114,6 +114,52 @@ fn faults_are_named_with_file_line_and_key() {
 }
 
 #[test]
+fn values_that_cannot_be_are_refused() {
+    let cases = [
+        (UDP.replace("1000", "\"100k\""), "message: must be from 8 to 65507 bytes"),
+        (UDP.replace("1000", "7"), "message: must be from 8 to 65507 bytes"),
+        (
+            UDP.replace("udp", "paced").replace("1000", "9000000000000000000"),
+            "message: must be from 1 to 1073741824 bytes",
+        ),
+        (
+            UDP.replace("udp", "mixed").replace("message = 1000", "urgent = 1\nframe = \"2g\""),
+            "frame: must be from 1 to 1073741824 bytes",
+        ),
+        (format!("{BULK}[host.b.nic]\nrx_frames = 32\n"), "rx_frames: needs a time"),
+        (format!("{BULK}[host.a.nic]\ntx_usecs = 0\ntx_frames = 0\n"), "tx_frames: needs a time"),
+    ];
+    for (tables, said) in cases {
+        let error = error(&pair("", &tables));
+        assert!(error.contains(said), "{error}\n  instead of\n{said}");
+    }
+    let ipv6 = |keys, tables: &str| error(&format!("ipv6 = true\n{}", pair(keys, tables)));
+    let link = ipv6("there = { mtu = 1279 }", BULK);
+    assert!(link.contains("mtu: a link of IPv6 carries at least 1280 bytes"), "{link}");
+    let card = ipv6("", &format!("{BULK}[host.a.nic]\nmtu = 600\n"));
+    assert!(card.contains("1280 with ipv6"), "{card}");
+}
+
+#[test]
+fn a_recorded_rate_is_not_changed_by_an_event() {
+    let event = "[[event]]\nat = \"1ms\"\nlink = \"w\"\nrate = \"1mbit\"\n";
+    let traced = pair("there = { trace = \"steady\" }", &format!("{BULK}{event}"));
+    let error = error(&traced);
+    assert!(error.contains("link: a trace says the rate"), "{error}");
+    figures(&(traced + "from = \"b\"\n"));
+}
+
+#[test]
+fn no_frames_are_no_limit_of_interrupts() {
+    let rate = |nic: &str| {
+        let text = pair("", BULK).replace("[host.b]", &format!("[host.b]\nnic = {{ {nic} }}"));
+        figures(&text).0["host.b.rx_interrupts_per_s"]
+    };
+    let (none, plain) = (rate("rx_usecs = 1000, rx_frames = 0"), rate(""));
+    assert!(none < plain / 2.0, "{none} {plain}");
+}
+
+#[test]
 fn a_recorded_rate_of_answers_alone_has_a_bound() {
     let (figures, _) = figures(&pair("back = { trace = \"steady\" }", BULK));
     assert!(figures["app.x.goodput_mbit"] > 1.0);

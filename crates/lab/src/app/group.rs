@@ -15,6 +15,7 @@ use crate::rng::Rng;
 use barrier::Barrier;
 use client::GroupClient;
 use core::net::SocketAddr;
+pub(crate) use datagrams::STAMP;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::stack::{ConnectOptions, ListenOptions, Stack};

@@ -12,15 +12,17 @@ use super::model::{
 };
 use super::source::{Files, ScenarioError, SourceFile};
 use super::units::{Share, Size, Speed, Time};
-use crate::app::group::{Group, GroupConfig, SharedGroupLog, Traffic};
+use crate::app::group::{Group, GroupConfig, STAMP, SharedGroupLog, Traffic};
 use crate::link::{ENDS, LinkConfig, NicConfig};
 use crate::rng::{Ppm, Rng};
 use crate::world::{ActorId, Cpu, End, HostId, Lateness, LinkId, RouterId, World, WorldConfig};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use link::{LinkReader, nic};
+use core::ops::RangeInclusive;
+use link::{IPV6_MTU, LinkReader, nic};
 use neap_stack::interface::Address;
 use neap_stack::route::{Prefix, Route, RouteEntry};
 use neap_stack::stack::{ConnectOptions, ListenOptions, StackConfig};
+use neap_stack::wire::udp;
 use neap_tcp::config::Config;
 use neap_tcp::options::SocketOptions;
 use neap_tcp::profile::Profile;
@@ -33,6 +35,9 @@ const FIRST_PORT: u16 = 5001;
 
 /// Bytes of one write where the scenario says nothing: iperf3's.
 const WRITE: u64 = 131_072;
+
+/// Bytes of a message. Whole messages are in memory.
+const MESSAGE: RangeInclusive<u64> = 1..=1 << 30;
 
 /// The thread of a host's event loop, and of its executor.
 const EDGE_THREAD: u32 = 1;
@@ -245,11 +250,15 @@ impl<'a> Builder<'a> {
     fn nic(&self, end: &Name) -> Result<NicConfig, ScenarioError> {
         let name = end.get_ref();
         match self.scenario.host.get(name) {
-            Some(host) => {
-                nic(host).map_err(|(key, what)| self.at_host(&format!("{name}.nic"), key, what))
-            }
+            Some(host) => nic(host, self.least_mtu())
+                .map_err(|(key, what)| self.at_host(&format!("{name}.nic"), key, what)),
             None => Ok(NicConfig::default()),
         }
+    }
+
+    /// The smallest MTU of a card: what each host must take (RFC 791, RFC 8200 section 5).
+    fn least_mtu(&self) -> u16 {
+        if self.scenario.ipv6 { IPV6_MTU } else { 576 }
     }
 
     fn connect(&mut self) -> Result<(), ScenarioError> {
@@ -262,7 +271,8 @@ impl<'a> Builder<'a> {
             let path = |from: usize| {
                 let is_router = matches!(nodes[from], NodeId::Router(_));
                 let (source, files) = (self.source, self.files);
-                LinkReader { source, link, from, is_router, files }.path()
+                let ipv6 = self.scenario.ipv6;
+                LinkReader { source, link, from, is_router, ipv6, files }.path()
             };
             let has_port = nodes.iter().any(|node| matches!(node, NodeId::Router(_)));
             self.check_buffer(link, has_port)?;
@@ -500,6 +510,12 @@ impl<'a> Builder<'a> {
             Some(Size(size)) => Ok(size),
             None => Err(error(key, &format!("{:?} needs {key}", app.kind))),
         };
+        let within = |size: u64, key, limits: RangeInclusive<u64>| {
+            let (least, most) = (limits.start(), limits.end());
+            let is_within = limits.contains(&size);
+            let what = || error(key, &format!("must be from {least} to {most} bytes"));
+            is_within.then_some(size).ok_or_else(what)
+        };
         let interval = || match app.interval {
             Some(Time(interval)) if interval > Nanos::ZERO => Ok(interval),
             Some(_) => Err(error("interval", "must be more than nothing")),
@@ -524,14 +540,24 @@ impl<'a> Builder<'a> {
                 Traffic::OnOff { burst: need(app.burst, "burst")?, off: time(app.off) }
             }
             AppKind::Paced | AppKind::Udp => {
-                Traffic::Paced { message: need(app.message, "message")?, interval: interval()? }
+                let limits = if app.kind == AppKind::Udp { self.datagram() } else { MESSAGE };
+                Traffic::Paced {
+                    message: within(need(app.message, "message")?, "message", limits)?,
+                    interval: interval()?,
+                }
             }
             AppKind::Mixed => Traffic::Mixed {
-                urgent: need(app.urgent, "urgent")?,
+                urgent: within(need(app.urgent, "urgent")?, "urgent", MESSAGE)?,
                 interval: interval()?,
-                frame: need(app.frame, "frame")?,
+                frame: within(need(app.frame, "frame")?, "frame", MESSAGE)?,
             },
         })
+    }
+
+    /// The least bytes of a datagram, and the most.
+    fn datagram(&self) -> RangeInclusive<u64> {
+        let most = if self.scenario.ipv6 { udp::MAX_PAYLOAD_V6 } else { udp::MAX_PAYLOAD_V4 };
+        STAMP as u64..=most as u64
     }
 
     fn events(&self, start: Instant) -> Result<Vec<Change>, ScenarioError> {
@@ -575,6 +601,14 @@ impl<'a> Builder<'a> {
                 vec![at.ok_or_else(|| self.source.error(from, "is no end of this link"))?]
             }
         };
+        let is_traced = |end: &usize| {
+            let link = self.scenario.link.get(name.get_ref());
+            link.is_some_and(|link| link.get_ref().direction(*end).trace.is_some())
+        };
+        if rate.is_some() && from.iter().any(is_traced) {
+            let what = "a trace says the rate of this link: leave out rate, or name the other end";
+            return Err(self.source.error(name, what));
+        }
         Ok(Changed::Link { link: *id, from, event: event.clone() })
     }
 

@@ -171,11 +171,11 @@ pub struct NicSpec {
     pub completes_early: bool,
     /// `tx-usecs`, microseconds.
     pub tx_usecs: Option<u32>,
-    /// `tx-frames`.
+    /// `tx-frames`, beside `tx_usecs`; 0 is no limit.
     pub tx_frames: Option<u32>,
     /// `rx-usecs`, microseconds.
     pub rx_usecs: Option<u32>,
-    /// `rx-frames`.
+    /// `rx-frames`, beside `rx_usecs`; 0 is no limit.
     pub rx_frames: Option<u32>,
     /// Byte queue limits; on unless said otherwise.
     pub bql: Option<bool>,
@@ -445,7 +445,7 @@ apps! {
     burst: Size, for OnOff;
     /// Mean pause between two bursts.
     off: Time, for OnOff;
-    /// Bytes of one message.
+    /// Bytes of one message. A datagram has 8 or more, which say when it was due.
     message: Size, for Paced | Udp;
     /// Time between two messages.
     interval: Time, for Paced | Udp | Mixed;

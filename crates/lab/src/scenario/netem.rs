@@ -114,7 +114,7 @@ fn link_of(sections: &[Keys; ENDS + 1], files: &Files<'_>) -> Result<RelayConfig
     let Document { mut link } = parsed.map_err(|wrong| error(source.parse_error(&wrong)))?;
     let unlimited = Speed(Rate::UNLIMITED);
     let _ = link.get_mut().rate.get_or_insert(unlimited);
-    let path = |from| source.relay_path(&link, from, files).map_err(error);
+    let path = |from| source.relay_path(&link, from, false, files).map_err(error);
     let (paths, changes) = ([path(0)?, path(1)?], Vec::new());
     Ok(RelayConfig { paths, changes, most_packets: RelayConfig::MOST_PACKETS })
 }

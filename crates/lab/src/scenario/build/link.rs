@@ -17,12 +17,16 @@ const DEFAULT_BUFFER: Buffer = Buffer { packets: 1000, bytes: u64::MAX };
 /// The mean of RED moves by 1/512 of the difference, as is usual.
 const RED_WEIGHT_LOG: u32 = 9;
 
+/// The least that a link carries in one packet of IPv6 (RFC 8200 section 5).
+pub(super) const IPV6_MTU: u16 = 1280;
+
 /// Reads one direction.
 pub(super) struct LinkReader<'a> {
     pub(super) source: &'a SourceFile,
     pub(super) link: &'a Spanned<LinkSpec>,
     pub(super) from: usize,
     pub(super) is_router: bool,
+    pub(super) ipv6: bool,
     pub(super) files: &'a Files<'a>,
 }
 
@@ -43,6 +47,9 @@ impl LinkReader<'_> {
         self.impairments(&direction, &mut path)?;
         if direction.mtu.is_some_and(|mtu| mtu < 68) {
             return Err(self.error("mtu", "no link carries less than 68 bytes"));
+        }
+        if self.ipv6 && direction.mtu.is_some_and(|mtu| mtu < IPV6_MTU) {
+            return Err(self.error("mtu", "a link of IPv6 carries at least 1280 bytes"));
         }
         path.mtu = direction.mtu;
         Ok(path)
@@ -175,16 +182,32 @@ fn time(time: Option<Time>) -> Nanos {
     time.map_or(Nanos::ZERO, |Time(time)| time)
 }
 
+/// Moderation of the interrupts of a card; `key` is that of the frames. No frames are no limit
+/// (`ethtool -C`).
+fn coalescing(
+    usecs: Option<u32>,
+    frames: Option<u32>,
+    key: &'static str,
+) -> Result<Coalescing, (&'static str, &'static str)> {
+    match (usecs.unwrap_or(0), frames) {
+        (0, None | Some(1)) => Ok(Coalescing::NONE),
+        (0, Some(_)) => Err((key, "needs a time: the last frames would never interrupt")),
+        (usecs, frames) => Ok(Coalescing {
+            delay: Nanos::from_micros(usecs.into()),
+            frames: frames.filter(|&frames| frames > 0).unwrap_or(u32::MAX),
+        }),
+    }
+}
+
 /// The card of a host.
-pub(super) fn nic(host: &HostSpec) -> Result<NicConfig, (&'static str, &'static str)> {
+pub(super) fn nic(
+    host: &HostSpec,
+    least_mtu: u16,
+) -> Result<NicConfig, (&'static str, &'static str)> {
     let (said, default) = (&host.nic, NicConfig::default());
-    let coalescing = |usecs: Option<u32>, frames: Option<u32>| Coalescing {
-        delay: Nanos::from_micros(usecs.unwrap_or(0).into()),
-        frames: frames.unwrap_or(if usecs.is_some() { u32::MAX } else { 1 }),
-    };
     let mtu = said.mtu.unwrap_or(default.mtu);
-    if mtu < 576 {
-        return Err(("mtu", "a card takes at least 576 bytes"));
+    if mtu < least_mtu {
+        return Err(("mtu", "a card takes at least 576 bytes, and 1280 with ipv6"));
     }
     let checksums = said.checksums.unwrap_or(true);
     let gro = said.gro.unwrap_or(checksums);
@@ -225,7 +248,7 @@ pub(super) fn nic(host: &HostSpec) -> Result<NicConfig, (&'static str, &'static 
         pacing_shift: said.pacing_shift.unwrap_or(default.pacing_shift),
         completion_delay: time(said.completion_delay),
         completes_early: said.completes_early,
-        tx_coalescing: coalescing(said.tx_usecs, said.tx_frames),
-        rx_coalescing: coalescing(said.rx_usecs, said.rx_frames),
+        tx_coalescing: coalescing(said.tx_usecs, said.tx_frames, "tx_frames")?,
+        rx_coalescing: coalescing(said.rx_usecs, said.rx_frames, "rx_frames")?,
     })
 }

@@ -45,7 +45,8 @@ impl SourceFile {
         let mut changes: Vec<LinkChange> =
             scenario.event.iter().filter(is_here).map(change).collect();
         changes.sort_by_key(|change| change.at);
-        let paths = [self.relay_path(link, 0, files)?, self.relay_path(link, 1, files)?];
+        let path = |from| self.relay_path(link, from, scenario.ipv6, files);
+        let paths = [path(0)?, path(1)?];
         Ok(RelayConfig { paths, changes, most_packets: RelayConfig::MOST_PACKETS })
     }
 
@@ -54,9 +55,10 @@ impl SourceFile {
         &self,
         link: &Spanned<LinkSpec>,
         from: usize,
+        ipv6: bool,
         files: &Files<'_>,
     ) -> Result<PathConfig, ScenarioError> {
         let is_router = link.get_ref().direction(from).bottleneck.is_none();
-        LinkReader { source: self, link, from, is_router, files }.path()
+        LinkReader { source: self, link, from, is_router, ipv6, files }.path()
     }
 }

@@ -92,7 +92,7 @@ impl Drawer {
                 &mut app,
                 [
                     ("kind", "udp".into()),
-                    ("message", size(self.rng.range(1, 1200))),
+                    ("message", size(self.rng.range(8, 1200))),
                     ("interval", time(interval)),
                     ("stop", stop),
                 ],
