@@ -48,7 +48,7 @@ use model::{Expectation, Name};
 pub use model::{Oracles, Role, Scenario};
 pub use run::{Run, RunError};
 pub use source::{Files, ScenarioError, SourceFile};
-pub use story::{Bar, Story};
+pub use story::{Bar, Bound, Story};
 pub use sweep::{Choice, describe, plain};
 pub use table::{Judged, Table, TableGroup, TableRow, brief};
 pub use watch::{EventCounts, Outcome, Peaks};

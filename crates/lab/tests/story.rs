@@ -87,6 +87,17 @@ fn a_published_value_has_the_unit_of_its_bar() {
 }
 
 #[test]
+fn a_published_bound_keeps_its_direction() {
+    let text = text("small-queues").replace("\"< 8\"", "\"> 8\"");
+    let experiment = Experiment::parse("file", &text, &no_files).expect("a sound scenario");
+    for (value, agrees) in [(9.0, true), (7.0, false)] {
+        let story = experiment.story(&invented(&experiment, &|_| value)).expect("sound");
+        let bar = &story.expect("a story").bars[1];
+        assert_eq!((bar.published_text().as_deref(), bar.agrees()), (Some("> 8"), agrees));
+    }
+}
+
+#[test]
 fn a_run_that_is_missing_is_told() {
     let experiment = experiment("autosizing");
     let mut runs = invented(&experiment, &|_| 1.0);

@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     fn bar(label: &str, role: Role, value: f64, published: Option<f64>) -> Bar {
-        Bar { label: label.into(), role, value, published, published_is_bound: false }
+        Bar { label: label.into(), role, value, published, published_bound: None }
     }
 
     fn story(values: [f64; 3]) -> Story {

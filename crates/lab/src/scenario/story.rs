@@ -42,22 +42,35 @@ pub struct Bar {
     pub value: f64,
     /// The published value, in the same unit: the middle of a range, or the bound.
     pub published: Option<f64>,
-    /// The published value is an upper bound ("< 8").
-    pub published_is_bound: bool,
+    /// Which bound the published value is, if it is one.
+    pub published_bound: Option<Bound>,
+}
+
+/// Direction of a published bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Bound {
+    /// The value is below it ("< 8").
+    Upper,
+    /// The value is above it ("> 4").
+    Lower,
 }
 
 impl Bar {
     /// Returns the published value in words, as in "< 8".
     pub fn published_text(&self) -> Option<String> {
-        let sign = if self.published_is_bound { "< " } else { "" };
+        let sign = match self.published_bound {
+            Some(Bound::Upper) => "< ",
+            Some(Bound::Lower) => "> ",
+            None => "",
+        };
         self.published.map(|value| format!("{sign}{}", trimmed(value)))
     }
 
-    /// Returns whether the value is the published one within a tenth, or below the published bound.
+    /// Returns whether the value is the published one within a tenth, or keeps the published bound.
     /// A bar without a published value has nothing to differ from.
     pub fn agrees(&self) -> bool {
-        let is_bound = self.published_is_bound;
-        let span = |most| Span { least: if is_bound { 0.0 } else { most }, most, is_bound };
+        let span = |value| Span::at(value, self.published_bound);
         self.published.is_none_or(|value| span(value).miss(self.value).is_none())
     }
 }
@@ -135,7 +148,7 @@ impl Experiment<'_> {
             role: bar.role,
             value: self.figure(figures, &spec.figure)? * scale,
             published: published.as_ref().map(|(span, own)| span.middle() * scale / own),
-            published_is_bound: published.is_some_and(|(span, _)| span.is_bound),
+            published_bound: published.and_then(|(span, _)| span.bound),
         })
     }
 

@@ -3,6 +3,7 @@
 use super::figures::Figures;
 use super::model::{self, COLUMN};
 use super::source::ScenarioError;
+use super::story::Bound;
 use super::sweep::{Choice, plain};
 use super::{Experiment, matches};
 use serde::Serialize;
@@ -157,27 +158,37 @@ impl Table {
 
 /// What a published figure says: a value, a range ("5849-6635") or a bound ("< 8", "> 0.1").
 pub(super) struct Span {
-    pub(super) least: f64,
-    pub(super) most: f64,
-    pub(super) is_bound: bool,
+    least: f64,
+    most: f64,
+    pub(super) bound: Option<Bound>,
 }
 
 impl Span {
     pub(super) fn of(said: &str) -> Option<Self> {
         if let Some(most) = said.strip_prefix("< ") {
-            return Some(Self { least: 0.0, most: most.parse().ok()?, is_bound: true });
+            return Some(Self::at(most.parse().ok()?, Some(Bound::Upper)));
         }
         if let Some(least) = said.strip_prefix("> ") {
-            return Some(Self { least: least.parse().ok()?, most: f64::INFINITY, is_bound: true });
+            return Some(Self::at(least.parse().ok()?, Some(Bound::Lower)));
         }
         let (least, most) = said.split_once('-').unwrap_or((said, said));
-        Some(Self { least: least.parse().ok()?, most: most.parse().ok()?, is_bound: false })
+        Some(Self { least: least.parse().ok()?, most: most.parse().ok()?, bound: None })
+    }
+
+    /// A value, or a bound there.
+    pub(super) fn at(value: f64, bound: Option<Bound>) -> Self {
+        let (least, most) = match bound {
+            None => (value, value),
+            Some(Bound::Upper) => (0.0, value),
+            Some(Bound::Lower) => (value, f64::INFINITY),
+        };
+        Self { least, most, bound }
     }
 
     /// By what part of the published figure a value is off, if that is more than is called the
     /// same.
     pub(super) fn miss(&self, value: f64) -> Option<f64> {
-        let tolerance = if self.is_bound { 0.0 } else { SAME };
+        let tolerance = if self.bound.is_some() { 0.0 } else { SAME };
         let off = self.off(value);
         (off.abs() > tolerance).then_some(off)
     }
@@ -190,10 +201,10 @@ impl Span {
 
     /// The middle of a range, or the bound.
     pub(super) fn middle(&self) -> f64 {
-        match (self.is_bound, self.most.is_finite()) {
-            (true, true) => self.most,
-            (true, false) => self.least,
-            (false, _) => f64::midpoint(self.least, self.most),
+        match self.bound {
+            Some(Bound::Upper) => self.most,
+            Some(Bound::Lower) => self.least,
+            None => f64::midpoint(self.least, self.most),
         }
     }
 }
