@@ -127,7 +127,7 @@ impl Link {
     /// Returns the packets that left from `end` since the last call. They are kept from the first
     /// call on.
     pub fn capture(&self, end: usize) -> Vec<Captured> {
-        self.wires().0[end].capture.replace(Vec::new()).unwrap_or_default()
+        self.wires().0[end].path.capture.replace(Vec::new()).unwrap_or_default()
     }
 
     /// Clears all figures but the digests; they begin anew at `now`.

@@ -40,3 +40,36 @@ fn data_of_every_connection_has_a_comment() {
     assert!(data > 250, "{data}");
     assert_eq!(bare, 0, "of {data}");
 }
+
+#[test]
+fn what_leaves_a_port_is_captured_then_and_what_it_drops_is_not() {
+    let port = |queue: &str| {
+        format!(
+            "about = \"a port that is too slow\"\nduration = \"3s\"\n[host.a]\n[host.b]\n[router.r]\n\
+             [link.l]\nends = [\"a\", \"r\"]\nrate = \"1gbit\"\n\
+             [link.w]\nends = [\"r\", \"b\"]\nrate = \"1mbit\"\nbuffer = \"100 packets\"\n{queue}\n\
+             [app.u]\nkind = \"udp\"\nfrom = \"a\"\nto = \"b\"\nmessage = 1000\ninterval = \"1ms\"\n"
+        )
+    };
+    let files = |name: &str| Err(format!("there is no file {name}"));
+    for queue in ["", "codel = {}"] {
+        let text = port(queue);
+        let experiment = Experiment::parse("test.toml", &text, &files).expect("sound");
+        let (mut last, mut seconds) = (0, [0; 4]);
+        let mut packets = |packet: &Observed<'_>| {
+            if packet.link == "w" && packet.end == 0 {
+                let at = packet.at.as_nanos();
+                assert!(at > last, "one packet leaves behind the other");
+                last = at;
+                // The world begins at one second. What waits at the end is told too.
+                let second = (at / 1_000_000_000 - 1).min(3) as usize;
+                seconds[second] += packet.len * 8;
+            }
+        };
+        let watch = Watch { record: false, packets: Some(&mut packets) };
+        experiment.run_watched(&Vec::new(), &|_| {}, watch).expect("a run");
+        for bits in &seconds[..3] {
+            assert!((900_000..=1_000_000).contains(bits), "{queue}: {seconds:?}");
+        }
+    }
+}

@@ -5,7 +5,7 @@ use super::offload;
 use super::packet::{Packet, on_wire};
 use super::path::Path;
 use super::service::{Serializer, Unsent};
-use super::stats::{Captured, Departed, LinkStats};
+use super::stats::{Departed, LinkStats};
 use crate::rng::{Rng, mix};
 use neap_stack::device::Received;
 use neap_stack::frame::Frame;
@@ -45,8 +45,6 @@ pub(super) struct Direction {
     pub(super) stats: LinkStats,
     /// Frames that left since [`Link::trace`](super::Link::trace) was first called.
     pub(super) trace: Option<Vec<Departed>>,
-    /// Packets that left since [`Link::capture`](super::Link::capture) was first called.
-    pub(super) capture: Option<Vec<Captured>>,
 }
 
 impl Direction {
@@ -74,7 +72,6 @@ impl Direction {
             received: VecDeque::new(),
             stats: LinkStats::default(),
             trace: None,
-            capture: None,
         }
     }
 
@@ -137,11 +134,6 @@ impl Direction {
     }
 
     fn carry(&mut self, packet: Box<Packet>, at: Instant, on_wire: u64, back: &mut Self) {
-        if let Some(capture) = &mut self.capture {
-            let headers = packet.frame.headers.as_slice().into();
-            let is_sound = offload::is_sound(&packet.frame);
-            capture.push(Captured { at, headers, len: packet.frame.len() as u32, is_sound });
-        }
         let way_back = back.path.config.delay;
         if let Some((at, answer)) = self.path.enter(at, packet, on_wire, way_back, &mut self.stats)
         {

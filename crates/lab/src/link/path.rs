@@ -3,10 +3,11 @@
 use super::config::PathConfig;
 use super::forward;
 use super::impairment::{ImpairmentRngs, LossModel};
+use super::offload;
 use super::packet::{self, Packet};
 use super::queue::{Bucket, Hop};
 use super::service::Unsent;
-use super::stats::LinkStats;
+use super::stats::{Captured, LinkStats};
 use crate::rng::Rng;
 use neap_tcp::time::{Instant, Nanos, Rate};
 use std::collections::VecDeque;
@@ -26,6 +27,10 @@ pub(super) struct Path {
     /// Packets that the hop has let out in this turn.
     leaving: Vec<(Instant, Box<Packet>)>,
     pub(super) is_down: bool,
+    /// The hop is the port of a router, so that packets leave when it lets them out.
+    is_port: bool,
+    /// Packets that left since [`Link::capture`](super::Link::capture) was first called.
+    pub(super) capture: Option<Vec<Captured>>,
 }
 
 impl Path {
@@ -40,6 +45,8 @@ impl Path {
             arrivals: VecDeque::new(),
             leaving: Vec::new(),
             is_down: false,
+            is_port: is_router,
+            capture: None,
             config: config.clone(),
         }
     }
@@ -55,6 +62,9 @@ impl Path {
         back: Nanos,
         stats: &mut LinkStats,
     ) -> Option<(Instant, Box<Packet>)> {
+        if !self.is_port {
+            self.record(at, &packet);
+        }
         let len = packet::network_len(&packet.frame);
         if let Some(mtu) = self.config.mtu.filter(|&mtu| len > usize::from(mtu)) {
             stats.too_big += 1;
@@ -76,8 +86,20 @@ impl Path {
         None
     }
 
+    /// Captures a packet whose last bit has left the card or the port at `at`.
+    fn record(&mut self, at: Instant, Packet { frame, .. }: &Packet) {
+        if let Some(capture) = &mut self.capture {
+            let headers = frame.headers.as_slice().into();
+            let is_sound = offload::is_sound(frame);
+            capture.push(Captured { at, headers, len: frame.len() as u32, is_sound });
+        }
+    }
+
     /// What happens to a packet whose last bit left the last hop at `at`.
     fn carry(&mut self, at: Instant, mut packet: Box<Packet>, stats: &mut LinkStats) {
+        if self.is_port {
+            self.record(at, &packet);
+        }
         let is_lost = self.loss_model.takes(&self.config, &mut self.rngs, at, self.start);
         if self.is_down || is_lost {
             stats.lost += 1;

@@ -22,8 +22,9 @@ pub struct Observed<'a> {
     pub headers: &'a [u8],
     /// Bytes of the whole IP packet.
     pub len: u32,
-    /// State of the packet's flow at the end of the host's turn in which it was handed to the NIC.
-    /// It is empty if the packet is of no application's connection.
+    /// State of the packet's flow at the end of the host's turn in which it was handed to the NIC;
+    /// for a packet of a router's port, at the end of the turn of a host that followed. It is
+    /// empty if the packet is of no application's connection.
     pub comment: &'a str,
 }
 
