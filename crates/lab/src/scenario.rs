@@ -56,6 +56,7 @@ pub use watch::{EventCounts, Outcome, Peaks};
 use crate::link::RelayConfig;
 use crate::report::Watch;
 use crate::rng::mix;
+use build::ScenarioWorld;
 use neap_stack::qdisc::kinds::QdiscKinds;
 use neap_tcp::congestion::Controllers;
 use neap_tcp::time::Nanos;
@@ -186,18 +187,36 @@ impl<'a> Experiment<'a> {
         progress: &dyn Fn(f64),
         watch: Watch<'_>,
     ) -> Result<Run, RunError> {
-        let (source, scenario) = self.source.chosen(choice)?;
+        let (scenario, built) = self.built(choice)?;
         if scenario.oracles.is_some() {
             self.check(choice, u64::MAX).map_err(RunError::Broken)?;
         }
-        let built =
-            source.build(&scenario, self.files, &self.extensions).map_err(|mut error| {
-                if !choice.is_empty() {
-                    error.what = format!("{} (with {})", error.what, describe(choice));
-                }
-                error
-            })?;
         built.run(&scenario, progress, watch)
+    }
+
+    /// The scenario of one combination and its world. The text of a combination is not that of the
+    /// file, so an error in it is one of the sweep.
+    fn built(&self, choice: &Choice) -> Result<(Scenario, ScenarioWorld), ScenarioError> {
+        let (source, scenario) = self.chosen(choice)?;
+        let built = source.build(&scenario, self.files, &self.extensions).map_err(|error| {
+            if choice.is_empty() {
+                return error;
+            }
+            let what = format!("{}: {}: {}", describe(choice), error.key, error.what);
+            self.source.error_at(self.sweep_at(), what)
+        })?;
+        Ok((scenario, built))
+    }
+
+    fn chosen(&self, choice: &Choice) -> Result<(SourceFile, Scenario), ScenarioError> {
+        self.source.chosen(choice, self.sweep_at())
+    }
+
+    /// Where the first parameter of the sweep is in the file, or the first column.
+    fn sweep_at(&self) -> usize {
+        let swept = self.scenario.sweep.keys();
+        let names = swept.chain(self.scenario.column.iter().map(|column| &column.name));
+        names.map(|name| name.span().start).next().unwrap_or(0)
     }
 
     /// Returns an estimate of the work of one combination: the bits that its links can carry in its
@@ -206,7 +225,7 @@ impl<'a> Experiment<'a> {
     /// # Errors
     /// A combination whose values contradict each other.
     pub fn work(&self, choice: &Choice) -> Result<f64, ScenarioError> {
-        let (_, scenario) = self.source.chosen(choice)?;
+        let (_, scenario) = self.chosen(choice)?;
         let warm_up = scenario.warm_up.map_or(Nanos::ZERO, |Time(time)| time);
         let seconds = (warm_up + scenario.duration.0).0 as f64 / 1e9;
         let rate = |link: &toml::Spanned<model::LinkSpec>| {
@@ -220,10 +239,7 @@ impl<'a> Experiment<'a> {
     /// Runs one combination with every oracle on, and beyond its end until nothing is left to
     /// happen, but no more than so many turns of hosts.
     pub(crate) fn check(&self, choice: &Choice, most: u64) -> Result<Outcome, String> {
-        let (source, scenario) = self.source.chosen(choice).map_err(|e| format!("file: {e}"))?;
-        let built = source
-            .build(&scenario, self.files, &self.extensions)
-            .map_err(|e| format!("file: {e}"))?;
+        let (scenario, built) = self.built(choice).map_err(|e| format!("file: {e}"))?;
         let warm_up = scenario.warm_up.map_or(Nanos::ZERO, |Time(time)| time);
         let end = built.start + warm_up + scenario.duration.0;
         let oracles = scenario.oracles.unwrap_or(Oracles::Survival);

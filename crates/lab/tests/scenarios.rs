@@ -233,6 +233,33 @@ fn a_run_is_not_compared_with_itself() {
 }
 
 #[test]
+fn values_that_contradict_each_other_are_told_at_the_sweep() {
+    let sweep = "[sweep]\n\"link.w.wifi\" = [{ overhead = \"1ms\", frames = 3, airtime = \"1ms\" }]\n\
+                 \"link.w.trace\" = [\"steady\"]\n";
+    let text = pair("# no key", &format!("{BULK}{sweep}"));
+    let experiment = Experiment::parse("test.toml", &text, &no_files).expect("each alone is sound");
+    let run = experiment.run(&experiment.choices()[0], &|_| {}).map(|_| ());
+    let error = run.expect_err("a contradiction").to_string();
+    assert!(error.starts_with("test.toml:16: link.w.trace: link.w.trace=steady, "), "{error}");
+    assert!(error.ends_with(": wifi: excludes trace: both say when packets leave"), "{error}");
+}
+
+#[test]
+fn a_value_of_the_sweep_goes_before_one_of_the_column() {
+    for key in ["app.x.pacing_rate", "link.w.rate"] {
+        let sweep = format!(
+            "[[column]]\nname = \"one\"\nset = {{ \"{key}\" = \"20mbit\" }}\n\
+             [sweep]\n\"{key}\" = [\"50mbit\"]\n"
+        );
+        let text = pair("", &format!("{BULK}{sweep}"));
+        let experiment = Experiment::parse("test.toml", &text, &no_files).expect("a scenario");
+        let run = experiment.run(&experiment.choices()[0], &|_| {}).expect("a run");
+        let goodput = run.figures["app.x.goodput_mbit"];
+        assert!(goodput > 30.0, "{key}: {goodput}");
+    }
+}
+
+#[test]
 fn contradictions_of_links_are_refused() {
     let cases = [
         (

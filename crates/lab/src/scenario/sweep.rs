@@ -67,23 +67,17 @@ fn column(table: &Table, name: &Value) -> Vec<(String, Value)> {
 }
 
 impl SourceFile {
-    /// The scenario with other values of some parameters. An error in what results is one of the
-    /// parameter at `blame`, where that is known.
-    fn with(
-        &self,
-        choice: &Choice,
-        blame: Option<usize>,
-    ) -> Result<(Self, Scenario), ScenarioError> {
-        let error = |what: String| self.error_at(blame.unwrap_or(0), what);
+    /// The scenario with other values of some parameters. A value of the sweep goes before one that
+    /// the column sets. An error in what results is one of the parameter at `blame`.
+    fn with(&self, choice: &Choice, blame: usize) -> Result<(Self, Scenario), ScenarioError> {
+        let error = |what: String| self.error_at(blame, what);
         let mut table: Table = self.text.parse().map_err(|e| self.parse_error(&e))?;
-        for (path, value) in choice {
-            if path == COLUMN {
-                for (path, value) in column(&table, value) {
-                    set(&mut table, &path, value).map_err(|e| error(format!("{path}: {e}")))?;
-                }
-                continue;
-            }
-            set(&mut table, path, value.clone()).map_err(|e| error(format!("{path}: {e}")))?;
+        let (columns, swept): (Vec<_>, Vec<_>) =
+            choice.iter().cloned().partition(|(path, _)| path == COLUMN);
+        let values = columns.iter().flat_map(|(_, name)| column(&table, name));
+        let values: Vec<_> = values.chain(swept).collect();
+        for (path, value) in values {
+            set(&mut table, &path, value).map_err(|e| error(format!("{path}: {e}")))?;
         }
         let text = table.to_string();
         let changed = Self { file: self.file.clone(), text };
@@ -117,7 +111,7 @@ impl SourceFile {
             }
             for value in values {
                 let single = vec![(name.clone(), value.clone())];
-                let (changed, scenario) = self.with(&single, Some(offset))?;
+                let (changed, scenario) = self.with(&single, offset)?;
                 changed.build(&scenario, files, extensions).map_err(|e| {
                     let what = format!("{}: {}: {}", describe(&single), e.key, e.what);
                     self.error_at(offset, what)
@@ -137,12 +131,16 @@ impl SourceFile {
         Ok(choices)
     }
 
-    /// The scenario of one combination.
-    pub(super) fn chosen(&self, choice: &Choice) -> Result<(Self, Scenario), ScenarioError> {
+    /// The scenario of one combination of the sweep that begins at `blame`.
+    pub(super) fn chosen(
+        &self,
+        choice: &Choice,
+        blame: usize,
+    ) -> Result<(Self, Scenario), ScenarioError> {
         if choice.is_empty() {
             let scenario = toml::from_str(&self.text).map_err(|e| self.parse_error(&e))?;
             return Ok((self.clone(), scenario));
         }
-        self.with(choice, None)
+        self.with(choice, blame)
     }
 }

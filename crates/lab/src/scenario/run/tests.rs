@@ -13,8 +13,7 @@ fn files(name: &str) -> Result<String, String> {
 /// Runs a combination for at most so long, and compares at ten times. How many connections were
 /// compared.
 fn compare(experiment: &Experiment<'_>, choice: &Choice, most: Nanos) -> usize {
-    let (source, scenario) = experiment.source.chosen(choice).expect("sound");
-    let built = source.build(&scenario, &files, &experiment.extensions).expect("sound");
+    let (scenario, built) = experiment.built(choice).expect("sound");
     let (mut world, start) = (built.world, built.start);
     let logs: Vec<_> =
         built.groups.iter().map(|(name, _, log)| (name.clone(), log.clone())).collect();
