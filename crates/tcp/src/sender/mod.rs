@@ -478,19 +478,21 @@ impl Sender {
             facts.newly_acked = self.process_cumulative(now, counters, &mut facts, &mut rtts);
             self.recovery.end_row_of_timeouts();
         }
-        if prior.packets_out == 0 {
-            if facts.dsack {
-                // Everything had arrived, some of it twice: an undo may be due.
-                self.react(now, &facts, counters);
-            }
-            let advanced = facts.una_advanced;
-            return Ok(AckOutcome { advanced, is_old, ..AckOutcome::default() });
-        }
         facts.is_duplicate = ack.ack == self.una
             && !facts.una_advanced
             && !window_changed
             && !ack.has_data
             && facts.newly_sacked == 0;
+        if prior.packets_out == 0 {
+            if facts.dsack {
+                // Everything had arrived, some of it twice: an undo may be due.
+                self.react(now, &facts, counters);
+            }
+            // The answer to a probe may come behind that to the original.
+            self.check_probe(now, &facts, counters);
+            let advanced = facts.una_advanced;
+            return Ok(AckOutcome { advanced, is_old, ..AckOutcome::default() });
+        }
         let echo_age = facts
             .ts_echo
             .map(|echo| ack.clock.wrapping_sub(echo))

@@ -584,3 +584,40 @@ fn a_tail_probe_that_cannot_go_does_not_put_the_timeout_off() {
     let again = peer.take();
     assert_eq!(again.iter().map(Out::seq).collect::<Vec<_>>(), [0], "after {rto:?}");
 }
+
+#[test]
+fn a_probe_whose_dsack_comes_behind_the_last_ack_reduces_nothing() {
+    let mut peer = with(Config::default(), Hello::default());
+    peer.write(3000);
+    peer.take();
+    peer.advance_ms(30);
+    assert_eq!(peer.sent(), [(2000, 1000)], "the tail is probed");
+    // The path was slow for once: the ACK of the originals comes, and then that of the probe.
+    peer.ack(3000);
+    peer.advance_ms(10);
+    peer.ack_sack(3000, &[(2000, 3000)]);
+    assert_eq!(peer.count(Counter::DSACKRecv), 1);
+    let before = (peer.info().snd_cwnd, peer.info().snd_ssthresh);
+    peer.write(1000);
+    peer.take();
+    peer.advance_ms(10);
+    peer.ack(4000);
+    assert_eq!(peer.count(Counter::LossProbeRecovery), 0);
+    assert!(peer.info().snd_cwnd >= before.0, "{} < {}", peer.info().snd_cwnd, before.0);
+    assert_eq!(peer.info().snd_ssthresh, before.1);
+}
+
+#[test]
+fn a_needless_probe_leaves_later_tails_to_be_probed() {
+    let mut peer = with(Config::default(), Hello::default());
+    peer.write(3000);
+    peer.take();
+    peer.advance_ms(30);
+    peer.take();
+    peer.ack(3000);
+    peer.ack_sack(3000, &[(2000, 3000)]);
+    peer.write(3000);
+    peer.take();
+    peer.advance_ms(100);
+    assert_eq!(peer.sent(), [(5000, 1000)], "the next tail is probed, too");
+}
