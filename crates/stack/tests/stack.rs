@@ -797,3 +797,25 @@ fn small_packets_of_one_batch_are_joined() {
     assert!(acks * 4 < packets, "{acks} ACKs for {packets} packets");
     assert!(world.b.tcp_counter(Counter::InSegs) >= packets);
 }
+
+#[test]
+fn a_last_ack_that_the_queue_drops_leaves_time_wait() {
+    let mut world = World::new(&WireConfig::default());
+    let (client, server) = connect(&mut world, "10.0.0.2:80");
+    // The host closes first, and its FIN is acknowledged.
+    server.shutdown_write(world.now);
+    world.run(Nanos::from_millis(100));
+    // For a moment its queue has no room: no packet is as short as this bucket.
+    let full = "tbf rate 8mbit burst 40b limit 10000b".parse().unwrap();
+    world.b.set_qdisc(world.now, world.b_interface, &full).unwrap();
+    client.close(world.now);
+    world.run(Nanos::from_millis(50));
+    assert!(world.b.drops().get(DropReason::QdiscDrop) > 0);
+    let usage = world.b.usage().tcp;
+    assert_eq!((usage.connections, usage.time_wait), (0, 1));
+    let empty = "pfifo_fast".parse().unwrap();
+    world.b.set_qdisc(world.now, world.b_interface, &empty).unwrap();
+    // The peer's FIN comes again.
+    world.run(SECOND);
+    assert_eq!(world.b.tcp_counter(Counter::OutRsts), 0, "the FIN that comes again is answered");
+}

@@ -9,6 +9,7 @@ use neap_tcp::segment::Flags;
 use neap_tcp::state::State;
 use neap_tcp::time::{Instant, Nanos};
 use neap_tcp::time_wait::TimeWaitVerdict;
+use neap_tcp::transmit::egress::Verdict;
 
 fn fin(peer: &mut Peer) {
     let segment = peer.segment(peer.next, Flags::ACK | Flags::FIN);
@@ -304,4 +305,19 @@ fn shutting_the_reading_side_drops_what_waits() {
     peer.connection.close(peer.now);
     peer.transmit();
     assert!(peer.take().iter().any(|out| out.has(Flags::FIN)), "nothing unread, so no reset");
+}
+
+#[test]
+fn a_refused_last_ack_leaves_time_wait() {
+    let mut peer = Peer::plain();
+    peer.connection.shutdown_write();
+    peer.transmit();
+    peer.take();
+    peer.ack(1);
+    assert_eq!(peer.connection.state(), State::FinWait2);
+    peer.wire.verdict = Verdict::Dropped;
+    fin(&mut peer);
+    assert_eq!(peer.connection.state(), State::TimeWait);
+    assert!(peer.connection.is_closed());
+    assert!(peer.connection.take_time_wait().is_some());
 }
