@@ -42,7 +42,8 @@ drop_reasons! {
     IpOtherHost = "otherhost",
     /// The packet was for an address of others, and it may take no further hop.
     HopLimit = "ip_hop_limit",
-    /// The packet was for all hosts of a network, and only UDP has anything to say to all.
+    /// The packet was for all hosts of a network, and only UDP has anything to say to all. Or it
+    /// was of TCP and for several stations of a link.
     Broadcast = "ip_broadcast",
     /// The IP protocol is not supported.
     IpProtocol = "ip_noproto",

@@ -84,8 +84,9 @@ struct Delivery<'a> {
     is_foreign: bool,
     /// The packet was for all hosts of a network.
     is_broadcast: bool,
-    /// The destination is an address that this host may answer for.
-    may_be_answered: bool,
+    /// The sender may be told that nobody takes the packet: its destination is an address that this
+    /// host may answer for, and it was for this station alone (RFC 1122 section 3.2.2).
+    may_be_refused: bool,
     /// Payload of each coalesced segment, or 0.
     gso_size: u16,
     /// The device vouches for the transport checksum.
@@ -194,7 +195,7 @@ impl Input<'_> {
             tos: header.dscp << 2 | header.ecn as u8,
             is_foreign,
             is_broadcast: addressee == Addressee::Everybody,
-            may_be_answered: matches!(addressee, Addressee::Own | Addressee::Foreign),
+            may_be_refused: self.may_be_refused(addressee),
             gso_size,
             is_verified,
             is_whole: false,
@@ -246,7 +247,7 @@ impl Input<'_> {
             tos: header.dscp << 2 | header.ecn as u8,
             is_foreign,
             is_broadcast: addressee == Addressee::Everybody,
-            may_be_answered: matches!(addressee, Addressee::Own | Addressee::Foreign),
+            may_be_refused: self.may_be_refused(addressee),
             gso_size,
             is_verified,
             is_whole: false,
@@ -457,7 +458,15 @@ impl Input<'_> {
         true
     }
 
+    fn may_be_refused(&self, addressee: Addressee) -> bool {
+        !self.is_link_group && matches!(addressee, Addressee::Own | Addressee::Foreign)
+    }
+
+    /// Tells the sender that nobody takes its packet, if it may be told.
     fn unreachable(&self, delivery: &Delivery<'_>, is_port: bool) {
+        if !delivery.may_be_refused {
+            return;
+        }
         let &Delivery { source, destination, packet, .. } = delivery;
         self.host.net.send_unreachable(self.visit, source, destination, packet, is_port);
     }
@@ -518,9 +527,7 @@ impl Input<'_> {
                 } else {
                     DropReason::NoSocket
                 });
-                if delivery.may_be_answered {
-                    self.unreachable(delivery, true);
-                }
+                self.unreachable(delivery, true);
             }
         }
     }
@@ -541,6 +548,10 @@ impl Input<'_> {
 
     fn tcp(&mut self, delivery: &Delivery<'_>, payload: Bytes) {
         let (source, destination) = (delivery.source, delivery.destination);
+        if self.is_link_group {
+            self.host.count_tcp_packet(destination.is_ipv4());
+            return self.drop(DropReason::Broadcast);
+        }
         let pseudo = Pseudo::of(source, destination, Protocol::TCP);
         let verify = pseudo.filter(|_| !delivery.is_verified);
         let counters = self.host.shards[self.visit.shard].counters();

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use neap_stack::drop_reason::DropReason;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::readiness::Ready;
-use neap_stack::stack::{ConnectOptions, UdpOptions};
+use neap_stack::stack::{ConnectOptions, ListenOptions, UdpOptions};
 use neap_stack::stats::IpCounter;
 use neap_stack::wire::checksum;
 use neap_tcp::connection::ConnectionError;
@@ -44,6 +44,17 @@ fn stray_ack(net: u8, host: u8) -> Bytes {
 /// A datagram to port 9.
 fn stray_datagram(net: u8, host: u8) -> Bytes {
     packet(net, host, 17, &[0x30, 0x39, 0, 9, 0, 8, 0, 0], 6)
+}
+
+/// A SYN to port 80, its checksum not filled in.
+const SYN: [u8; 20] = [0x30, 0x39, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0];
+
+/// A frame of IPv4 from host 1 to a station.
+fn frame(station: [u8; 6], packet: &[u8]) -> Bytes {
+    let mut frame = station.to_vec();
+    frame.extend([2, 0, 0, 0, 0, 1, 8, 0]);
+    frame.extend(packet);
+    frame.into()
 }
 
 /// 20,000 packets a second to b, each from another address, or all from one.
@@ -137,6 +148,25 @@ fn errors_that_a_host_sends_to_itself_are_not_limited() {
         client.send_to(world.now, Bytes::from_static(b"x"), None).unwrap();
         world.run(MILLISECOND);
         assert_eq!(client.recv_from().unwrap_err(), SocketError::Refused);
+    }
+}
+
+#[test]
+fn what_comes_to_all_stations_is_refused_to_nobody() {
+    // RFC 1122 section 3.2.2: no ICMP error for a datagram sent as a link-layer broadcast. Linux
+    // discards segments of TCP, too (`pkt_type != PACKET_HOST`).
+    let strays = [
+        (stray_datagram(0, 1), DropReason::NoSocket),
+        (packet(0, 1, 6, &SYN, 16), DropReason::Broadcast),
+        (packet(0, 1, 253, &[0; 4], 0), DropReason::IpProtocol),
+    ];
+    for (stray, reason) in strays {
+        let mut world = World::new(&WireConfig { ethernet: true, ..WireConfig::default() });
+        let _listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
+        common::inject(&world.ab, world.now, frame([0xff; 6], &stray));
+        world.run(SECOND);
+        assert_eq!(world.b.drops().get(reason), 1, "{reason:?}");
+        assert!(world.ba.lock().unwrap().sent.is_empty(), "{reason:?}");
     }
 }
 
