@@ -36,7 +36,9 @@ drop_reasons! {
     UnhandledProtocol = "unhandled_proto",
     /// The IP header is cut off, contradicts itself or has a bad checksum.
     IpHeader = "ip_inhdr",
-    /// The source address is impossible (multicast, loopback from outside, unspecified).
+    /// The source address is impossible: multicast, broadcast, unspecified, IPv4-mapped, or from
+    /// outside loopback or an own one. Or the destination is impossible from outside: loopback,
+    /// IPv4-mapped, or the source.
     IpMartian = "ip_invalid_source",
     /// The packet is for another host, and the stack does not forward.
     IpOtherHost = "otherhost",

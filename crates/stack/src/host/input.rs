@@ -23,13 +23,13 @@ use crate::net::gso;
 use crate::net::icmp::{IcmpErrorKind, Notice, Receiver, Refused};
 use crate::net::interface::Interface;
 use crate::net::reassembly::{Part, Whole};
-use crate::net::topology::Locals;
+use crate::net::topology::{Locals, is_nobody};
 use crate::stats::IpCounter;
 use crate::wire::checksum::Pseudo;
 use crate::wire::ethernet::{self, EtherType};
 use crate::wire::{Protocol, arp, icmpv6, ipv4, ipv6, tcp, udp};
 use bytes::{Buf, Bytes};
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv6Addr};
 use neap_tcp::counters::Counter;
 use neap_tcp::handshake::Accepted;
 use neap_tcp::orphan::RemainsVerdict;
@@ -277,18 +277,7 @@ impl Input<'_> {
         destination: IpAddr,
         protocol: Protocol,
     ) -> Option<Addressee> {
-        let is_from_outside = self.interface.is_some();
-        let is_impossible = source.is_multicast()
-            || source == IpAddr::V4(Ipv4Addr::BROADCAST)
-            // Who has no address yet speaks to all hosts.
-            || (source.is_unspecified() && destination != IpAddr::V4(Ipv4Addr::BROADCAST))
-            || (is_from_outside
-                && (source.is_loopback()
-                    || destination.is_loopback()
-                    // Nobody's connection to itself leaves its host.
-                    || source == destination
-                    || self.locals.contains(source)));
-        if is_impossible {
+        if self.locals.is_impossible(source, destination, self.interface.is_some()) {
             self.drop(DropReason::IpMartian);
             return None;
         }
@@ -327,7 +316,8 @@ impl Input<'_> {
     /// source of a solicitation the unspecified address; solicitations to an address that the
     /// interface answers for, which ask whether it is still there.
     fn addressee_v6(&self, header: &ipv6::Header, payload: &[u8]) -> Option<Addressee> {
-        let may_be_discovery = header.protocol == Protocol::ICMPV6 && !header.source.is_multicast();
+        let may_be_discovery =
+            header.protocol == Protocol::ICMPV6 && !is_nobody(header.source.into());
         let is_discovery = may_be_discovery
             && header.destination.is_multicast()
             && self.interface.is_some_and(|interface| interface.hears(header.destination));

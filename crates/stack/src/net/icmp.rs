@@ -578,7 +578,8 @@ impl Net {
 
     /// Tells the sender of `packet` (from its IP header on), in the name of its destination, that
     /// the destination cannot be reached. The limits are those of
-    /// [`send_unreachable`](Self::send_unreachable).
+    /// [`send_unreachable`](Self::send_unreachable). No message is sent to all hosts of a network
+    /// or in their name.
     pub(crate) fn refuse(
         &self,
         visit: Visit,
@@ -587,7 +588,9 @@ impl Net {
         packet: &Bytes,
         why: Refusal,
     ) {
-        if !self.may_send_error(visit, source) {
+        let locals = self.topology.locals();
+        let is_many = locals.is_broadcast(source) || locals.is_broadcast(destination);
+        if is_many || !self.may_send_error(visit, source) {
             return;
         }
         let quote = |most: usize| Payload::from(packet.slice(..packet.len().min(most)));

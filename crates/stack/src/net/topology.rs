@@ -15,6 +15,17 @@ use std::sync::Arc;
 /// Largest IP packet that this host sends to itself, in bytes.
 pub(crate) const LOOPBACK_MTU: u32 = 65_535;
 
+/// Whether no packet can be from this address. A mapped one stands for a host of IPv4 among the
+/// addresses of sockets, and in a packet of IPv6 it would pass for that host (`ip6_rcv_core`).
+pub(crate) fn is_nobody(source: IpAddr) -> bool {
+    source.is_multicast() || is_mapped(source)
+}
+
+/// Whether it is an IPv4-mapped address of IPv6.
+fn is_mapped(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some())
+}
+
 /// The addresses of a host, as they were at one generation of the [`Topology`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Locals {
@@ -34,6 +45,27 @@ impl Locals {
         matches!(address, IpAddr::V4(ip) if ip.is_broadcast() || self.broadcast.contains(&ip))
     }
 
+    /// Whether no packet can be between these addresses; `is_from_outside` says that it came in on
+    /// an interface. Cost: a comparison per address and per network.
+    pub(crate) fn is_impossible(
+        &self,
+        source: IpAddr,
+        destination: IpAddr,
+        is_from_outside: bool,
+    ) -> bool {
+        is_nobody(source)
+            || self.is_broadcast(source)
+            // Who has no address yet speaks to all hosts.
+            || (source.is_unspecified() && destination != IpAddr::V4(Ipv4Addr::BROADCAST))
+            || (is_from_outside
+                && (source.is_loopback()
+                    || destination.is_loopback()
+                    || is_mapped(destination)
+                    // Nobody's connection to itself leaves its host.
+                    || source == destination
+                    || self.contains(source)))
+    }
+
     /// Whether `address` may be that of one host elsewhere, so that an interface which takes any
     /// destination takes packets to it. IPv4-mapped addresses are not: sockets take them for IPv4
     /// addresses. Cost: a comparison per network.
@@ -45,8 +77,8 @@ impl Locals {
                 !(is_this_network || ip.is_loopback() || is_group)
             }
             IpAddr::V6(ip) => {
-                let is_nobody = ip.is_unspecified() || ip.is_loopback() || ip.is_multicast();
-                !is_nobody && ip.to_ipv4_mapped().is_none()
+                let is_local = ip.is_unspecified() || ip.is_loopback();
+                !is_local && !is_nobody(address)
             }
         }
     }

@@ -790,3 +790,27 @@ fn each_datagram_without_room_of_a_super_datagram_is_counted() {
     assert_eq!(world.b.drops().get(DropReason::SocketReceiveBuffer), lost);
     assert_eq!(world.b.ip_counters().get(IpCounter::UdpRcvbufErrors), lost);
 }
+
+#[test]
+fn a_mapped_source_in_a_packet_of_ipv6_is_nobody() {
+    // draft-itojun-v6ops-v4mapped-harmful; Linux's `ip6_rcv_core`. A socket for both families
+    // shows it as a peer of IPv4, and may take it for this host.
+    let mut world = World::new(&WireConfig::default());
+    let server = bind(&world.b, "[::]:53");
+    let mut packet = vec![0x60, 0, 0, 0, 0, 12, 17, 64];
+    packet.extend([0; 10]);
+    packet.extend([0xff, 0xff, 127, 0, 0, 1]);
+    packet.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+    let mut udp = vec![0x30, 0x39, 0, 53, 0, 12, 0, 0, b'e', b'v', b'i', b'l'];
+    let mut pseudo = packet[8..40].to_vec();
+    pseudo.extend([0, 0, 0, 12, 0, 0, 0, 17]);
+    pseudo.extend(&udp);
+    let sum = neap_stack::wire::checksum::of(&pseudo);
+    udp[6..8].copy_from_slice(&sum.to_be_bytes());
+    packet.extend(udp);
+    inject(&world.ab, world.now, packet.into());
+    world.run(SECOND);
+    let got = received(&server);
+    assert!(got.is_empty(), "from {:?}", got[0].from);
+    assert_eq!(world.b.drops().get(DropReason::IpMartian), 1);
+}

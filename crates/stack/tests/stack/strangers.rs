@@ -23,11 +23,15 @@ fn packet(net: u8, host: u8, protocol: u8, transport: &[u8], sum_at: usize) -> B
     packet[2..4].copy_from_slice(&len.to_be_bytes());
     let sum = checksum::of(&packet);
     packet[10..12].copy_from_slice(&sum.to_be_bytes());
-    let mut pseudo = packet[12..20].to_vec();
-    pseudo.extend([0, protocol]);
-    pseudo.extend((transport.len() as u16).to_be_bytes());
-    pseudo.extend(transport);
-    let sum = checksum::of(&pseudo);
+    let mut summed = Vec::new();
+    // ICMP has no pseudo-header.
+    if protocol != 1 {
+        summed.extend_from_slice(&packet[12..20]);
+        summed.extend([0, protocol]);
+        summed.extend((transport.len() as u16).to_be_bytes());
+    }
+    summed.extend(transport);
+    let sum = checksum::of(&summed);
     packet.extend(transport);
     packet[20 + sum_at..22 + sum_at].copy_from_slice(&sum.to_be_bytes());
     packet.into()
@@ -190,4 +194,19 @@ fn a_connection_is_challenged_however_many_challenges_others_had() {
     common::inject(&world.ab, world.now, to_other);
     world.run(MILLISECOND);
     assert_eq!(world.b.tcp_counter(Counter::ChallengeACK), 2);
+}
+
+#[test]
+fn what_comes_from_all_hosts_of_a_network_is_answered_to_nobody() {
+    // RFC 1122 sections 3.2.1.3 and 3.2.2: a source that is no single host is discarded, and no
+    // ICMP error answers it.
+    let ping = packet(0, 255, 1, &[8, 0, 0, 0, 0, 0, 0, 0], 2);
+    for stray in [ping, stray_datagram(0, 255), packet(0, 255, 6, &SYN, 16)] {
+        let mut world = World::new(&WireConfig { ethernet: true, ..WireConfig::default() });
+        let _listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
+        common::inject(&world.ab, world.now, frame([2, 0, 0, 0, 0, 2], &stray));
+        world.run(Nanos::from_secs(3));
+        assert!(world.ba.lock().unwrap().sent.is_empty());
+        assert_eq!(world.b.drops().get(DropReason::IpMartian), 1);
+    }
 }
