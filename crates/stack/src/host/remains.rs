@@ -317,9 +317,21 @@ impl RemainsTable {
         let (due, serial) = (remains.deadline(), *serial);
         if remains.is_time_wait() {
             self.expiry.push_back((due, slot, serial));
+            self.forget_gone();
         } else {
             let timers = self.timers.get_or_insert_with(|| Box::new(Wheel::new(TICK)));
             timers.insert(due, timer_id(slot, serial));
+        }
+    }
+
+    /// Keeps the queue of deadlines within twice those who wait: entries may be removed before
+    /// their time. O(1) per entry over time.
+    fn forget_gone(&mut self) {
+        if self.expiry.len() > 2 * self.waiting() + 64 {
+            let Self { expiry, entries, .. } = self;
+            expiry.retain(|&(_, slot, serial)| {
+                entries.get(slot as usize).is_some_and(|entry| entry.serial == serial)
+            });
         }
     }
 
@@ -405,5 +417,21 @@ mod tests {
         assert_eq!(table.memory().orphans(), 0);
         assert_eq!(table.counters.get(Counter::TimeWaitOverflow), 1);
         assert_eq!(gone, [2]);
+    }
+
+    #[test]
+    fn connections_that_have_left_time_wait_leave_nothing() {
+        let key = FlowKey::new(1, 2);
+        let mut table = RemainsTable::new(key, Arc::default());
+        table.set_most_waiting(16);
+        let waiting = Remains::TimeWait(TimeWait::new(NOW, ends()));
+        for _ in 0..100_000 {
+            assert!(table.insert(flow(1), waiting, IpOptions::default(), &mut |_| {}));
+            // A reset, or a SYN of the same peer that opens a new connection.
+            let slot = table.find(key.hash(&flow(1)), &flow(1)).expect("it was added");
+            assert!(table.look(slot, |_| ((), true), &mut |_| {}).is_gone);
+        }
+        assert_eq!(table.waiting(), 0);
+        assert!(table.expiry.len() <= 100, "{} deadlines of nobody", table.expiry.len());
     }
 }
