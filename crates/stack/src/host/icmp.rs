@@ -175,6 +175,24 @@ impl IcmpMessage {
     }
 }
 
+/// A message on its way to sockets.
+pub(crate) struct Arrived {
+    pub(crate) message: IcmpMessage,
+    /// Nothing else is in the memory of its data, so that it may wait for long.
+    pub(crate) is_alone: bool,
+}
+
+impl Arrived {
+    /// The message for one more socket. The data is copied at most once, and all sockets share it.
+    fn keep(&mut self) -> IcmpMessage {
+        if !self.is_alone {
+            self.message.data = Bytes::copy_from_slice(&self.message.data);
+            self.is_alone = true;
+        }
+        self.message.clone()
+    }
+}
+
 #[derive(Debug)]
 struct IcmpState {
     queue: VecDeque<IcmpMessage>,
@@ -270,15 +288,17 @@ impl IcmpTable {
     }
 
     /// Gives a message to all sockets that ask for it.
-    pub(crate) fn deliver(&self, message: &IcmpMessage, is_foreign: bool) -> Taken {
+    pub(crate) fn deliver(&self, mut arrived: Arrived, is_foreign: bool) -> Taken {
         let mut taken = Taken::ByNobody;
         for socket in &lock(&self.sockets).open {
             let IcmpOptions { foreign, own, interface, .. } = socket.options;
             let is_asked_for = if is_foreign { foreign } else { own };
-            if !is_asked_for || interface.is_some_and(|only| message.interface != Some(only)) {
+            if !is_asked_for
+                || interface.is_some_and(|only| arrived.message.interface != Some(only))
+            {
                 continue;
             }
-            let has_room = socket.deliver(message.clone());
+            let has_room = socket.deliver(&mut arrived);
             taken = match taken {
                 Taken::Full(count) => Taken::Full(count + u64::from(!has_room)),
                 _ if !has_room => Taken::Full(1),
@@ -318,15 +338,15 @@ impl IcmpSocket {
     }
 
     /// Queues a message; false when the receive buffer is full.
-    fn deliver(&self, message: IcmpMessage) -> bool {
+    fn deliver(&self, arrived: &mut Arrived) -> bool {
         let mut state = lock(&self.state);
-        let total = state.queued_bytes.saturating_add(memory(&message));
+        let total = state.queued_bytes.saturating_add(memory(&arrived.message));
         let is_full = total > state.receive_buffer && !state.queue.is_empty();
         if state.is_closed || is_full {
             return false;
         }
         state.queued_bytes = total;
-        state.queue.push_back(message);
+        state.queue.push_back(arrived.keep());
         self.readiness.0.signal(Ready::READABLE);
         true
     }

@@ -7,7 +7,7 @@ use super::Host;
 use super::demux::Recipient;
 use super::forwarder::{Arrival, Fate, Refusal, SynContext};
 use super::gro::Gro;
-use super::icmp::{IcmpMessage, Taken};
+use super::icmp::{Arrived, IcmpMessage, Taken};
 use super::listener::{Answer, Listener};
 use super::remains::Looked;
 use super::tcp::TcpSocket;
@@ -425,7 +425,8 @@ impl Input<'_> {
             interface: self.interface.map(|interface| interface.id()),
             ..IcmpMessage::new(delivery.source, delivery.destination, data)
         };
-        self.host.icmp.deliver(&message, delivery.is_foreign)
+        let arrived = Arrived { message, is_alone: self.is_alone(delivery) };
+        self.host.icmp.deliver(arrived, delivery.is_foreign)
     }
 
     /// Whether a packet to an address of others ends here because it has used up its hops. Its
@@ -459,6 +460,12 @@ impl Input<'_> {
         }
         let &Delivery { source, destination, packet, .. } = delivery;
         self.host.net.send_unreachable(self.visit, source, destination, packet, is_port);
+    }
+
+    /// Whether nothing else is in the memory of the payload, so that it may wait for long. Packets
+    /// of a device share large buffers, and one that nobody reads would keep them all.
+    fn is_alone(&self, delivery: &Delivery<'_>) -> bool {
+        self.interface.is_none() || delivery.is_whole
     }
 
     fn udp(&self, delivery: &Delivery<'_>, payload: Bytes) {
@@ -501,9 +508,7 @@ impl Input<'_> {
             dont_fragment: delivery.dont_fragment && !delivery.is_whole,
             data: datagram.payload,
         };
-        // Packets of a device share large buffers, and one that nobody reads would keep them all.
-        let is_alone = self.interface.is_none() || delivery.is_whole;
-        match self.host.udp.deliver(&tuple, &received, segment, is_alone) {
+        match self.host.udp.deliver(&tuple, &received, segment, self.is_alone(delivery)) {
             Some(delivered) => self.count_delivered(delivered),
             None if delivery.is_broadcast => {
                 self.count(IpCounter::UdpIgnoredMulti);

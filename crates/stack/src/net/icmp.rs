@@ -369,6 +369,11 @@ fn own(bytes: &[u8]) -> Payload {
     Payload::from(Bytes::copy_from_slice(bytes))
 }
 
+/// What an error quotes of a packet, at most so many bytes.
+fn quote(packet: &[u8], most: usize) -> Payload {
+    own(&packet[..packet.len().min(most)])
+}
+
 impl Net {
     /// Handles an ICMP message. `None` is for one that is bad, which is counted.
     pub(crate) fn receive_icmp_v4(
@@ -560,17 +565,16 @@ impl Net {
         if !self.may_send_error(visit, source) {
             return;
         }
-        let quote = |most: usize| own(&packet[..packet.len().min(most)]);
         match (destination, source) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
                 let message = icmp::Message::Unreachable(Unreachable::Protocol);
                 self.counters.ip.add(IpCounter::IcmpOutDestUnreachs, 1);
-                self.send_icmp_v4(visit, local, remote, message, quote(icmp::MAX_QUOTE));
+                self.send_icmp_v4(visit, local, remote, message, quote(packet, icmp::MAX_QUOTE));
             }
             (IpAddr::V6(local), IpAddr::V6(remote)) => {
                 let problem = icmpv6::Problem::NextHeader;
                 let message = M::ParameterProblem { problem, pointer: 6 };
-                self.send_icmp_v6(visit, local, remote, message, quote(icmpv6::MAX_QUOTE));
+                self.send_icmp_v6(visit, local, remote, message, quote(packet, icmpv6::MAX_QUOTE));
             }
             _ => {}
         }
@@ -593,16 +597,15 @@ impl Net {
         if is_many || !self.may_send_error(visit, source) {
             return;
         }
-        let quote = |most: usize| Payload::from(packet.slice(..packet.len().min(most)));
         match (destination, source) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
                 let message = icmp::Message::Unreachable(why.v4());
                 self.counters.ip.add(IpCounter::IcmpOutDestUnreachs, 1);
-                self.send_icmp_v4(visit, local, remote, message, quote(icmp::MAX_QUOTE));
+                self.send_icmp_v4(visit, local, remote, message, quote(packet, icmp::MAX_QUOTE));
             }
             (IpAddr::V6(local), IpAddr::V6(remote)) => {
                 let message = M::Unreachable(why.v6());
-                self.send_icmp_v6(visit, local, remote, message, quote(icmpv6::MAX_QUOTE));
+                self.send_icmp_v6(visit, local, remote, message, quote(packet, icmpv6::MAX_QUOTE));
             }
             _ => {}
         }
@@ -633,7 +636,6 @@ impl Net {
         if !locals.contains(remote) && !self.icmp_limit.allows(visit.now, remote) {
             return Ok(Err(Refused::Limited));
         }
-        let quote = |most: usize| Payload::from(packet.slice(..packet.len().min(most)));
         let count = |counter| self.counters.ip.add(counter, 1);
         match (local, remote) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
@@ -642,14 +644,14 @@ impl Net {
                     IcmpErrorKind::TimeExceeded => IpCounter::IcmpOutTimeExcds,
                     _ => IpCounter::IcmpOutDestUnreachs,
                 });
-                self.send_icmp_v4(visit, local, remote, message, quote(icmp::MAX_QUOTE));
+                self.send_icmp_v4(visit, local, remote, message, quote(packet, icmp::MAX_QUOTE));
             }
             (IpAddr::V6(local), IpAddr::V6(remote)) => {
                 let Some(message) = error.v6() else { return Ok(Err(Refused::NoSuchError)) };
                 if error == IcmpErrorKind::TimeExceeded {
                     count(IpCounter::Icmp6OutTimeExcds);
                 }
-                self.send_icmp_v6(visit, local, remote, message, quote(icmpv6::MAX_QUOTE));
+                self.send_icmp_v6(visit, local, remote, message, quote(packet, icmpv6::MAX_QUOTE));
             }
             _ => return Ok(Err(Refused::Forbidden)),
         }

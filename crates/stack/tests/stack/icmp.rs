@@ -470,3 +470,39 @@ fn the_own_hop_is_limited_counted_and_may_be_switched_off() {
     assert_eq!(gateway.recv().unwrap().hop_limit, 1);
     assert_eq!(world.b.drops().get(DropReason::HopLimit), 0);
 }
+
+#[test]
+fn a_message_that_nobody_reads_keeps_no_buffer_of_the_device() {
+    // SECURITY.md: what waits for long is copied.
+    let mut world = World::new(&WireConfig::default());
+    let options =
+        IcmpOptions { foreign: false, own: true, transparent: false, ..IcmpOptions::default() };
+    let socket = world.b.open_icmp(options).unwrap();
+    let packet = request("10.0.0.1", "10.0.0.2", 56);
+    let asker = world.a.open_icmp(IcmpOptions::default()).unwrap();
+    asker.send(world.now, &packet).unwrap();
+    let sent = world.ab.lock().unwrap().sent.last().unwrap().clone();
+    world.ab.lock().unwrap().packets.clear();
+    let block = Bytes::copy_from_slice(&sent);
+    inject(&world.ab, world.now, block.clone());
+    world.run(SECOND);
+    assert!(socket.readiness().bits().contains(Ready::READABLE));
+    world.ba.lock().unwrap().sent.clear();
+    assert!(block.is_unique(), "the message in the socket pins the buffer of the device");
+}
+
+#[test]
+fn an_error_that_waits_in_the_qdisc_keeps_no_buffer_of_the_device() {
+    let mut world = World::new(&WireConfig { ring: 0, ..WireConfig::default() });
+    let mut packet = vec![0x45, 0, 0, 28, 0, 0, 0x40, 0, 64, 17, 0, 0];
+    packet.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+    let sum = neap_stack::wire::checksum::of(&packet);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    // Without a checksum, to port 9, where nobody is.
+    packet.extend([0x30, 0x39, 0, 9, 0, 8, 0, 0]);
+    let block = Bytes::from(packet);
+    inject(&world.ab, world.now, block.clone());
+    world.run(MILLISECOND);
+    assert_eq!(world.b.ip_counters().get(IpCounter::IcmpOutDestUnreachs), 1);
+    assert!(block.is_unique(), "the quote in the qdisc pins the buffer of the device");
+}
