@@ -461,7 +461,10 @@ impl Net {
             M::EchoRequest { .. } if !receiver.answers_echo() => return Some(Notice::ForSockets),
             M::EchoRequest { identifier, sequence } => {
                 let reply = M::EchoReply { identifier, sequence };
-                self.send_icmp_v6(visit, ip.destination, ip.source, reply, own(&body));
+                match echo_source(interface, ip) {
+                    Some(own_ip) => self.send_icmp_v6(visit, own_ip, ip.source, reply, own(&body)),
+                    None => self.counters.drops.count(DropReason::NoRoute),
+                }
                 return Some(Notice::Done);
             }
             M::NeighborSolicitation { .. }
@@ -726,6 +729,18 @@ impl Net {
         if let Ok(Output { undeliverable, .. }) = sent {
             self.counters.drops.add(DropReason::Icmp, undeliverable.len() as u64);
         }
+    }
+}
+
+/// The address that an echo request is answered from: the one that it was for, or for a group an
+/// address of the interface that it came in on (RFC 4443 section 4.2).
+fn echo_source(interface: Option<&Interface>, ip: &ipv6::Header) -> Option<Ipv6Addr> {
+    if !ip.destination.is_multicast() {
+        return Some(ip.destination);
+    }
+    match interface?.source_for(ip.source.into())? {
+        IpAddr::V6(source) => Some(source),
+        IpAddr::V4(_) => None,
     }
 }
 

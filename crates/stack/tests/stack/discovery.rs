@@ -389,3 +389,20 @@ fn a_flood_of_advertisements_is_one_event_and_a_bounded_list() {
     world.run(MILLISECOND);
     assert_eq!(world.b.ip_counters().get(IpCounter::Icmp6InErrors), errors + 1);
 }
+
+#[test]
+fn a_ping_to_all_nodes_is_answered_from_an_own_address() {
+    // RFC 4443 section 4.2.
+    for group in ["ff02::1", "ff02::1:ff00:2"] {
+        let mut world = ethernet();
+        let request = icmpv6::Message::EchoRequest { identifier: 1, sequence: 2 };
+        common::inject(&world.ab, world.now, icmpv6_frame("fd00::1", group, request, b"hello"));
+        world.run(SECOND);
+        let answers: Vec<_> = messages(&world.ba)
+            .into_iter()
+            .filter(|(_, message, _)| matches!(message, icmpv6::Message::EchoReply { .. }))
+            .collect();
+        assert_eq!(answers.len(), 1, "{group}");
+        assert_eq!(answers[0].0.source, v6("fd00::2"), "{group}");
+    }
+}
