@@ -255,15 +255,15 @@ impl Input<'_> {
             packet: data,
         };
         let Some(part) = Part::v6(&packet, data) else {
-            let payload = data.slice(packet.payload);
-            return self.deliver(&delivery, header.protocol, payload, None, Some(&header));
+            let payload = data.slice(packet.payload.clone());
+            return self.deliver(&delivery, header.protocol, payload, None, Some(&packet));
         };
         let Some(whole) = self.reassemble(&part) else { return };
         delivery.becomes(&whole);
         match ipv6::upper_layer(whole.protocol, &whole.data) {
             Ok((protocol, start)) => {
                 let payload = whole.data.slice(start..);
-                self.deliver(&delivery, protocol, payload, None, Some(&header));
+                self.deliver(&delivery, protocol, payload, None, Some(&packet));
             }
             Err(_) => self.drop(DropReason::Ipv6Extension),
         }
@@ -342,7 +342,7 @@ impl Input<'_> {
         protocol: Protocol,
         payload: Bytes,
         v4: Option<&ipv4::Header>,
-        v6: Option<&ipv6::Header>,
+        v6: Option<&ipv6::Packet>,
     ) {
         match (protocol, v4, v6) {
             (Protocol::TCP, ..) => return self.tcp(delivery, payload),
@@ -353,11 +353,11 @@ impl Input<'_> {
                 let notice = net.receive_icmp_v4(self.visit, receiver, header, &payload);
                 self.icmp(delivery, notice, payload);
             }
-            (Protocol::ICMPV6, _, Some(header)) => {
+            (Protocol::ICMPV6, _, Some(packet)) => {
                 let interface = self.interface.map(Arc::as_ref);
                 let net = &self.host.net;
                 let receiver = self.receiver(delivery);
-                let notice = net.receive_icmp_v6(self.visit, interface, receiver, header, &payload);
+                let notice = net.receive_icmp_v6(self.visit, interface, receiver, packet, &payload);
                 self.icmp(delivery, notice, payload);
             }
             (Protocol::NO_NEXT_HEADER, _, Some(_)) => {}

@@ -436,15 +436,17 @@ impl Net {
     }
 
     /// Handles an ICMPv6 message, which came in on `interface` or from this host itself. `None` is
-    /// for one that is bad, which is counted.
+    /// for one that is bad, which is counted. So is discovery with a fragment header (RFC 6980
+    /// section 5): fragments get past those who watch over discovery on a link.
     pub(crate) fn receive_icmp_v6(
         &self,
         visit: Visit,
         interface: Option<&Interface>,
         receiver: Receiver,
-        ip: &ipv6::Header,
+        packet: &ipv6::Packet,
         data: &Bytes,
     ) -> Option<Notice> {
+        let ip = &packet.header;
         self.counters.ip.add(IpCounter::Icmp6InMsgs, 1);
         let (message, body) = match icmpv6::parse(ip, data) {
             Ok(parsed) => parsed,
@@ -471,6 +473,11 @@ impl Net {
             | M::NeighborAdvertisement { .. }
             | M::RouterSolicitation { .. }
             | M::RouterAdvertisement { .. } => {
+                if packet.has_fragment_header {
+                    self.counters.ip.add(IpCounter::Icmp6InErrors, 1);
+                    self.counters.drops.count(DropReason::Icmp);
+                    return None;
+                }
                 return Some(self.receive_discovery(visit, interface, ip, message, &body));
             }
             M::EchoReply { .. } => return Some(nobodys(receiver)),

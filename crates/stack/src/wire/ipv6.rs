@@ -51,6 +51,8 @@ pub struct Packet {
     /// `header.protocol` is then what the whole datagram begins with, which may be another
     /// extension header: see [`upper_layer`].
     pub fragment: Option<Fragment>,
+    /// Whether there is a fragment header, if only one that makes no difference (RFC 6946).
+    pub has_fragment_header: bool,
     /// Range of the payload: behind the extension headers, without link padding.
     pub payload: Range<usize>,
 }
@@ -115,7 +117,8 @@ pub fn parse(packet: &[u8]) -> Result<Packet, Error> {
     {
         return Err(Error::Fragment);
     }
-    Ok(Packet { header, fragment: walked.fragment, payload })
+    let Walked { fragment, has_fragment_header, .. } = walked;
+    Ok(Packet { header, fragment, has_fragment_header, payload })
 }
 
 /// Walks to the transport header in a reassembled datagram, whose `payload` begins with `protocol`.
@@ -166,16 +169,19 @@ struct Walked {
     protocol: Protocol,
     at: usize,
     fragment: Option<Fragment>,
+    has_fragment_header: bool,
 }
 
 /// Walks from the header of kind `next` at `at`. A fragment header that makes a difference ends
 /// the walk; an atomic fragment (RFC 6946) is passed by.
 fn walk(mut next: u8, packet: &[u8], mut at: usize) -> Result<Walked, Error> {
     let start = at;
+    let mut has_fragment_header = false;
     for _ in 0..=MAX_EXTENSIONS {
         let is_extension = matches!(next, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION);
         if !is_extension {
-            return Ok(Walked { protocol: Protocol(next), at, fragment: None });
+            let protocol = Protocol(next);
+            return Ok(Walked { protocol, at, fragment: None, has_fragment_header });
         }
         let rest = packet.get(at..).unwrap_or_default();
         let bytes = rest.first_chunk::<8>().ok_or(Error::Extension)?;
@@ -183,10 +189,12 @@ fn walk(mut next: u8, packet: &[u8], mut at: usize) -> Result<Walked, Error> {
             let word = be!(u16, bytes, 2);
             let (offset, more) = (word & 0xfff8, word & 1 != 0);
             (next, at) = (bytes[0], at + FRAGMENT_HEADER_LEN);
+            has_fragment_header = true;
             if offset != 0 || more {
                 let identification = be!(u32, bytes, 4);
                 let fragment = Some(Fragment { identification, offset, more });
-                return Ok(Walked { protocol: Protocol(next), at, fragment });
+                let protocol = Protocol(next);
+                return Ok(Walked { protocol, at, fragment, has_fragment_header });
             }
             continue;
         }
@@ -313,7 +321,8 @@ pub(crate) mod tests {
                 b"segment",
             ],
         );
-        let expected = Packet { header: header(), fragment: None, payload: 80..87 };
+        let expected =
+            Packet { header: header(), fragment: None, has_fragment_header: true, payload: 80..87 };
         assert_eq!(parse(&bytes), Ok(expected.clone()), "router alert, atomic fragment");
         assert_eq!(parse(&[&bytes[..], &[0; 5]].concat()), Ok(expected), "link padding");
         for len in 0..bytes.len() {
@@ -370,7 +379,12 @@ pub(crate) mod tests {
         let mut headers = Headers::default();
         header().emit_fragment(&mut headers, 16, fragment);
         let mut bytes = [headers.as_slice(), &[0; 16]].concat();
-        let expected = Packet { header: header(), fragment: Some(fragment), payload: 48..64 };
+        let expected = Packet {
+            header: header(),
+            fragment: Some(fragment),
+            has_fragment_header: true,
+            payload: 48..64,
+        };
         assert_eq!(parse(&bytes), Ok(expected));
         bytes[5] = 23;
         assert_eq!(parse(&bytes), Err(Error::Fragment));

@@ -363,6 +363,36 @@ fn what_cannot_be_advertised_is_refused() {
 }
 
 #[test]
+fn discovery_in_fragments_is_ignored() {
+    // RFC 6980 section 5.
+    let mut world = ethernet();
+    let message = icmpv6::Message::NeighborSolicitation {
+        target: v6("fd00::2"),
+        source_link: Some([2, 0, 0, 0, 0, 66]),
+    };
+    let whole = icmpv6_frame("fd00::77", "fd00::2", message, &[]);
+    let data = whole[54..].to_vec();
+    let len = data.len();
+    // Two fragments, and one that is all of its datagram.
+    for (identification, range, more) in [(7, 0..24, true), (7, 24..len, false), (8, 0..len, false)]
+    {
+        let mut frame = whole[..54].to_vec();
+        frame[18..20].copy_from_slice(&(8 + range.len() as u16).to_be_bytes());
+        frame[20] = 44;
+        frame.extend([58, 0]);
+        frame.extend((range.start as u16 | u16::from(more)).to_be_bytes());
+        frame.extend([0, 0, 0, identification]);
+        frame.extend(&data[range]);
+        common::inject(&world.ab, world.now, frame.into());
+        world.run(MILLISECOND);
+    }
+    assert_eq!(world.b.ip_counters().get(IpCounter::Icmp6InErrors), 2);
+    let known: Vec<_> =
+        world.b.neighbors(world.now).into_iter().map(|(_, one)| one.address).collect();
+    assert!(!known.contains(&IpAddr::V6(v6("fd00::77"))), "{known:?}");
+}
+
+#[test]
 fn a_flood_of_advertisements_is_one_event_and_a_bounded_list() {
     let mut world = ethernet();
     world.b.set_hears_routers(world.b_interface, true).unwrap();
