@@ -110,6 +110,8 @@ struct Backlog {
     by_flow: HashTable<u32>,
     timers: [VecDeque<(Instant, u32, u32)>; LEVELS],
     next_serial: u32,
+    /// From then on no cookie that was sent is good.
+    cookies_until: Instant,
     accept: VecDeque<Arc<TcpSocket>>,
     /// Completed handshakes whose connection is not in `accept` yet.
     arriving: usize,
@@ -153,6 +155,7 @@ impl Listener {
             by_flow: HashTable::new(),
             timers: core::array::from_fn(|_| VecDeque::new()),
             next_serial: 0,
+            cookies_until: Instant::ZERO,
             accept: VecDeque::new(),
             arriving: 0,
             options,
@@ -463,6 +466,7 @@ impl Backlog {
             let ends = (tuple.local_addr(), tuple.remote_addr());
             let ts_offset = cx.secrets.ts_offset(ends.0, ends.1);
             cx.counters.add(Counter::SyncookiesSent, 1);
+            self.cookies_until = cx.now + SynCookies::LIFETIME;
             return Answer::Send(cx.cookies.synack(cx.now, ends, segment, ts_offset, &offer));
         }
         if is_syn_queue_full {
@@ -497,7 +501,9 @@ impl Backlog {
         Answer::Send(synack)
     }
 
-    /// An ACK without a request: a SYN cookie that comes back, or nothing of ours.
+    /// An ACK without a request: a SYN cookie that comes back, or nothing of ours. Where none was
+    /// sent of late it is not looked at (`tcp_synq_no_recent_overflow`): guesses would open
+    /// connections.
     fn on_cookie(
         &mut self,
         cx: &ListenContext<'_>,
@@ -505,7 +511,8 @@ impl Backlog {
         segment: &Segment,
         is_full: bool,
     ) -> Answer {
-        if segment.flags.contains(Flags::SYN) || cx.config.tcp_syncookies == 0 {
+        let is_none_out = cx.config.tcp_syncookies == 0 || cx.now >= self.cookies_until;
+        if segment.flags.contains(Flags::SYN) || is_none_out {
             return Answer::Reset;
         }
         let offer = self.offer(cx, tuple);

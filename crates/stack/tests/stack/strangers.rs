@@ -86,6 +86,18 @@ fn nobody_listens_means_refused() {
 }
 
 #[test]
+fn an_ack_is_no_cookie_where_none_was_sent() {
+    // One blind guess in 2^24 would open a connection.
+    let mut world = World::new(&WireConfig::default());
+    let _listener = world.b.listen(address("10.0.0.2:9"), ListenOptions::default()).unwrap();
+    common::inject(&world.ab, world.now, stray_ack(0, 1));
+    world.run(MILLISECOND);
+    assert_eq!(world.b.tcp_counter(Counter::SyncookiesSent), 0);
+    assert_eq!(world.b.tcp_counter(Counter::SyncookiesFailed), 0, "the guess was looked at");
+    assert_eq!(world.b.tcp_counter(Counter::OutRsts), 1);
+}
+
+#[test]
 fn a_flood_to_a_closed_port_delays_no_refusal() {
     for are_many in [false, true] {
         let mut world = World::new(&WireConfig::default());

@@ -33,6 +33,9 @@ const NO_OPTIONS: u32 = u32::MAX;
 pub struct SynCookies(TupleHash);
 
 impl SynCookies {
+    /// Longest time for which a cookie is good.
+    pub const LIFETIME: Nanos = Nanos(PERIOD.0 * PERIODS);
+
     /// Derives the key from one random `seed`.
     pub fn from_seed(seed: u64) -> Self {
         Self(TupleHash::from_seed(seed, 3))
