@@ -303,13 +303,16 @@ impl TcpState {
         let time_wait = || self.connection.take_time_wait().map(Remains::TimeWait);
         match remains.or_else(time_wait) {
             Some(remains) => {
-                cx.host.net.housekeeping.schedule(remains.deadline());
+                let deadline = remains.deadline();
                 let options = IpOptions {
                     priority: self.connection.options().priority,
                     hop_limit: 0,
                     is_transparent: self.route.is_transparent(),
                 };
                 cx.host.demux.enter_remains(cx.socket, remains, options);
+                // The entry comes first: a driver that is at work for an earlier time would not
+                // find it, and the time would be lost.
+                cx.host.net.housekeeping.schedule(deadline);
             }
             None => {
                 cx.host.demux.remove(cx.socket);
