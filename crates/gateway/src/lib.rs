@@ -11,6 +11,10 @@ mod datagrams;
 mod deadlines;
 mod descriptors;
 mod destination;
+#[cfg(test)]
+#[allow(dead_code, reason = "an example has a `main`")]
+#[path = "../../neap/examples/device.rs"]
+mod device;
 mod dhcp;
 mod dhcp6;
 mod dhcp6_service;

@@ -427,15 +427,10 @@ pub(crate) fn exchange(
     }
 }
 
-// The example has a `main` of its own.
-#[cfg(test)]
-#[allow(dead_code)]
-#[path = "../../../neap/examples/device.rs"]
-mod device;
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device;
     use neap::{Stack, UdpForwarderOptions};
     use std::net::UdpSocket;
     use std::os::unix::net::UnixDatagram;

@@ -32,6 +32,13 @@ const BATCH: usize = 64;
 /// Datagrams of one mapping that wait for a name, and their bytes.
 const MOST_EARLY: usize = 16;
 const MOST_EARLY_BYTES: usize = 64 << 10;
+/// A client of a tunnel that was silent for so long may lose its place to another one, where all
+/// places are taken.
+const IDLE: Duration = Duration::from_secs(10);
+/// This part of the places becomes free at once, so that a look at all of them serves many clients.
+const FREED: usize = 16;
+/// Looks at all places that were in vain are so far apart.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// As a host sends datagrams of its own.
 const MANNER: Manner = Manner { hop_limit: 64, dont_fragment: false };
 
@@ -45,6 +52,8 @@ pub(super) struct Mappings {
     /// Clients of tunnels by the time when they may have to be forgotten.
     ages: Ages,
     most: usize,
+    /// When places may be looked for again, after a look that was in vain.
+    next_look: Instant,
     buffer: Box<[u8]>,
     counters: Arc<Counters>,
 }
@@ -85,6 +94,7 @@ impl Mappings {
             generation: Generation::default(),
             ages: Ages::default(),
             most,
+            next_look: Instant::now(),
             buffer: vec![0; RECEIVE_ROOM].into(),
             counters,
         }
@@ -92,7 +102,7 @@ impl Mappings {
 
     /// A mapping; `None` if there are too many.
     fn insert(&mut self, kind: Kind) -> Option<Slot> {
-        if self.table.len() >= self.most {
+        if self.table.len() >= self.most && !self.make_room(Instant::now()) {
             self.counters.count(|counters| &counters.full_mappings);
             return None;
         }
@@ -102,6 +112,29 @@ impl Mappings {
         let mapping = Mapping { generation, kind, sockets, early, early_bytes, last_used, timeout };
         self.counters.count(|counters| &counters.mappings);
         Some(Slot { key: self.table.insert(mapping), generation })
+    }
+
+    /// Forgets the clients of tunnels that have been silent for longest. Whether there is room then.
+    /// Each look at all places frees a part of them or is followed by a pause, so that a client
+    /// costs few looks.
+    fn make_room(&mut self, now: Instant) -> bool {
+        if now < self.next_look {
+            return false;
+        }
+        let last_used = |key: &usize| self.table[*key].last_used;
+        let is_idle = |key: &usize| now.duration_since(last_used(key)) >= IDLE;
+        let mut idle: Vec<usize> = self.of_client.values().copied().filter(is_idle).collect();
+        if idle.is_empty() {
+            self.next_look = now + LOOK_PAUSE;
+            return false;
+        }
+        let count = (self.most / FREED).clamp(1, idle.len());
+        idle.select_nth_unstable_by_key(count - 1, last_used);
+        for key in &idle[..count] {
+            let generation = self.table[*key].generation;
+            self.remove(Slot { key: *key, generation });
+        }
+        true
     }
 
     /// An association for the client of a connection that came to `local`. Returns the port of the
@@ -429,5 +462,64 @@ fn deliver(
             }
             (sent, bad)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device;
+    use std::os::unix::net::UnixDatagram;
+
+    const MOST: usize = 64;
+
+    /// A table whose places are all taken by clients of a tunnel, of which those with these numbers
+    /// have been silent for a minute.
+    fn full(idle: std::ops::Range<usize>) -> Mappings {
+        let (own, _cable) = UnixDatagram::pair().expect("a pair");
+        let device = device::device("cable", own).expect("a device");
+        let stack = Stack::builder().device(device).address("10.0.2.3/24").build();
+        let stack = Arc::new(stack.expect("a stack"));
+        let mut mappings = Mappings::new(stack, MOST, Arc::default());
+        for number in 0..MOST {
+            let slot = add(&mut mappings, number).expect("room");
+            if idle.contains(&number) {
+                let earlier = Instant::now().checked_sub(Duration::from_secs(60));
+                mappings.table[slot.key].last_used = earlier.expect("the machine ran then");
+            }
+        }
+        mappings
+    }
+
+    fn add(mappings: &mut Mappings, number: usize) -> Option<Slot> {
+        let client = SocketAddr::from(([192, 0, 2, 1], number as u16));
+        let kind = Kind::Tunnel { door: 0, client, asked: None, to: None };
+        let slot = mappings.insert(kind)?;
+        mappings.of_client.insert((0, client), slot.key);
+        Some(slot)
+    }
+
+    #[test]
+    fn where_all_places_are_taken_silent_clients_of_tunnels_lose_theirs() {
+        let mut mappings = full(0..6);
+        for number in 0..6 {
+            assert!(add(&mut mappings, MOST + number).is_some(), "the place of {number}");
+        }
+        assert!(add(&mut mappings, MOST + 6).is_none(), "all have been heard of late");
+        assert_eq!((mappings.table.len(), mappings.of_client.len()), (MOST, MOST));
+        assert_eq!(mappings.counters.full_mappings.load(std::sync::atomic::Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn an_association_keeps_its_place() {
+        let mut mappings = full(0..0);
+        let slot = Slot { key: 0, generation: mappings.table[0].generation };
+        mappings.remove(slot);
+        let any = "127.0.0.1".parse().expect("an address");
+        let host = HostDatagrams::bind(SocketAddr::new(any, 0)).expect("a socket");
+        let kind = Kind::Association { host, client: any, port: 0 };
+        let slot = mappings.insert(kind).expect("room");
+        mappings.table[slot.key].last_used -= Duration::from_secs(60);
+        assert!(add(&mut mappings, MOST).is_none() && mappings.is_there(slot));
     }
 }

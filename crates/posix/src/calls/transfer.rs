@@ -144,8 +144,8 @@ impl Posix {
     /// `MSG_ERRQUEUE` the call returns the oldest record of the error queue, or `EAGAIN` at once.
     ///
     /// # Errors
-    /// `EAGAIN`; `ENOTCONN`; `EINVAL` for `MSG_OOB` on TCP, since there is no urgent data; the error
-    /// that ended the connection or that an ICMP message reported, once.
+    /// `EAGAIN`; `ENOTCONN`; `EINVAL` for `MSG_OOB` on TCP, since there is no urgent data; the
+    /// error that ended the connection or that an ICMP message reported, once.
     pub fn recv_msg(
         &self,
         now: Instant,
