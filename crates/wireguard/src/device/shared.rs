@@ -123,7 +123,7 @@ impl Shared {
         let class = if first.message.is_of_handshake() { HANDSHAKE_CLASS } else { 0 };
         let (segment, to) = (first.message.bytes().len(), first.to);
         let batch = Batch { parts: &parts, segment, to, class, may_be_cut: false };
-        if self.socket.send(batch).is_err() {
+        if self.socket.send(batch, &mut 0).is_err() {
             self.counters.dropped_send_error.add(messages.len() as u64);
         }
     }

@@ -29,6 +29,8 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 /// Half is two super-datagrams of each of four flows. All flows together stay below the queue of
 /// 1 MB that a host's qdisc often has.
 const SEND_BUFFER: usize = 1 << 20;
+/// Calls for one batch, at most: all but the last may tell of an earlier datagram.
+const CALLS_MAX: usize = 4;
 /// Records of the error queue that one look takes.
 const ERRORS_MAX: usize = 256;
 
@@ -169,48 +171,54 @@ impl HostSocket {
         neap_device::udp::bytes_in_kernel(&self.fd()).unwrap_or(0)
     }
 
-    /// Sends a batch, by one call where the host can.
+    /// Sends a batch, by one call where the host can. `done` is the number of its datagrams that
+    /// the host has taken; a batch that was taken in part goes on from there.
     ///
     /// # Errors
     /// `EAGAIN` and `ENOBUFS`: the host takes it later. Others are for good.
-    pub(crate) fn send(&self, batch: Batch<'_>) -> nix::Result<Sent> {
+    pub(crate) fn send(&self, batch: Batch<'_>, done: &mut usize) -> nix::Result<Sent> {
         if batch.may_be_cut {
-            return self.send_fragmentable(batch);
+            return self.send_fragmentable(batch, done);
         }
         let is_one = batch.is_one();
-        if is_one || !self.is_plain.load(Ordering::Relaxed) {
+        if *done == 0 && (is_one || !self.is_plain.load(Ordering::Relaxed)) {
             match self.call(batch) {
                 Ok(()) => return Ok(Sent::Whole),
                 // The way out cannot cut.
                 Err(Errno::EIO) if !is_one => self.is_plain.store(true, Ordering::Relaxed),
                 // The path takes less than these datagrams have.
-                Err(Errno::EINVAL | Errno::EMSGSIZE) => return self.send_fragmentable(batch),
+                Err(Errno::EINVAL | Errno::EMSGSIZE) => {
+                    return self.send_fragmentable(batch, done);
+                }
                 Err(errno) => return Err(errno),
             }
         }
-        match self.send_one_by_one(batch) {
+        match self.send_one_by_one(batch, done) {
             Ok(()) => Ok(Sent::OneByOne),
-            Err(Errno::EMSGSIZE) => self.send_fragmentable(batch),
+            Err(Errno::EMSGSIZE) => self.send_fragmentable(batch, done),
             Err(errno) => Err(errno),
         }
     }
 
-    fn send_one_by_one(&self, batch: Batch<'_>) -> nix::Result<()> {
-        let mut datagrams = batch.parts.iter().flat_map(|part| part.chunks(batch.segment));
-        datagrams.try_for_each(|datagram| self.call(Batch { parts: &[datagram], ..batch }))
+    fn send_one_by_one(&self, batch: Batch<'_>, done: &mut usize) -> nix::Result<()> {
+        let datagrams = batch.parts.iter().flat_map(|part| part.chunks(batch.segment));
+        for datagram in datagrams.skip(*done) {
+            self.call(Batch { parts: &[datagram], ..batch })?;
+            *done += 1;
+        }
+        Ok(())
     }
 
     /// Rare: what was cut before the path became smaller. It need not be lost this way.
     #[cold]
-    fn send_fragmentable(&self, batch: Batch<'_>) -> nix::Result<Sent> {
+    fn send_fragmentable(&self, batch: Batch<'_>, done: &mut usize) -> nix::Result<Sent> {
         let (fd, failed) = (self.fd(), |_| Errno::EMSGSIZE);
         set_dont_fragment(&fd, self.is_v6, false).map_err(failed)?;
-        let sent = self.send_one_by_one(batch);
+        let sent = self.send_one_by_one(batch, done);
         set_dont_fragment(&fd, self.is_v6, true).map_err(failed)?;
         sent.map(|()| Sent::Fragmentable)
     }
 
-    /// An error that is pending is of an earlier datagram: the call is made again.
     fn call(&self, batch: Batch<'_>) -> nix::Result<()> {
         let address = SockaddrStorage::from(self.outer(batch.to));
         let parts: SmallVec<[_; 4]> = batch.parts.iter().map(|part| IoSlice::new(part)).collect();
@@ -226,13 +234,7 @@ impl HostSocket {
             (_, SocketAddr::V6(_)) => control.push(ControlMessage::Ipv6TClass(&class)),
         }
         let (fd, flags) = (self.fd(), MsgFlags::MSG_NOSIGNAL);
-        let call = || sendmsg(fd.as_raw_fd(), &parts, &control, flags, Some(&address)).map(drop);
-        match call() {
-            Err(Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::EINTR) => {
-                call()
-            }
-            result => result,
-        }
+        past_pending(|| sendmsg(fd.as_raw_fd(), &parts, &control, flags, Some(&address)).map(drop))
     }
 
     /// An address as this socket takes it.
@@ -291,6 +293,24 @@ impl HostSocket {
         }
         ERRORS_MAX as u64
     }
+}
+
+/// Calls again after an error that may be of an earlier datagram: ICMP has brought it, perhaps a
+/// forged one, and the call that fails takes it away.
+fn past_pending(mut call: impl FnMut() -> nix::Result<()>) -> nix::Result<()> {
+    // The host is full, or the way out does not take the datagram.
+    let is_own = |errno: Errno| {
+        let is_full = matches!(errno, Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM);
+        is_full || matches!(errno, Errno::EMSGSIZE | Errno::EINVAL | Errno::EIO)
+    };
+    let mut result = call();
+    for _ in 1..CALLS_MAX {
+        if result.map_or_else(is_own, |()| true) {
+            break;
+        }
+        result = call();
+    }
+    result
 }
 
 fn bind(port: u16, is_v6: bool) -> io::Result<Socket> {
@@ -425,7 +445,7 @@ mod tests {
                 class,
                 may_be_cut: false,
             };
-            assert_eq!(a.send(batch), Ok(Sent::Whole));
+            assert_eq!(a.send(batch, &mut 0), Ok(Sent::Whole));
             let taken = take(&b);
             let whole: Vec<u8> = taken.iter().flat_map(|(bytes, _)| bytes.clone()).collect();
             assert_eq!(whole, bytes);
@@ -444,7 +464,7 @@ mod tests {
         let closed = SocketAddr::from((Ipv6Addr::LOCALHOST, 9));
         for (to, class) in [(closed, 0), (v6, 3)] {
             let batch = Batch { parts: &[b"anybody?"], segment: 8, to, class, may_be_cut: false };
-            assert_eq!(a.send(batch), Ok(Sent::Whole));
+            assert_eq!(a.send(batch, &mut 0), Ok(Sent::Whole));
         }
         let taken = take(&b);
         assert_eq!((taken.len(), taken[0].1.ecn), (1, 3));
@@ -464,7 +484,45 @@ mod tests {
             class: 0,
             may_be_cut: false,
         };
-        assert_eq!(a.send_fragmentable(batch), Ok(Sent::Fragmentable));
+        assert_eq!(a.send_fragmentable(batch, &mut 0), Ok(Sent::Fragmentable));
         assert_eq!(take(&b).iter().map(|(bytes, _)| bytes.len()).sum::<usize>(), 3000);
+    }
+
+    #[test]
+    fn a_batch_that_was_taken_in_part_goes_on_from_there() {
+        let (a, b, to) = pair();
+        let bytes: Vec<u8> = (0..2500u32).map(|i| (i / 1000) as u8).collect();
+        let parts: &[&[u8]] = &[&bytes[..2000], &bytes[2000..]];
+        let batch = Batch { parts, segment: 1000, to, class: 0, may_be_cut: false };
+        for (may_be_cut, sent) in [(false, Sent::OneByOne), (true, Sent::Fragmentable)] {
+            let mut done = 1;
+            assert_eq!(a.send(Batch { may_be_cut, ..batch }, &mut done), Ok(sent));
+            let taken: Vec<u8> = take(&b).into_iter().flat_map(|(bytes, _)| bytes).collect();
+            assert_eq!((done, &taken[..]), (3, &bytes[1000..]));
+        }
+        let mut done = 0;
+        let closed = SocketAddr::from((Ipv4Addr::BROADCAST, 9));
+        assert_eq!(a.send_one_by_one(Batch { to: closed, ..batch }, &mut done), Err(Errno::EACCES));
+        assert_eq!(done, 0);
+    }
+
+    #[test]
+    fn any_error_of_icmp_is_taken_away_and_the_datagram_sent() {
+        let calls = |results: &[nix::Result<()>]| {
+            let mut count = 0;
+            let result = past_pending(|| {
+                count += 1;
+                results.get(count - 1).copied().unwrap_or(Err(Errno::EACCES))
+            });
+            (count, result)
+        };
+        for pending in [Errno::ENOPROTOOPT, Errno::EACCES, Errno::EHOSTDOWN, Errno::EPROTO] {
+            assert_eq!(calls(&[Err(pending), Ok(())]), (2, Ok(())));
+        }
+        assert_eq!(calls(&[Err(Errno::ECONNREFUSED), Err(Errno::EACCES), Ok(())]), (3, Ok(())));
+        for own in [Errno::EAGAIN, Errno::ENOBUFS, Errno::EMSGSIZE, Errno::EIO] {
+            assert_eq!(calls(&[Err(own), Ok(())]), (1, Err(own)));
+        }
+        assert_eq!(calls(&[]), (CALLS_MAX, Err(Errno::EACCES)), "an end is found");
     }
 }

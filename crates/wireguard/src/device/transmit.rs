@@ -63,6 +63,8 @@ struct Pending {
     segment: usize,
     to: SocketAddr,
     class: u8,
+    /// Datagrams that the host has taken.
+    done: usize,
 }
 
 /// What became of a frame on its way to the socket.
@@ -139,8 +141,8 @@ impl Sender {
             .engine(|engine| engine.begin_send(header.destination, (count, bytes), seals, now));
         match way {
             Way::To(to) => {
-                let segment = self.seal(&frame, count);
-                self.put(Pending { frame, account, segment, to, class: header.ecn }, now)
+                let (segment, class) = (self.seal(&frame, count), header.ecn);
+                self.put(Pending { frame, account, segment, to, class, done: 0 }, now)
             }
             Way::Waits(peer) => {
                 let waiting = self.waiting.entry(peer).or_default();
@@ -190,12 +192,12 @@ impl Sender {
         let socket = &self.shared.socket;
         let counters = &self.shared.counters;
         let before = if self.credits.is_empty() { 0 } else { socket.held() };
-        let Pending { segment, to, class, .. } = pending;
+        let Pending { segment, to, class, mut done, .. } = pending;
         let parts: SmallVec<[&[u8]; 4]> = self.chunks.iter().map(Chunk::datagrams).collect();
         let may_be_cut = segment > sealed_len(path::LEAST.into()) && self.shared.path.is_cautious();
         let batch = Batch { parts: &parts, segment, to, class, may_be_cut };
         counters.sends.one();
-        match socket.send(batch) {
+        match socket.send(batch, &mut done) {
             Ok(sent) => {
                 match sent {
                     Sent::Whole => {}
@@ -221,7 +223,7 @@ impl Sender {
                     Account::Closed => Account::Closed,
                     Account::New | Account::Queued => Account::Queued,
                 };
-                self.pending = Some(Pending { account, ..pending });
+                self.pending = Some(Pending { account, done, ..pending });
                 Outcome::Pending
             }
             Err(_) => {
