@@ -56,6 +56,14 @@ impl Credits {
         false
     }
 
+    /// Completes a frame that the host has refused for good. The caller of `submit` completes a new
+    /// one itself.
+    pub(crate) fn refused(&mut self, frame: &Frame, account: Account) {
+        if account == Account::Queued {
+            complete(&mut self.done, frame);
+        }
+    }
+
     /// Completes what is complete when the host holds `held` bytes.
     pub(crate) fn settle(&mut self, held: u64) {
         while let Some(oldest) = self.frames.front()
@@ -63,8 +71,7 @@ impl Credits {
         {
             self.charged -= oldest.charge;
             if oldest.account != Account::Closed {
-                self.done.frames += 1;
-                self.done.bytes += oldest.frame.len() as u64;
+                complete(&mut self.done, &oldest.frame);
             }
             self.frames.pop_front();
         }
@@ -84,6 +91,11 @@ impl Credits {
     pub(crate) fn take_completed(&mut self) -> Completed {
         core::mem::take(&mut self.done)
     }
+}
+
+fn complete(done: &mut Completed, frame: &Frame) {
+    done.frames += 1;
+    done.bytes += frame.len() as u64;
 }
 
 #[cfg(test)]

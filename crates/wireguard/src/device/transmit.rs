@@ -228,6 +228,7 @@ impl Sender {
             }
             Err(_) => {
                 counters.dropped_send_error.one();
+                self.credits.refused(&pending.frame, pending.account);
                 Outcome::Complete
             }
         }
@@ -326,5 +327,33 @@ impl TxQueue for Sender {
     fn errors(&self) -> u64 {
         let counters = &self.shared.counters;
         counters.dropped_send_error.get() + counters.dropped_bad_frame.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Peer, WireguardConfig};
+    use crate::keys::PrivateKey;
+    use neap_stack::frame::Headers;
+    use neap_tcp::segment::Payload;
+
+    #[test]
+    fn a_frame_that_waited_and_was_refused_for_good_is_complete() {
+        let mut config = WireguardConfig::new(PrivateKey::from([1; 32]));
+        config.peers = vec![Peer::new(PrivateKey::from([2; 32]).public_key())];
+        let shared = Arc::new(Shared::open(&config).expect("a socket"));
+        let mut sender = Sender::new(shared, 0);
+        let now = neap_device::clock::now();
+        for (account, frames) in [(Account::Queued, 1), (Account::Closed, 0)] {
+            let mut headers = Headers::default();
+            headers.prepend(40)[0] = 0x45;
+            let frame = Frame::new(headers, Payload::from(bytes::Bytes::from(vec![0; 100])));
+            // The host refuses a broadcast address.
+            let to = "255.255.255.255:9".parse().expect("an address");
+            sender.pending = Some(Pending { frame, account, segment: 144, to, class: 0, done: 0 });
+            assert_eq!(sender.reap(now).frames, frames);
+        }
+        assert_eq!(sender.shared.counters.dropped_send_error.get(), 2);
     }
 }
