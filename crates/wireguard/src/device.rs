@@ -1,8 +1,8 @@
 //! The UDP socket of an interface as a device of the stack.
 //!
-//! One queue pair, whose descriptor tells of the socket. A frame, up to 64 KB with GSO, becomes up
-//! to 64 sealed datagrams in one buffer, which leave by one `sendmsg` with `UDP_SEGMENT`. One
-//! `recvmsg` with `UDP_GRO` brings as many. A frame is complete when the host's driver has freed
+//! One queue pair, whose descriptor tells of the socket. A frame, up to 59 KB with GSO, becomes up
+//! to 44 sealed datagrams in one buffer, which leave by one `sendmsg` with `UDP_SEGMENT`. One
+//! `recvmsg` with `UDP_GRO` brings up to 64. A frame is complete when the host's driver has freed
 //! its datagrams (`credits`), so small queues and byte queue limits see the host's queue and no
 //! other.
 //!
@@ -25,7 +25,7 @@ pub use handle::WireguardHandle;
 
 use crate::config::WireguardConfig;
 use crate::error::Error;
-use crate::protocol::sealed_len;
+use crate::protocol::{OVERHEAD, PADDING};
 use monitor::Monitor;
 use neap_stack::device::{Capabilities, Completion, Device, Medium, QueuePair};
 use receive::Receiver;
@@ -33,6 +33,9 @@ use shared::Shared;
 use socket::{MOST_BYTES, MOST_SEGMENTS};
 use std::sync::Arc;
 use transmit::Sender;
+
+/// Headers of IPv6 and TCP with all its options, in bytes.
+const HEADERS_MAX: usize = 40 + 60;
 
 /// An open interface, whose UDP socket is bound.
 #[derive(Debug)]
@@ -69,7 +72,7 @@ impl Wireguard {
         };
         Device {
             name: "wg".to_owned(),
-            capabilities: capabilities(shared.path.mtu()),
+            capabilities: capabilities(shared.path.mtu(), shared.path.largest()),
             queues: vec![pair],
             steering: None,
             monitor: Some(Box::new(Monitor::new(shared))),
@@ -77,14 +80,50 @@ impl Wireguard {
     }
 }
 
-fn capabilities(mtu: u16) -> Capabilities {
-    let segments = MOST_SEGMENTS.min(MOST_BYTES / sealed_len(mtu.into()));
+/// What a device with this MTU can do, which may become any up to `largest` bytes. The largest
+/// super-frame fits one call at each of them: all its datagrams but the first repeat the headers,
+/// and all have overhead and padding.
+fn capabilities(mtu: u16, largest: u16) -> Capabilities {
+    let sealing = OVERHEAD + PADDING - 1;
+    let room = MOST_BYTES.saturating_sub(sealing + usize::from(largest));
+    let segments = 1 + room / (HEADERS_MAX + sealing);
     Capabilities {
-        gso_max_size: u32::from(u16::MAX),
-        gso_max_segs: segments as u32,
+        gso_max_size: largest.into(),
+        gso_max_segs: MOST_SEGMENTS.min(segments) as u32,
         gso_udp: false,
         checksum_tx: true,
         checksum_rx: true,
         ..Capabilities::new(Medium::Ip, mtu, Completion::OnWire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::sealed_len;
+
+    /// Bytes of the datagrams of the largest super-frame.
+    fn most_bytes(limits: &Capabilities, mtu: usize, headers: usize) -> usize {
+        let segment = mtu - headers;
+        let payload = (limits.gso_max_size as usize - headers)
+            .min(limits.gso_max_segs as usize * segment)
+            .max(segment);
+        let (full, rest) = (payload / segment, payload % segment);
+        let last = if rest > 0 { sealed_len(headers + rest) } else { 0 };
+        full * sealed_len(mtu) + last
+    }
+
+    #[test]
+    fn a_full_super_frame_can_be_sent_after_the_mtu_has_changed() {
+        for most in [576, 1280, 1408, 1420, 9000, 59_000, 59_001, 65_000] {
+            let limits = capabilities(most, path::Path::new(most).largest());
+            assert!(limits.gso_max_size >= most.into(), "a packet of the MTU passes");
+            for (mtu, headers) in (576..=most).flat_map(|mtu| [40, 52, 72, 100].map(|h| (mtu, h))) {
+                let bytes = most_bytes(&limits, mtu.into(), headers);
+                assert!(bytes <= MOST_BYTES, "{bytes} at {mtu} of {most}");
+            }
+        }
+        let limits = capabilities(1420, path::Path::new(1420).largest());
+        assert!(most_bytes(&limits, 1420, 52) >= 62_000, "a call is well used");
     }
 }

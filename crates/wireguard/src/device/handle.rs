@@ -69,6 +69,16 @@ impl WireguardHandle {
         self.shared.set_fwmark(fwmark)
     }
 
+    /// Sets the largest packet inside the tunnel, in bytes; `None` is
+    /// [`DEFAULT_MTU`](crate::DEFAULT_MTU). The interface of the stack follows.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] below 576, and above 59,000 unless the interface was opened with so
+    /// large an MTU.
+    pub fn set_mtu(&self, mtu: Option<u16>) -> Result<(), Error> {
+        self.shared.set_mtu(mtu)
+    }
+
     /// Moves the interface to another UDP port; with 0 the host chooses. Sessions stay, and peers
     /// learn the port with the next datagram.
     ///

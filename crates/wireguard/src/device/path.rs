@@ -24,6 +24,10 @@ pub(crate) const LEAST: u16 = 1280;
 /// Paths that one look asks the host about. With more peers the first ones speak for all.
 const PATHS_MAX: usize = 64;
 
+/// Bytes of the largest super-frame, unless the MTU is above. They leave room in a call for the
+/// overhead of the 43 datagrams that it becomes at the default MTU.
+const SUPER_FRAME: u16 = 59_000;
+
 /// How long a path is taken to lose large packets, as the kernel keeps what ICMP says
 /// (`net.ipv4.route.mtu_expires`).
 const CAUTION: Nanos = Nanos::from_secs(600);
@@ -31,8 +35,10 @@ const CAUTION: Nanos = Nanos::from_secs(600);
 /// The MTU inside, and its bound.
 #[derive(Debug)]
 pub(crate) struct Path {
+    /// No MTU is ever above this, which also bounds super-frames.
+    largest: u16,
     /// As configured.
-    most: u16,
+    most: AtomicU16,
     mtu: AtomicU16,
     /// Until when large packets seem to be lost, in nanoseconds; 0 is never.
     cautious_until: AtomicU64,
@@ -40,7 +46,12 @@ pub(crate) struct Path {
 
 impl Path {
     pub(crate) fn new(most: u16) -> Self {
-        Self { most, mtu: AtomicU16::new(most), cautious_until: AtomicU64::new(0) }
+        Self {
+            largest: SUPER_FRAME.max(most),
+            most: AtomicU16::new(most),
+            mtu: AtomicU16::new(most),
+            cautious_until: AtomicU64::new(0),
+        }
     }
 
     /// Looks at the paths to these addresses. Whether the MTU inside has changed.
@@ -52,7 +63,8 @@ impl Path {
         let paths = endpoints.take(PATHS_MAX);
         let inside = paths.filter_map(|to| Some(inside(to, path_mtu(to, fwmark)?)));
         let known = if self.is_cautious() { Some(LEAST) } else { inside.min() };
-        let mtu = known.unwrap_or(self.most).max(LEAST).min(self.most);
+        let most = self.most.load(Ordering::Relaxed);
+        let mtu = known.unwrap_or(most).max(LEAST).min(most);
         self.mtu.swap(mtu, Ordering::Relaxed) != mtu
     }
 
@@ -71,6 +83,16 @@ impl Path {
     pub(crate) fn recovers(&self, now: Instant) -> bool {
         let until = self.cautious_until.load(Ordering::Relaxed);
         until > 0 && until <= now.as_nanos() && self.cautious_until.swap(0, Ordering::Relaxed) > 0
+    }
+
+    /// The largest packet or super-frame that there can be, in bytes.
+    pub(crate) fn largest(&self) -> u16 {
+        self.largest
+    }
+
+    /// Sets the MTU that is configured. The next look follows it.
+    pub(crate) fn set_most(&self, most: u16) {
+        self.most.store(most.min(self.largest), Ordering::Relaxed);
     }
 
     /// The MTU inside, in bytes.
@@ -120,6 +142,16 @@ mod tests {
         let path = Path::new(9000);
         assert!(!path.look(core::iter::once(loopback), None));
         assert_eq!(path.mtu(), 9000);
+    }
+
+    #[test]
+    fn it_follows_the_one_that_is_configured() {
+        let path = Path::new(1300);
+        for most in [1420, 576, 1300] {
+            path.set_most(most);
+            assert!(path.look(core::iter::empty(), None));
+            assert_eq!(path.mtu(), most);
+        }
     }
 
     #[test]

@@ -216,6 +216,15 @@ impl Shared {
         Ok(())
     }
 
+    pub(crate) fn set_mtu(&self, mtu: Option<u16>) -> Result<(), Error> {
+        check_mtu(mtu)?;
+        let (mtu, most) = (mtu.unwrap_or(DEFAULT_MTU), self.path.largest());
+        check("mtu", mtu.into(), most.into(), "576 to 59000 bytes, or to that of the start")?;
+        self.path.set_most(mtu);
+        self.ring();
+        Ok(())
+    }
+
     pub(crate) fn set_listen_port(&self, port: u16) -> Result<(), Error> {
         if port == self.socket.port() {
             return Ok(());
