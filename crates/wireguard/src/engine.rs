@@ -70,7 +70,7 @@ struct Entry {
     restart: Option<Instant>,
     /// An initiation was sent and not answered.
     awaits_answer: bool,
-    /// An initiation was answered, and nothing was heard in the session.
+    /// An initiation was answered, and nothing was heard in the session that it began.
     awaits_data: bool,
     latest_handshake: Option<Instant>,
     received: u64,
@@ -421,6 +421,9 @@ impl<P: Protocol> Engine<P> {
         packet: &mut [u8],
         now: Instant,
     ) -> Option<usize> {
+        // Only the new session's data shows that the peer has it; the old one may still be used.
+        let awaits_data = self.entry(id)?.awaits_data;
+        let before = if awaits_data { self.protocol.established(id, now) } else { None };
         let committed = match self.protocol.commit(id, opened, now) {
             Ok(committed) => committed,
             Err(why) => {
@@ -431,7 +434,7 @@ impl<P: Protocol> Engine<P> {
         self.hear(id, canonical(outer.from));
         let entry = self.peers[id].as_mut()?;
         entry.received += datagram_len as u64;
-        if entry.awaits_data {
+        if awaits_data && self.protocol.established(id, now) != before {
             entry.awaits_data = false;
             self.establish(id, now);
         }

@@ -603,3 +603,21 @@ fn nothing_shows_a_secret() {
         assert!(!shown.to_lowercase().contains(secret), "{shown}");
     }
 }
+
+#[test]
+fn a_responder_shows_its_latest_handshake_under_load() {
+    let mut two = Two::joined();
+    // HERE initiates, THERE answers. HERE sends all the time.
+    for _ in 0..200 * 600 {
+        two.say(HERE);
+        two.run(Nanos::from_millis(5));
+        if two.count(HERE, "handshakes_completed") >= 3 {
+            two.run(second(1));
+            break;
+        }
+    }
+    let (here, there) = (two.peer(HERE), two.peer(THERE));
+    let (here, there) = (here.latest_handshake.expect("one"), there.latest_handshake.expect("one"));
+    let late = here.duration_since(there).unwrap_or_default();
+    assert!(late < Duration::from_secs(1), "the responder is {late:?} behind");
+}
