@@ -651,9 +651,12 @@ impl<P> core::fmt::Debug for Engine<P> {
     }
 }
 
-/// An IPv4 address as one, also where a socket of IPv6 tells it.
+/// An IPv4 address as one, also where a socket of IPv6 tells it. Others keep their zone.
 fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
+    match address.ip().to_canonical() {
+        IpAddr::V4(ip) => SocketAddr::from((ip, address.port())),
+        IpAddr::V6(_) => address,
+    }
 }
 
 #[cfg(test)]

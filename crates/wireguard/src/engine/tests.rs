@@ -4,6 +4,7 @@ use super::*;
 use crate::keys::PresharedKey;
 use crate::protocol::sanstun::Sanstun;
 use crate::protocol::{Seal, sealed_len};
+use core::net::SocketAddrV6;
 use neap_stack::wire::checksum;
 use std::collections::BTreeMap;
 
@@ -620,4 +621,18 @@ fn a_responder_shows_its_latest_handshake_under_load() {
     let (here, there) = (here.latest_handshake.expect("one"), there.latest_handshake.expect("one"));
     let late = here.duration_since(there).unwrap_or_default();
     assert!(late < Duration::from_secs(1), "the responder is {late:?} behind");
+}
+
+#[test]
+fn an_address_of_one_link_keeps_its_zone() {
+    let zoned = SocketAddr::V6(SocketAddrV6::new("fe80::1".parse().expect("one"), 51820, 0, 7));
+    let mut two = Two::with(|_, peer| peer.endpoint = Some(zoned));
+    assert_eq!(two.peer(HERE).endpoint, Some(zoned));
+    two.say(HERE);
+    two.engines[HERE].set_endpoint(&two.keys[THERE].public_key(), zoned, two.now).expect("a peer");
+    assert_eq!(two.peer(HERE).endpoint, Some(zoned));
+    assert_eq!(
+        canonical("[::ffff:192.0.2.1]:5".parse().expect("one")),
+        "192.0.2.1:5".parse().expect("one")
+    );
 }
