@@ -34,6 +34,9 @@ const OUTBOX_MAX: usize = 1024;
 /// The engine does not ask for time again before this, whatever the protocol says.
 const LEAST_PAUSE: Nanos = Nanos::from_millis(1);
 
+/// The time of day is put forward by more than this. What a clock drifts is less.
+const STEP: Duration = Duration::from_secs(1);
+
 /// Interface and peers.
 pub(crate) struct Engine<P> {
     protocol: P,
@@ -57,6 +60,7 @@ pub(crate) struct Engine<P> {
     has_failed: bool,
     counters: Arc<Counters>,
     start: Instant,
+    /// The time of day at the start.
     unix: Duration,
 }
 
@@ -209,12 +213,40 @@ impl<P: Protocol> Engine<P> {
         let has_new_session = old.preshared_key != peer.preshared_key
             || old.persistent_keepalive != peer.persistent_keepalive;
         if has_new_session {
-            self.protocol.remove(id);
-            self.protocol.add(id, peer, now);
-            (entry.awaits_answer, entry.awaits_data) = (false, false);
+            self.begin_anew(id, now);
         }
         self.keep_alive(id, now, Nanos::ZERO);
         self.plan(id, now);
+    }
+
+    /// Forgets the sessions and handshakes of a peer.
+    fn begin_anew(&mut self, id: PeerId, now: Instant) {
+        let Some(entry) = self.peers[id].as_mut() else { return };
+        self.protocol.remove(id);
+        self.protocol.add(id, &entry.peer, now);
+        (entry.awaits_answer, entry.awaits_data) = (false, false);
+    }
+
+    /// Takes the time of day at `now`, when an initiation was not answered.
+    ///
+    /// A machine may start with a clock that is behind, and peers drop an initiation whose time is
+    /// not after that of all before, also those of an earlier run. So peers that do not answer get
+    /// another initiation with the time of a clock that was put forward. A clock that was put back
+    /// changes nothing.
+    pub(crate) fn put_forward(&mut self, now: Instant, unix: Duration) {
+        let expected = self.time_of_day(now);
+        if unix > expected + STEP {
+            self.unix += unix - expected;
+            self.protocol.put_forward(unix - expected);
+        }
+        for id in 0..self.peers.len() {
+            let awaits_answer = self.entry(id).is_some_and(|entry| entry.awaits_answer);
+            if awaits_answer && self.protocol.is_behind(id) && !self.has_session(id, now) {
+                self.begin_anew(id, now);
+                self.initiate(id, now);
+                self.plan(id, now);
+            }
+        }
     }
 
     /// Peers in their order; of equal prefixes the last peer has it, and the others lose it.
@@ -246,8 +278,7 @@ impl<P: Protocol> Engine<P> {
         if self.by_key.contains_key(&public) {
             return Err(Error::DuplicatePeer(public));
         }
-        let unix = self.unix + Duration::from_nanos(now.since(self.start).0);
-        self.protocol = P::new(&key, seed, now, unix);
+        self.protocol = P::new(&key, seed, now, self.time_of_day(now));
         self.key = key;
         for id in self.order.clone() {
             let Some(entry) = self.peers[id].as_mut() else { continue };
@@ -258,6 +289,11 @@ impl<P: Protocol> Engine<P> {
         }
         self.is_revived = true;
         Ok(())
+    }
+
+    /// The time of day that initiations have.
+    fn time_of_day(&self, now: Instant) -> Duration {
+        self.unix + Duration::from_nanos(now.since(self.start).0)
     }
 
     /// Sets where a peer is reached.
@@ -286,13 +322,13 @@ impl<P: Protocol> Engine<P> {
         self.peers.iter().flatten().filter_map(|entry| entry.endpoint)
     }
 
-    /// State of the peers, in their order.
-    pub(crate) fn status(&self) -> Vec<PeerStatus> {
+    /// State of the peers, in their order, at `now`, when the time of day is `unix`.
+    pub(crate) fn status(&self, now: Instant, unix: Duration) -> Vec<PeerStatus> {
         let status = |id: &PeerId| {
             let entry = self.peers[*id].as_ref()?;
             let handshake = entry.latest_handshake.map(|at| {
-                let age = Duration::from_nanos(at.since(self.start).0);
-                SystemTime::UNIX_EPOCH + self.unix + age
+                let age = Duration::from_nanos(now.since(at).0);
+                SystemTime::UNIX_EPOCH + unix.saturating_sub(age)
             });
             Some(PeerStatus {
                 public_key: entry.peer.public_key,

@@ -149,6 +149,13 @@ pub(crate) trait Protocol: Send + Sized {
         unix: core::time::Duration,
     ) -> Self;
 
+    /// Puts the time of day forward for peers that are added from here on, and for others once they
+    /// have expired.
+    fn put_forward(&mut self, by: core::time::Duration);
+
+    /// Whether the time of day of a peer's initiations is older.
+    fn is_behind(&self, id: PeerId) -> bool;
+
     /// Adds a peer under a number that no other has. Whether its key can be a peer's.
     fn add(&mut self, id: PeerId, peer: &Peer, now: Instant) -> bool;
 

@@ -54,9 +54,8 @@ impl Shared {
         check_peers(&config.peers)?;
         let socket = HostSocket::open(config.listen_port, config.fwmark)?;
         let counters = Arc::<Counters>::default();
-        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let now = clock::now();
-        let engine = Engine::new(config, seed()?, counters.clone(), now, unix)?;
+        let engine = Engine::new(config, seed()?, counters.clone(), now, unix())?;
         let path = Path::new(config.mtu.unwrap_or(DEFAULT_MTU));
         path.look(engine.endpoints(), config.fwmark);
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
@@ -91,11 +90,15 @@ impl Shared {
     ) -> (R, usize) {
         let mut engine = lock(&self.engine);
         let result = work(&mut engine);
+        let has_failed = engine.take_failure();
+        if has_failed {
+            engine.put_forward(clock::now(), unix());
+        }
         self.deadline.store(engine.deadline().as_nanos(), Ordering::Release);
         if engine.take_revival() {
             self.is_revived.store(true, Ordering::Release);
         }
-        let (has_failed, unsent) = (engine.take_failure(), engine.outgoing());
+        let unsent = engine.outgoing();
         drop(engine);
         if has_failed && let Some(tell) = self.on_failure.get() {
             tell();
@@ -173,7 +176,7 @@ impl Shared {
     pub(crate) fn status(&self) -> Status {
         let (public_key, peers) = {
             let engine = lock(&self.engine);
-            (engine.public_key(), engine.status())
+            (engine.public_key(), engine.status(clock::now(), unix()))
         };
         Status {
             public_key,
@@ -253,6 +256,11 @@ impl core::fmt::Debug for Shared {
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The time of day.
+fn unix() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
 fn seed() -> Result<Zeroizing<[u8; 32]>, Error> {

@@ -27,6 +27,11 @@ fn inside(end: usize) -> IpAddr {
     IpAddr::from([10, 0, 0, 1 + end as u8])
 }
 
+/// The time of day.
+fn unix(now: Instant) -> Duration {
+    Duration::from_secs(1_000_000) + Duration::from_nanos(now.as_nanos())
+}
+
 /// A packet of IPv4 from one address to another.
 fn packet(from: IpAddr, to: IpAddr, len: usize, ecn: u8) -> Vec<u8> {
     let (IpAddr::V4(from), IpAddr::V4(to)) = (from, to) else { panic!("IPv4 alone") };
@@ -94,9 +99,8 @@ impl Two {
     }
 
     fn engine(config: &WireguardConfig, seed: u8, now: Instant) -> Tested {
-        let unix = Duration::from_secs(1_000_000) + Duration::from_nanos(now.as_nanos());
         let seed = Zeroizing::new([seed; 32]);
-        Engine::new(config, seed, Arc::default(), now, unix).expect("an engine")
+        Engine::new(config, seed, Arc::default(), now, unix(now)).expect("an engine")
     }
 
     fn fly(&mut self, from: usize, to: SocketAddr, bytes: Vec<u8>, ecn: u8) {
@@ -200,7 +204,7 @@ impl Two {
     }
 
     fn peer(&self, end: usize) -> PeerStatus {
-        self.engines[end].status().remove(0)
+        self.engines[end].status(self.now, unix(self.now)).remove(0)
     }
 }
 
@@ -493,7 +497,7 @@ fn a_flood_of_handshakes_is_answered_by_cookies_and_a_peer_still_gets_in() {
     }
     assert!(two.count(HERE, "cookies_received") >= 1);
     assert!(two.say(HERE), "a session");
-    let status = two.engines[THERE].status();
+    let status = two.engines[THERE].status(two.now, unix(two.now));
     assert_eq!(status.len(), 1, "no state of strangers");
 }
 
@@ -567,7 +571,7 @@ fn peers_that_stay_keep_sessions_and_counters() {
     other.allowed_ips = vec!["0.0.0.0/0".parse().expect("a prefix")];
     let engine = &mut two.engines[HERE];
     engine.set_peers(vec![other.clone(), same.clone()], two.now).expect("peers");
-    let status = engine.status();
+    let status = engine.status(two.now, unix(two.now));
     assert_eq!((status[1].sent, status[1].latest_handshake), (known.sent, known.latest_handshake));
     let way = engine.begin_send(IpAddr::from([8, 8, 8, 8]), (1, 64), &mut Vec::new(), two.now);
     assert_eq!(way, Way::NoEndpoint);
@@ -576,7 +580,7 @@ fn peers_that_stay_keep_sessions_and_counters() {
     other.allowed_ips = same.allowed_ips.clone();
     let engine = &mut two.engines[HERE];
     engine.set_peers(vec![same.clone(), other.clone()], two.now).expect("peers");
-    assert_eq!(engine.status()[0].allowed_ips, []);
+    assert_eq!(engine.status(two.now, unix(two.now))[0].allowed_ips, []);
     // What cannot be taken changes nothing.
     let low = Peer::new(PublicKey::from([0; 32]));
     for (peers, expected) in [
@@ -586,10 +590,10 @@ fn peers_that_stay_keep_sessions_and_counters() {
     ] {
         let error = two.engines[HERE].set_peers(peers, two.now).expect_err("refused");
         assert!(error.to_string().contains(expected), "{error}");
-        assert_eq!(two.engines[HERE].status().len(), 2);
+        assert_eq!(two.engines[HERE].order.len(), 2);
     }
     two.engines[HERE].set_peers(vec![same], two.now).expect("peers");
-    assert_eq!(two.engines[HERE].status().len(), 1);
+    assert_eq!(two.engines[HERE].order.len(), 1);
     assert!(two.say(HERE));
 }
 
@@ -635,4 +639,59 @@ fn an_address_of_one_link_keeps_its_zone() {
         canonical("[::ffff:192.0.2.1]:5".parse().expect("one")),
         "192.0.2.1:5".parse().expect("one")
     );
+}
+
+/// HERE starts again while THERE goes on; its clock is an hour behind.
+fn restarted_with_an_old_clock() -> Two {
+    let mut two = Two::joined();
+    let mut config = WireguardConfig::new(two.keys[HERE].clone());
+    config.peers = vec![two.engines[HERE].peers[0].as_ref().expect("a peer").peer.clone()];
+    let (seed, unix) = (Zeroizing::new([9; 32]), unix(two.now) - Duration::from_secs(3600));
+    let engine = Engine::new(&config, seed, Arc::default(), two.now, unix);
+    two.engines[HERE] = engine.expect("an engine");
+    two
+}
+
+#[test]
+fn a_clock_that_was_put_forward_ends_the_replays_of_an_initiation() {
+    let mut two = restarted_with_an_old_clock();
+    two.say(HERE);
+    two.run(second(4));
+    assert!(two.count(THERE, "dropped_replayed") > 0, "the old time is that of a replay");
+    // As the device does it where an initiation was not answered.
+    let put_right = |two: &mut Two, unix: Duration| {
+        for _ in 0..20 {
+            two.run(second(1));
+            if two.engines[HERE].take_failure() {
+                let now = two.now;
+                two.engines[HERE].put_forward(now, unix + Duration::from_nanos(now.as_nanos()));
+                two.flush(HERE);
+            }
+        }
+        two.say(HERE)
+    };
+    let [old, right] = [unix(Instant::ZERO) - Duration::from_secs(7200), unix(Instant::ZERO)];
+    assert!(!put_right(&mut two, old), "a clock that was put back changes nothing");
+    assert!(put_right(&mut two, right));
+    two.run(second(1));
+    assert_eq!(two.arrived[THERE].len(), 1);
+    let handshake = two.peer(HERE).latest_handshake.expect("one");
+    let age = (SystemTime::UNIX_EPOCH + unix(two.now)).duration_since(handshake).expect("past");
+    assert!(age < Duration::from_secs(25), "{age:?}");
+}
+
+#[test]
+fn a_session_that_works_is_kept_when_the_clock_is_put_forward() {
+    let mut two = Two::joined();
+    let later = unix(two.now) + Duration::from_secs(3600);
+    let now = two.now;
+    two.engines[HERE].put_forward(now, later);
+    assert!(two.say(HERE));
+    // The next keys are agreed on with the time of the old session, which rises as well.
+    for _ in 0..400 {
+        two.say(HERE);
+        two.run(second(1));
+    }
+    assert!(two.say(HERE) && two.count(HERE, "handshakes_completed") >= 3);
+    assert_eq!(two.peer(HERE).failed_handshakes, 0);
 }

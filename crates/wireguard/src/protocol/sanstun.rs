@@ -17,6 +17,9 @@ use zeroize::Zeroizing;
 pub(crate) struct Sanstun {
     interface: Interface,
     clock: Clock,
+    /// The clock of new tunnels. It is ahead of the other one by as much as the time of day was put
+    /// forward.
+    latest: Clock,
     peers: Vec<Option<PeerTunnel>>,
     by_tunnel: HashMap<TunnelId, PeerId>,
 }
@@ -27,11 +30,15 @@ struct PeerTunnel {
     preshared_key: Option<PresharedKey>,
     keepalive: Duration,
     tunnel: Option<Tunnel>,
+    /// The clock of the tunnel. An interface of `sanstun` takes the time of day once, and its
+    /// tunnels add to it what has passed. A tunnel whose times are all later begins with a later
+    /// time of day.
+    clock: Clock,
 }
 
 /// `sanstun` takes the times of `std`, which have no epoch: those of neap are added to one that was
 /// read once. Only differences count.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Clock {
     base: std::time::Instant,
     start: Instant,
@@ -48,26 +55,34 @@ impl Clock {
     }
 }
 
+impl PeerTunnel {
+    /// The tunnel, if there is one, and its time.
+    fn at(&mut self, now: Instant) -> Option<(&mut Tunnel, std::time::Instant)> {
+        Some((self.tunnel.as_mut()?, self.clock.at(now)))
+    }
+}
+
 impl Sanstun {
-    /// The tunnel of a peer, made anew if the last one has expired.
-    fn tunnel(&mut self, id: PeerId, now: Instant) -> Option<&mut Tunnel> {
+    /// The tunnel of a peer, made anew if the last one has expired, and its time.
+    fn tunnel(&mut self, id: PeerId, now: Instant) -> Option<(&mut Tunnel, std::time::Instant)> {
         let peer = self.peers.get_mut(id)?.as_mut()?;
         if peer.tunnel.is_none() {
             let mut config = TunnelConfig::default().with_persistent_keepalive(peer.keepalive);
             if let Some(key) = &peer.preshared_key {
                 config = config.with_preshared_key(key.secret());
             }
-            let at = self.clock.at(now);
+            let at = self.latest.at(now);
             let tunnel = self.interface.new_tunnel(peer.key, config, at).ok()?;
             self.by_tunnel.insert(tunnel.id(), id);
-            peer.tunnel = Some(tunnel);
+            (peer.tunnel, peer.clock) = (Some(tunnel), self.latest);
         }
-        peer.tunnel.as_mut()
+        peer.at(now)
     }
 
-    /// The tunnel of a peer, if it has one.
-    fn existing(&self, id: PeerId) -> Option<&Tunnel> {
-        self.peers.get(id)?.as_ref()?.tunnel.as_ref()
+    /// The tunnel of a peer, if it has one, and its clock.
+    fn existing(&self, id: PeerId) -> Option<(&Tunnel, Clock)> {
+        let peer = self.peers.get(id)?.as_ref()?;
+        Some((peer.tunnel.as_ref()?, peer.clock))
     }
 
     fn drop_tunnel(&mut self, id: PeerId) {
@@ -77,12 +92,16 @@ impl Sanstun {
         }
     }
 
-    /// The peer that a datagram names, and its tunnel.
-    fn named(&mut self, tunnel: TunnelId) -> Result<(PeerId, &mut Tunnel), Refused> {
+    /// The peer that a datagram names, its tunnel, and the time of that.
+    fn named(
+        &mut self,
+        tunnel: TunnelId,
+        now: Instant,
+    ) -> Result<(PeerId, &mut Tunnel, std::time::Instant), Refused> {
         let id = *self.by_tunnel.get(&tunnel).ok_or(Refused::NoSession)?;
         let peer = self.peers.get_mut(id).and_then(Option::as_mut);
-        let tunnel = peer.and_then(|peer| peer.tunnel.as_mut());
-        Ok((id, tunnel.ok_or(Refused::NoSession)?))
+        let (tunnel, at) = peer.and_then(|peer| peer.at(now)).ok_or(Refused::NoSession)?;
+        Ok((id, tunnel, at))
     }
 }
 
@@ -93,7 +112,18 @@ impl Protocol for Sanstun {
     fn new(key: &PrivateKey, seed: Zeroizing<[u8; 32]>, now: Instant, unix: Duration) -> Self {
         let clock = Clock { base: std::time::Instant::now(), start: now };
         let interface = Interface::new(seed, clock.base, unix).with_static_private(key.secret());
-        Self { interface, clock, peers: Vec::new(), by_tunnel: HashMap::new() }
+        let (peers, by_tunnel) = (Vec::new(), HashMap::new());
+        Self { interface, clock, latest: clock, peers, by_tunnel }
+    }
+
+    fn put_forward(&mut self, by: Duration) {
+        if let Some(base) = self.latest.base.checked_add(by) {
+            self.latest.base = base;
+        }
+    }
+
+    fn is_behind(&self, id: PeerId) -> bool {
+        self.existing(id).is_some_and(|(_, clock)| clock != self.latest)
     }
 
     fn add(&mut self, id: PeerId, peer: &Peer, now: Instant) -> bool {
@@ -105,6 +135,7 @@ impl Protocol for Sanstun {
             preshared_key: peer.preshared_key.clone(),
             keepalive: peer.persistent_keepalive.unwrap_or_default(),
             tunnel: None,
+            clock: self.latest,
         });
         let is_good = self.tunnel(id, now).is_some();
         if !is_good {
@@ -121,8 +152,8 @@ impl Protocol for Sanstun {
     }
 
     fn begin_seal(&mut self, id: PeerId, now: Instant) -> Option<PendingEncapsulate> {
-        let at = self.clock.at(now);
-        self.tunnel(id, now)?.begin_encapsulate(at).ok()
+        let (tunnel, at) = self.tunnel(id, now)?;
+        tunnel.begin_encapsulate(at).ok()
     }
 
     fn receive(
@@ -141,27 +172,27 @@ impl Protocol for Sanstun {
         };
         match message {
             ReceivedMessage::TransportData(data) => {
-                let (id, tunnel) = self.named(data.tunnel_id())?;
+                let (id, tunnel, at) = self.named(data.tunnel_id(), now)?;
                 let open = tunnel.begin_decapsulate(data, at).map_err(refused)?;
                 Ok(Incoming::Data(id, open))
             }
             ReceivedMessage::HandshakeInitiation(initiation) => {
                 let key = PublicKey::from(initiation.peer_static_public().to_bytes());
                 let id = by_key(&key).ok_or(Refused::UnknownPeer)?;
-                let tunnel = self.tunnel(id, now).ok_or(Refused::UnknownPeer)?;
+                let (tunnel, at) = self.tunnel(id, now).ok_or(Refused::UnknownPeer)?;
                 let response =
                     tunnel.handle_handshake_initiation(initiation, at).map_err(refused)?;
                 let message = Message::Response(bytes(&response));
                 Ok(Incoming::Handshake(id, message, Step::Answered))
             }
             ReceivedMessage::HandshakeResponse(response) => {
-                let (id, tunnel) = self.named(response.tunnel_id())?;
+                let (id, tunnel, at) = self.named(response.tunnel_id(), now)?;
                 let keepalive = tunnel.handle_handshake_response(response, at).map_err(refused)?;
                 let message = Message::Keepalive(bytes(&keepalive));
                 Ok(Incoming::Handshake(id, message, Step::Completed))
             }
             ReceivedMessage::CookieReply(reply) => {
-                let (_, tunnel) = self.named(reply.tunnel_id())?;
+                let (_, tunnel, at) = self.named(reply.tunnel_id(), now)?;
                 tunnel.handle_cookie_reply(reply, at).map_err(refused)?;
                 Ok(Incoming::Cookie)
             }
@@ -174,9 +205,8 @@ impl Protocol for Sanstun {
         opened: Decrypted<usize>,
         now: Instant,
     ) -> Result<Committed, Refused> {
-        let at = self.clock.at(now);
         let peer = self.peers.get_mut(id).and_then(Option::as_mut);
-        let tunnel = peer.and_then(|peer| peer.tunnel.as_mut()).ok_or(Refused::NoSession)?;
+        let (tunnel, at) = peer.and_then(|peer| peer.at(now)).ok_or(Refused::NoSession)?;
         match tunnel.commit_decapsulate(opened, at).map_err(refused)? {
             sanstun::Committed::Data { len, .. } => Ok(Committed::Data(len)),
             sanstun::Committed::Keepalive => Ok(Committed::Keepalive),
@@ -184,19 +214,19 @@ impl Protocol for Sanstun {
     }
 
     fn initiate(&mut self, id: PeerId, now: Instant) -> Option<Message> {
-        let at = self.clock.at(now);
-        let initiation = self.tunnel(id, now)?.initiate_handshake(at)?;
+        let (tunnel, at) = self.tunnel(id, now)?;
+        let initiation = tunnel.initiate_handshake(at)?;
         Some(Message::Initiation(bytes(&initiation)))
     }
 
     fn established(&self, id: PeerId, now: Instant) -> Option<Instant> {
-        let age = self.existing(id)?.time_since_last_handshake(self.clock.at(now))?;
+        let (tunnel, clock) = self.existing(id)?;
+        let age = tunnel.time_since_last_handshake(clock.at(now))?;
         Some(now - Nanos(u64::try_from(age.as_nanos()).ok()?))
     }
 
     fn take_due(&mut self, id: PeerId, now: Instant) -> Option<Due> {
-        let at = self.clock.at(now);
-        let tunnel = self.peers.get_mut(id)?.as_mut()?.tunnel.as_mut()?;
+        let (tunnel, at) = self.peers.get_mut(id)?.as_mut()?.at(now)?;
         let mut was_advanced = false;
         loop {
             match tunnel.poll_event() {
@@ -221,8 +251,8 @@ impl Protocol for Sanstun {
     }
 
     fn deadline(&self, id: PeerId) -> Instant {
-        let deadline = self.existing(id).and_then(Tunnel::poll_timeout);
-        deadline.map_or(Instant::FAR_FUTURE, |at| self.clock.back(at))
+        let deadline = |(tunnel, clock): (&Tunnel, Clock)| Some(clock.back(tunnel.poll_timeout()?));
+        self.existing(id).and_then(deadline).unwrap_or(Instant::FAR_FUTURE)
     }
 }
 
