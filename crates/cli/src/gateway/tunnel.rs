@@ -11,7 +11,7 @@ use neap::control::Labelled;
 use neap::{Builder, InterfaceConfig, Stack};
 use neap_gateway::Outbound;
 use neap_wireguard::file::{Certificate, DoorKind, File};
-use neap_wireguard::{Wireguard, WireguardHandle};
+use neap_wireguard::{Peer, PrivateKey, Wireguard, WireguardHandle};
 use network::Network;
 use rustix::thread::CapabilitySet;
 use std::path::{Path, PathBuf};
@@ -149,32 +149,56 @@ impl Tunnel {
         Shown { name: name(&self.file.path), handle: self.handle.clone() }
     }
 
-    /// Makes the tunnel as another file says. Peers that it has as well keep their sessions.
+    /// Makes the tunnel as another file says. Peers that it has as well keep their sessions. What
+    /// cannot be as the file says stays as it was, and is tried again with the next file.
     ///
     /// # Errors
     /// Lines about what cannot be as the file says. All else is.
-    pub(crate) fn change(&mut self, file: File) -> Result<(), Vec<String>> {
+    pub(crate) fn change(&mut self, mut file: File) -> Result<(), Vec<String>> {
         let mut failures = Vec::new();
-        let mut tell = |done: Result<(), String>| failures.extend(done.err());
-        let text = |error: neap_wireguard::Error| error.to_string();
-        self.names.set(&file.peers);
-        let config = file.wireguard(|endpoint| self.names.known(endpoint));
-        let (old, new) = (&self.file.interface, &file.interface);
-        if old.private_key != new.private_key {
-            tell(self.handle.set_private_key(new.private_key.clone()).map_err(text));
+        let mut is_done = |done: Result<(), neap_wireguard::Error>| {
+            failures.extend(done.as_ref().err().map(ToString::to_string));
+            done.is_ok()
+        };
+        let (old, new) = (&self.file.interface, &mut file.interface);
+        if old.private_key != new.private_key && !is_done(self.set_private_key(&new.private_key)) {
+            new.private_key = old.private_key.clone();
         }
-        tell(self.handle.set_peers(config.peers).map_err(text));
-        if old.fwmark != new.fwmark {
-            tell(self.handle.set_fwmark(new.fwmark).map_err(text));
+        if old.fwmark != new.fwmark && !is_done(self.handle.set_fwmark(new.fwmark)) {
+            new.fwmark = old.fwmark;
         }
-        if old.listen_port != new.listen_port {
-            tell(self.handle.set_listen_port(new.listen_port).map_err(text));
+        if old.mtu != new.mtu && !is_done(self.handle.set_mtu(new.mtu)) {
+            new.mtu = old.mtu;
         }
-        let network = Network::of(&file);
-        let changed = self.network.change(&network, &self.stack);
-        tell(changed.map_err(|error| error.to_string()));
-        (self.file, self.network) = (file, network);
+        let port = new.listen_port;
+        if old.listen_port != port && !is_done(self.handle.set_listen_port(port)) {
+            new.listen_port = old.listen_port;
+        }
+        if is_done(self.handle.set_peers(self.peers_of(&file))) {
+            self.names.set(&file.peers);
+        } else {
+            file.peers = self.file.peers.clone();
+        }
+        failures.extend(self.network.change(&Network::of(&file), &self.stack));
+        self.file = file;
         if failures.is_empty() { Ok(()) } else { Err(failures) }
+    }
+
+    /// The peers of a file, at the addresses that are known.
+    fn peers_of(&self, file: &File) -> Vec<Peer> {
+        file.wireguard(|endpoint| self.names.known(endpoint)).peers
+    }
+
+    /// Sets the key. A peer that has it goes first: the new file cannot have that peer.
+    fn set_private_key(&self, key: &PrivateKey) -> Result<(), neap_wireguard::Error> {
+        let public = key.public_key();
+        let mut peers = self.peers_of(&self.file);
+        let before = peers.len();
+        peers.retain(|peer| peer.public_key != public);
+        if peers.len() < before {
+            self.handle.set_peers(peers)?;
+        }
+        self.handle.set_private_key(key.clone())
     }
 }
 
@@ -209,5 +233,83 @@ impl Shown {
     pub(crate) fn lines(&self, subject: &str) -> Option<Vec<String>> {
         let report = || InterfaceReport::new(&self.name, &self.handle.status());
         (subject == SUBJECT).then(|| serde_json::to_string(&report()).into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, UdpSocket};
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    const KEYS: [&str; 2] = [
+        "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=",
+        "AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=",
+    ];
+
+    /// A file of an interface with the key `own`, and of the other one as its peer.
+    fn file_of(own: usize, interface: &str, peer: &str) -> File {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("neap-{}-{number}", std::process::id()));
+        let other: PrivateKey = KEYS[1 - own].parse().expect("a key");
+        let text = format!(
+            "[Interface]\nPrivateKey = {}\nAddress = 10.0.0.1\n{interface}\n\
+             [Peer]\nPublicKey = {}\nAllowedIPs = 10.0.0.2/32\n{peer}\n",
+            KEYS[own],
+            other.public_key()
+        );
+        std::fs::write(&path, text).expect("a file");
+        let file = File::read(&path).expect("a file that is understood");
+        std::fs::remove_file(&path).expect("it was there");
+        file
+    }
+
+    pub(super) fn file(interface: &str, peer: &str) -> File {
+        file_of(0, interface, peer)
+    }
+
+    fn tunnel() -> Tunnel {
+        let prepared = Prepared::open(file("", ""), &Settings::default());
+        let tunnel = prepared.and_then(Prepared::start);
+        tunnel.unwrap_or_else(|_| panic!("a tunnel"))
+    }
+
+    #[test]
+    fn what_a_file_could_not_change_is_tried_again_with_the_next() {
+        let mut tunnel = tunnel();
+        let taken = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a port");
+        let port = taken.local_addr().expect("an address").port();
+        let wanted = || file(&format!("ListenPort = {port}\nMTU = 1300"), "");
+        let failures = tunnel.change(wanted()).expect_err("the port is taken");
+        assert_eq!(failures.len(), 1, "{failures:?}");
+        assert_ne!(tunnel.handle.status().listen_port, port);
+        drop(taken);
+        tunnel.change(wanted()).expect("the port is free");
+        assert_eq!(tunnel.handle.status().listen_port, port);
+    }
+
+    #[test]
+    fn an_interface_and_its_peer_can_swap_their_keys() {
+        let mut tunnel = tunnel();
+        tunnel.change(file_of(1, "", "")).expect("both keys are taken");
+        let status = tunnel.handle.status();
+        let key = |text: &str| text.parse::<PrivateKey>().expect("a key").public_key();
+        assert_eq!(status.public_key, key(KEYS[1]));
+        assert_eq!(status.peers[0].public_key, key(KEYS[0]));
+    }
+
+    #[test]
+    fn a_file_can_raise_the_mtu() {
+        let mut tunnel = tunnel();
+        let mtu = |tunnel: &Tunnel| tunnel.stack.host().interfaces()[0].capabilities.mtu;
+        for wanted in [1300, 1420, 4000] {
+            tunnel.change(file(&format!("MTU = {wanted}"), "")).expect("an MTU");
+            let is_there = (0..1000).any(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                mtu(&tunnel) == wanted
+            });
+            assert!(is_there, "{} instead of {wanted}", mtu(&tunnel));
+        }
     }
 }

@@ -3,9 +3,9 @@
 
 use neap::net::{Address, InterfaceId, NetError, Prefix, Route, RouteEntry};
 use neap::{InterfaceConfig, Stack};
-use neap_wireguard::DEFAULT_MTU;
 use neap_wireguard::file::File;
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::net::IpAddr;
 
 /// What a file says of the interface.
@@ -14,7 +14,6 @@ pub(super) struct Network {
     addresses: BTreeSet<IpAddr>,
     /// Destinations with the lengths of their prefixes.
     routes: BTreeSet<(IpAddr, u8)>,
-    mtu: Option<u16>,
 }
 
 impl Network {
@@ -26,7 +25,7 @@ impl Network {
         // Only this host has its own addresses.
         let is_own = |(ip, len): &(IpAddr, u8)| *len == host_len(ip) && addresses.contains(ip);
         let routes = routes.filter(|route| !is_own(route)).collect();
-        Self { addresses, routes, mtu: file.interface.mtu }
+        Self { addresses, routes }
     }
 
     /// Gives an interface its addresses and routes.
@@ -38,35 +37,46 @@ impl Network {
         routes.fold(interface, InterfaceConfig::on_link)
     }
 
-    /// Changes the interface of a running stack from `self` to what `new` says.
+    /// Changes the interface of a running stack to what `new` says, and takes what was done: the
+    /// rest is tried again with the next change.
     ///
-    /// # Errors
-    /// An address or the MTU is refused.
-    pub(super) fn change(&self, new: &Self, stack: &Stack) -> Result<(), NetError> {
+    /// Returns lines about what is refused.
+    pub(super) fn change(&mut self, new: &Self, stack: &Stack) -> Vec<String> {
         let interfaces = stack.host().interfaces();
         let Some(interface) = interfaces.first().map(|interface| interface.id) else {
             // The device is gone, and nothing passes any more.
-            return Ok(());
+            *self = new.clone();
+            return Vec::new();
         };
-        for &ip in new.addresses.difference(&self.addresses) {
-            stack.add_address(interface, address(ip))?;
+        let mut failures = Vec::new();
+        let mut is_done = |what: &dyn Display, failed: Option<NetError>| {
+            failures.extend(failed.as_ref().map(|error| format!("{what}: {error}")));
+            failed.is_none()
+        };
+        for &ip in new.addresses.difference(&self.addresses.clone()) {
+            if is_done(&ip, stack.add_address(interface, address(ip)).err()) {
+                self.addresses.insert(ip);
+            }
         }
-        for &ip in self.addresses.difference(&new.addresses) {
-            stack.remove_address(interface, ip)?;
+        for &ip in self.addresses.clone().difference(&new.addresses) {
+            if is_done(&ip, stack.remove_address(interface, ip).err()) {
+                self.addresses.remove(&ip);
+            }
         }
-        for &route in self.routes.difference(&new.routes) {
+        for &route in self.routes.clone().difference(&new.routes) {
             if let Ok(prefix) = Prefix::new(route.0, route.1) {
                 // It may have gone with an address.
                 let _ = stack.remove_route(prefix, interface, None);
             }
+            self.routes.remove(&route);
         }
-        for &route in new.routes.difference(&self.routes) {
-            stack.replace_route(entry(route, interface))?;
+        for &(ip, len) in new.routes.difference(&self.routes.clone()) {
+            let replaced = stack.replace_route(entry((ip, len), interface));
+            if is_done(&format_args!("{ip}/{len}"), replaced.err()) {
+                self.routes.insert((ip, len));
+            }
         }
-        if self.mtu != new.mtu {
-            stack.set_mtu(interface, new.mtu.unwrap_or(DEFAULT_MTU))?;
-        }
-        Ok(())
+        failures
     }
 }
 
