@@ -3,10 +3,10 @@
 
 use neap_wireguard::file::{Host, HostPort, PeerSection};
 use neap_wireguard::{PublicKey, WireguardHandle};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -37,6 +37,8 @@ pub(super) type Known = HashMap<HostPort, SocketAddr>;
 #[derive(Debug, Default)]
 struct Named {
     peers: Vec<(PublicKey, HostPort)>,
+    /// Those of them whose names are new and were not resolved yet, wherever they are reached.
+    renamed: HashSet<PublicKey>,
     known: Known,
     /// Whether there is something to look at: other peers, or a handshake that has failed.
     is_called: bool,
@@ -61,6 +63,8 @@ impl Names {
                 }
             }
         }
+        // A peer without an address is looked at anyway.
+        names.lock().renamed.clear();
         names
     }
 
@@ -68,17 +72,39 @@ impl Names {
     pub(super) fn set(&self, peers: &[PeerSection]) {
         let (mutex, changed) = &*self.shared;
         let mut inside = mutex.lock().unwrap_or_else(PoisonError::into_inner);
-        inside.peers = named(peers).collect();
-        inside.is_called = true;
-        let Named { peers, known, .. } = &mut *inside;
-        known.retain(|name, _| peers.iter().any(|(_, one)| one == name));
+        let Named { peers: current, renamed, known, is_called } = &mut *inside;
+        let before: HashSet<_> = std::mem::replace(current, named(peers).collect())
+            .into_iter()
+            .filter(|(key, _)| !renamed.contains(key))
+            .collect();
+        let is_new = |one: &&(PublicKey, HostPort)| !before.contains(*one);
+        let is_unknown = |one: &&(PublicKey, HostPort)| !known.contains_key(&one.1);
+        *renamed = current.iter().filter(is_new).filter(is_unknown).map(|(key, _)| *key).collect();
+        known.retain(|name, _| current.iter().any(|(_, one)| one == name));
+        *is_called = true;
         changed.notify_all();
     }
 
     /// The address of a name that was resolved last.
     pub(super) fn known(&self, name: &HostPort) -> Option<SocketAddr> {
-        let inside = self.shared.0.lock().unwrap_or_else(PoisonError::into_inner);
-        inside.known.get(name).copied()
+        self.lock().known.get(name).copied()
+    }
+
+    /// Whether a peer has a new name that was not resolved yet.
+    fn is_renamed(&self, key: &PublicKey) -> bool {
+        self.lock().renamed.contains(key)
+    }
+
+    /// The name of a peer was resolved, unless it has another one meanwhile.
+    fn settle(&self, key: PublicKey, name: &HostPort) {
+        let mut inside = self.lock();
+        if inside.peers.iter().any(|one| (one.0, &one.1) == (key, name)) {
+            inside.renamed.remove(&key);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Named> {
+        self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn call(&self) {
@@ -88,8 +114,7 @@ impl Names {
     }
 
     fn learn(&self, name: &HostPort, address: SocketAddr) {
-        let mut inside = self.shared.0.lock().unwrap_or_else(PoisonError::into_inner);
-        inside.known.insert(name.clone(), address);
+        self.lock().known.insert(name.clone(), address);
     }
 
     /// Resolves names for as long as the process runs.
@@ -115,14 +140,17 @@ impl Names {
                 };
                 let failed = peer.failed_handshakes;
                 let is_due = failed > 0 && failed.is_multiple_of(FAILURES);
-                if peer.endpoint.is_some() && !is_due {
+                let is_wanted = peer.endpoint.is_none() || self.is_renamed(&key);
+                if !is_wanted && !is_due {
                     continue;
                 }
+                // The present address is of the old name.
+                let present = peer.endpoint.filter(|_| !is_wanted);
                 match resolve(&name) {
-                    Ok(found) => self.take(handle, key, &name, &found, peer.endpoint),
+                    Ok(found) => self.take(handle, key, &name, &found, present),
                     Err(error) => {
                         tracing::warn!(endpoint = %name, %error, "the endpoint has no address");
-                        is_unknown |= peer.endpoint.is_none();
+                        is_unknown |= is_wanted;
                     }
                 }
             }
@@ -145,6 +173,7 @@ impl Names {
             return;
         }
         self.learn(name, next);
+        self.settle(key, name);
         tracing::info!(endpoint = %name, address = %next, "the endpoint has this address");
         if let Err(error) = handle.set_endpoint(&key, next) {
             // It was removed meanwhile.
@@ -184,6 +213,30 @@ fn next(found: &[SocketAddr], present: Option<SocketAddr>) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gateway::tunnel::tests::file;
+
+    #[test]
+    fn a_new_name_is_resolved_although_the_peer_has_an_address() {
+        let named = |port: u16| file("", &format!("Endpoint = localhost:{port}"));
+        let first = named(1001);
+        let names = Names::new(&first.peers);
+        let config = first.wireguard(|endpoint| names.known(endpoint));
+        let wireguard = neap_wireguard::Wireguard::open(&config).expect("a tunnel");
+        let handle = wireguard.handle();
+        let port = || handle.status().peers[0].endpoint.expect("an endpoint").port();
+        names.watch(handle.clone()).expect("a thread");
+        assert_eq!(port(), 1001);
+        let second = named(1002);
+        handle.set_peers(second.wireguard(|endpoint| names.known(endpoint)).peers).expect("peers");
+        names.set(&second.peers);
+        for _ in 0..1000 {
+            if port() == 1002 {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        panic!("it still is at port {}", port());
+    }
 
     #[test]
     fn addresses_of_a_name_take_turns() {
