@@ -7,6 +7,9 @@ use ipnet::IpNet;
 
 /// Inner MTU where none is given, in bytes: what a path of 1500 bytes leaves over IPv6.
 pub const DEFAULT_MTU: u16 = 1420;
+/// Bounds of the MTU inside, in bytes. A packet of the largest fits one UDP datagram when sealed.
+pub(crate) const MTU_MIN: u16 = 576;
+pub(crate) const MTU_MAX: u16 = 65_000;
 
 /// Settings of an interface.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! What both halves of the device, its monitor and the handles share.
 
-use crate::config::{DEFAULT_MTU, Peer, WireguardConfig};
+use crate::config::{DEFAULT_MTU, MTU_MAX, MTU_MIN, Peer, WireguardConfig};
 use crate::counters::Counters;
 use crate::device::path::Path;
 use crate::device::socket::{Batch, HANDSHAKE_CLASS, HostSocket, MOST_SEGMENTS};
@@ -21,8 +21,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 use zeroize::Zeroizing;
 
-const MTU_MIN: u16 = 576;
-const MTU_MAX: u16 = 65_000;
 const SEALERS_MAX: usize = 64;
 /// The longest persistent keepalive, as `wg(8)` has it.
 const KEEPALIVE_MAX: Duration = Duration::from_secs(65_535);

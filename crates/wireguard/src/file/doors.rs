@@ -160,6 +160,9 @@ fn login(keys: &mut Keys<'_, '_>) -> Result<Option<Login>, FileError> {
         (Some(user), Some(password)) => {
             fits(&user)?;
             fits(&password)?;
+            if user.text.contains(':') {
+                return Err(user.wrong("expected a name without a colon"));
+            }
             let (user, password) = (user.text.to_string(), Password(password.text));
             Ok(Some(Login { user, password }))
         }

@@ -3,6 +3,7 @@
 use super::error::FileError;
 use super::keys::{Keys, Value};
 use super::value::{HostPort, is_name};
+use crate::config::{MTU_MAX, MTU_MIN};
 use crate::{PresharedKey, PrivateKey, PublicKey};
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,8 +15,8 @@ const KEY: &str = "a key of 32 bytes in base64, as `wg genkey` prints it";
 const NEVER_RUN: [&str; 4] = ["PreUp", "PostUp", "PreDown", "PostDown"];
 /// Time between two pings, unless the file says otherwise.
 const CHECK_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
-/// Smallest MTU that IPv4 hosts have to take (RFC 791), largest of any packet.
-const MTUS: [u32; 2] = [576, 65535];
+/// Smallest MTU that IPv4 hosts have to take (RFC 791), largest that a tunnel has.
+const MTUS: [u32; 2] = [MTU_MIN as u32, MTU_MAX as u32];
 
 /// `[Interface]`.
 #[derive(Clone, Debug)]

@@ -285,6 +285,17 @@ impl Reading {
         if self.peers.is_empty() {
             return Err(missing("Peer"));
         }
+        let own = interface.private_key.public_key();
+        if let Some(peer) = self.peers.iter().find(|peer| peer.public_key == own) {
+            let place = Place {
+                file: tunnel.unwrap_or(path).to_owned(),
+                line: Some(peer.line),
+                section: Some("Peer".to_owned()),
+                key: Some("PublicKey".to_owned()),
+            };
+            let problem = "expected the key of another interface, not its own".to_owned();
+            return Err(FileError { place, problem });
+        }
         Ok(File {
             path: path.to_owned(),
             tunnel_path: tunnel.map(Path::to_owned),

@@ -243,6 +243,7 @@ fn errors_name_file_line_section_and_key() {
     let interface = |lines: &str| tunnel(lines, "", "");
     let peer = |lines: &str| tunnel("", lines, "");
     let door = |lines: &str| tunnel("", "", lines);
+    let own = PRIVATE.parse::<crate::PrivateKey>().expect("a key").public_key();
     let cases = [
         (String::new(), "dir/wg0.conf: expected a section [Interface]"),
         ("[Interface]".to_owned(), ":1: [Interface] PrivateKey: missing: expected a key"),
@@ -258,6 +259,10 @@ fn errors_name_file_line_section_and_key() {
         (interface("Address = 10.0.0.300"), ":4: [Interface] Address: expected addresses"),
         (interface("DNS = 1.1.1.300"), ":4: [Interface] DNS: expected addresses of resolvers"),
         (interface("MTU = 60"), ":4: [Interface] MTU: expected a number of bytes from 576"),
+        (
+            interface("MTU = 65001"),
+            ":4: [Interface] MTU: expected a number of bytes from 576 to 65",
+        ),
         (interface("ListenPort = 65536"), ":4: [Interface] ListenPort: expected a port"),
         (interface("ListenPort = +1"), ":4: [Interface] ListenPort: expected a port"),
         (interface("FwMark = on"), ":4: [Interface] FwMark: expected off, or a number"),
@@ -274,11 +279,19 @@ fn errors_name_file_line_section_and_key() {
         (peer("Endpoint = ::1:51820"), ":7: [Peer] Endpoint: expected ADDRESS:PORT"),
         (peer("PersistentKeepalive = 65536"), ":7: [Peer] PersistentKeepalive: expected off, or"),
         (peer(&format!("[Peer]\nPublicKey={PUBLIC}")), ":7: [Peer] PublicKey: the peer in line 5"),
+        (
+            peer(&format!("[Peer]\nPublicKey={own}")),
+            ":7: [Peer] PublicKey: expected the key of another interface",
+        ),
         (door("[Socks4]"), ":8: [Socks4]: unknown section: expected one of Interface"),
         (door("[Socks5]"), ":8: [Socks5] BindAddress: missing: expected ADDRESS:PORT"),
         (door("[Socks5]\nBindAddress = 1080"), ":9: [Socks5] BindAddress: expected ADDRESS:PORT"),
         (door("[http]\nBindAddress=:1\nUsername=a"), ":10: [http] Username: expected a Password"),
         (door("[http]\nBindAddress=:1\nPassword=a"), ":10: [http] Password: expected a Username"),
+        (
+            door("[Socks5]\nBindAddress=:1\nUsername=a:b\nPassword=c"),
+            ":10: [Socks5] Username: expected a name without a colon",
+        ),
         (door("[http]\nBindAddress=:1\nCertFile=a"), ":10: [http] CertFile: expected a KeyFile"),
         (door("[TCPClientTunnel]\nBindAddress=:1"), ":8: [TCPClientTunnel] Target: missing"),
         (
