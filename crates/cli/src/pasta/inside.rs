@@ -126,8 +126,9 @@ fn serve(args: &Args) -> io::Result<ExitCode> {
         let failed = match request {
             Request::Run => {
                 let input = descriptors.into_iter().next().ok_or(io::ErrorKind::InvalidInput)?;
-                command = Some(start(&args.command, input)?);
-                give_up().map_err(io::Error::other)?;
+                let started = Started::start(&args.command, input)?;
+                give_up(Some(started.pid)).map_err(io::Error::other)?;
+                command = Some(started);
                 channel.send(&Answer::Done, &[])?;
                 continue;
             }
@@ -143,10 +144,9 @@ fn serve(args: &Args) -> io::Result<ExitCode> {
                 tables = Some(Tables::open());
                 // A command is still to be started, with all that its user may.
                 let is_done = setup.join.is_some();
-                let built =
-                    built.and_then(
-                        |device| if is_done { give_up().map(|()| device) } else { Ok(device) },
-                    );
+                let built = built.and_then(|device| {
+                    if is_done { give_up(None).map(|()| device) } else { Ok(device) }
+                });
                 match built {
                     Ok(TunQueue { main, bulk, has_bulk_thread }) => {
                         let both = iter::once(&main).chain(&bulk).map(AsFd::as_fd);
@@ -169,16 +169,17 @@ fn serve(args: &Args) -> io::Result<ExitCode> {
     }
 }
 
-/// Gives up all but what is needed to bind ports of the namespace.
-fn give_up() -> Result<(), String> {
-    let needs = Needs { capabilities: CapabilitySet::NET_BIND_SERVICE, ..Needs::default() };
+/// Gives up all but what is needed to bind ports of the namespace, and to end the command.
+fn give_up(command: Option<Pid>) -> Result<(), String> {
+    let capabilities = CapabilitySet::NET_BIND_SERVICE;
+    let needs = Needs { capabilities, signals: command, ..Needs::default() };
     // The other half says what this kernel does not take.
     confine(&needs, |_| ())
 }
 
 /// Waits until there is a request, or the command has ended: then its exit status.
-fn wait(channel: &Channel, command: &mut Option<(Child, OwnedFd)>) -> io::Result<Option<ExitCode>> {
-    let Some((child, ended)) = command else { return Ok(None) };
+fn wait(channel: &Channel, command: &mut Option<Started>) -> io::Result<Option<ExitCode>> {
+    let Some(Started { child, ended, .. }) = command else { return Ok(None) };
     let mut sources = [PollFd::new(channel, PollFlags::IN), PollFd::new(ended, PollFlags::IN)];
     loop {
         match poll(&mut sources, None) {
@@ -190,16 +191,33 @@ fn wait(channel: &Channel, command: &mut Option<(Child, OwnedFd)>) -> io::Result
     if sources[1].revents().is_empty() { Ok(None) } else { Ok(Some(exit_code(child.wait()?))) }
 }
 
-/// Starts the command, as the first process of its namespace of processes.
-fn start(command: &[OsString], input: OwnedFd) -> io::Result<(Child, OwnedFd)> {
-    let child = Command::new(OWN_PROGRAM)
-        .args(["pasta-inside", "--become-command", "--"])
-        .args(command)
-        .stdin(Stdio::from(input))
-        .spawn()?;
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let ended = pidfd_open(pid.ok_or(io::ErrorKind::NotFound)?, PidfdFlags::empty())?;
-    Ok((child, ended))
+/// The command. It is killed when this is dropped, as it is of no use without its gateway.
+struct Started {
+    child: Child,
+    pid: Pid,
+    ended: OwnedFd,
+}
+
+impl Started {
+    /// Starts it, as the first process of its namespace of processes.
+    fn start(command: &[OsString], input: OwnedFd) -> io::Result<Self> {
+        let child = Command::new(OWN_PROGRAM)
+            .args(["pasta-inside", "--become-command", "--"])
+            .args(command)
+            .stdin(Stdio::from(input))
+            .spawn()?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or(io::ErrorKind::NotFound)?;
+        Ok(Self { child, pid, ended: pidfd_open(pid, PidfdFlags::empty())? })
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // One that has ended is left as it is.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// This program, whatever its folder is called and may be reached by.

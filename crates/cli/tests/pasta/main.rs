@@ -9,6 +9,7 @@ mod namespace;
 #[path = "../common/confined.rs"]
 mod confined;
 mod confinement;
+mod ends;
 #[path = "../common/folder.rs"]
 mod folder;
 #[path = "../common/resolver.rs"]
