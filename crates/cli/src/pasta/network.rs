@@ -178,6 +178,11 @@ impl Network {
         translations
     }
 
+    /// Whether questions of the namespace are asked of the resolvers of the host.
+    pub(super) fn asks_resolvers_of_host(&self) -> bool {
+        self.families().any(|family| matches!(family.resolver, Some((_, None))))
+    }
+
     /// What the namespace may reach: everything but the host's loopback addresses, unless an
     /// address stands for one.
     pub(super) fn policy(&self) -> Policy {

@@ -78,7 +78,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         if !args.runs_command() {
             assume(identity)?;
         }
-        give_up(args, &ports, &log, shown.folders())?;
+        give_up(&network, &ports, &log, shown.folders())?;
         let gateway = gateway(stack, args, &network, allowed, bound, shown)?;
         Ok((gateway, Ready { pid_file, waiting }, tables))
     });
@@ -213,7 +213,7 @@ impl Ready<'_> {
 
 /// Gives up what is not needed while the network is there.
 fn give_up(
-    args: &Args,
+    network: &Network,
     ports: &AllPorts,
     log: &Log,
     sockets_in: Vec<PathBuf>,
@@ -222,7 +222,7 @@ fn give_up(
     let needs = Needs {
         // Ports of the host are bound as they are followed.
         capabilities: if ports.are_followed() { CapabilitySet::NET_BIND_SERVICE } else { none },
-        resolvers: !args.dns_forward.is_empty(),
+        resolvers: network.asks_resolvers_of_host(),
         sockets_in,
         ..Needs::default()
     };

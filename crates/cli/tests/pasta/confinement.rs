@@ -31,6 +31,15 @@ fn child_of(pid: u32) -> u32 {
     text.trim().parse().expect("one child")
 }
 
+/// A command that sees a folder as `/etc`.
+fn with_etc(etc: &Folder, command: &Command) -> Command {
+    let script = "mount --bind \"$1\" /etc && shift && exec \"$@\"";
+    let mut with = Command::new("unshare");
+    with.args(["-m", "sh", "-c", script, "sh"]).arg(etc.path());
+    with.arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
+    with
+}
+
 #[test]
 fn both_processes_have_no_rights_and_the_gateway_no_files() {
     in_namespace(|| {
@@ -42,11 +51,7 @@ fn both_processes_have_no_rights_and_the_gateway_no_files() {
         let pid_file = etc.path().join("pid");
         let mut join = pasta(&["--config-net", "--quiet", "--dns-forward", "192.0.2.53"]);
         join.args(NO_PORTS).arg("-P").arg(&pid_file).arg(namespace.pid());
-        let script = "mount --bind \"$1\" /etc && shift && exec \"$@\"";
-        let mut command = Command::new("unshare");
-        command.args(["-m", "sh", "-c", script, "sh"]).arg(etc.path());
-        command.arg(join.get_program()).args(join.get_args()).stdin(Stdio::null());
-        succeed(command);
+        succeed(with_etc(&etc, &join));
         let pid = fs::read_to_string(pid_file).expect("the file of the process ID");
         let pid = pid.trim().parse().expect("a number");
         confined::check(pid, 0);
@@ -77,5 +82,20 @@ fn a_command_keeps_its_rights_while_its_gateway_has_none() {
         let options = [&["-q"], &NO_PORTS[..], &["--", "sh", "-c", script]].concat();
         let (status, stdout, stderr) = finish(pasta(&options));
         assert!(status == Some(0) && stdout.contains("done"), "{status:?} {stdout}{stderr}");
+    });
+}
+
+#[test]
+fn a_resolver_at_a_loopback_address_is_asked_behind_the_gateway() {
+    in_namespace(|| {
+        host();
+        resolver("127.0.0.53", &[]);
+        let (etc, namespace) = (Folder::new("pasta-loopback-etc"), Namespace::new());
+        etc.write("resolv.conf", "nameserver 127.0.0.53\n");
+        let mut join = pasta(&["--config-net", "--quiet"]);
+        join.args(NO_PORTS).arg(namespace.pid());
+        succeed(with_etc(&etc, &join));
+        let said = succeed(namespace.program("ask a resolver", "192.0.2.1:53"));
+        assert!(said.contains("code 0."), "{said}");
     });
 }
