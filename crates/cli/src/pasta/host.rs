@@ -4,21 +4,25 @@ use super::netlink;
 use netlink_packet_route::address::{
     AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope,
 };
-use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHop,
     RouteNextHopFlags, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use rustix::net::netdevice::{index_to_name, name_to_index};
+use socket2::{Domain, Socket, Type};
 use std::io;
 use std::net::IpAddr;
 
-/// Networks of this host, as the kernel tells them.
+/// Most addresses, and most routes, of one family that another interface gets. A host with more
+/// routes has a routing protocol, and its routes are none for a container.
+const MOST_COPIED: usize = 2048;
+
+/// What a namespace takes after, of both families.
 #[derive(Debug)]
 pub(super) struct Host {
-    links: Vec<(u32, String)>,
-    addresses: Vec<AddressMessage>,
-    routes: Vec<RouteMessage>,
+    pub(super) v4: Option<Template>,
+    pub(super) v6: Option<Template>,
 }
 
 /// What one interface has of one family.
@@ -29,69 +33,117 @@ pub(super) struct Template {
     pub(super) address: Option<(IpAddr, u8)>,
     /// The router of the default route.
     pub(super) gateway: Option<IpAddr>,
-    /// Addresses and routes to give to another interface.
+    /// Addresses to give to another interface: the first 2048.
     pub(super) addresses: Vec<AddressMessage>,
-    pub(super) routes: Vec<RouteMessage>,
+    /// Routes to give to another interface; `None` if there are more than 2048.
+    pub(super) routes: Option<Vec<RouteMessage>>,
 }
 
 impl Host {
-    /// Asks the kernel.
+    /// Asks the kernel. `named` are the interfaces to take after, of IPv4 and of IPv6; without a
+    /// name it is the one with the default route, and without that the only one that has routes.
     ///
     /// # Errors
     /// As [`netlink::dump`].
-    pub(super) fn ask() -> io::Result<Self> {
-        let mut links = Vec::new();
-        for message in netlink::dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))? {
-            let RouteNetlinkMessage::NewLink(link) = message else { continue };
-            for attribute in link.attributes {
-                if let LinkAttribute::IfName(name) = attribute {
-                    links.push((link.header.index, name));
-                }
-            }
-        }
-        let addresses = netlink::dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
-        let addresses = addresses.into_iter().filter_map(|message| match message {
-            RouteNetlinkMessage::NewAddress(address) => Some(address),
-            _ => None,
-        });
-        let routes = netlink::dump(RouteNetlinkMessage::GetRoute(RouteMessage::default()))?;
-        let routes = routes.into_iter().filter_map(|message| match message {
-            RouteNetlinkMessage::NewRoute(route) if is_main(&route) => Some(route),
-            _ => None,
-        });
-        Ok(Self { links, addresses: addresses.collect(), routes: routes.collect() })
+    pub(super) fn ask(named: [Option<&str>; 2]) -> io::Result<Self> {
+        let [v4, v6] = named;
+        Ok(Self {
+            v4: Template::ask(AddressFamily::Inet, v4)?,
+            v6: Template::ask(AddressFamily::Inet6, v6)?,
+        })
     }
+}
 
-    /// Whether there is an interface of this name.
-    pub(super) fn has(&self, interface: &str) -> bool {
-        self.links.iter().any(|(_, name)| name == interface)
-    }
+/// Whether this host has an interface of this name.
+pub(super) fn has_interface(name: &str) -> bool {
+    any_socket().is_ok_and(|socket| name_to_index(socket, name).is_ok())
+}
 
-    /// What the interface with the default route has of a family, or the named one; without a
-    /// default route the only one that has routes.
-    pub(super) fn template(&self, is_v6: bool, named: Option<&str>) -> Option<Template> {
-        let family = if is_v6 { AddressFamily::Inet6 } else { AddressFamily::Inet };
-        let of_family = |route: &&RouteMessage| route.header.address_family == family;
-        let routes: Vec<_> = self.routes.iter().filter(of_family).collect();
+/// A socket for questions about interfaces.
+fn any_socket() -> io::Result<Socket> {
+    Socket::new(Domain::UNIX, Type::DGRAM, None)
+}
+
+impl Template {
+    /// `None` if there is no such interface.
+    fn ask(family: AddressFamily, named: Option<&str>) -> io::Result<Option<Self>> {
+        let socket = any_socket()?;
         let index = match named {
-            Some(named) => self.links.iter().find(|(_, name)| name == named)?.0,
-            None => with_default_route(&routes).or_else(|| only_one(&routes))?,
+            Some(name) => name_to_index(&socket, name).ok(),
+            None => leading(family)?,
         };
-        let interface = self.links.iter().find(|(number, _)| *number == index)?.1.clone();
-        let routes = routes.into_iter().filter(|route| leads_to(route, index));
-        let routes: Vec<_> = routes.cloned().collect();
-        let default = routes.iter().find(|route| is_default(route));
-        let gateway = default.and_then(|route| first_hop(route).1);
-        let of_index =
-            |one: &&AddressMessage| one.header.index == index && one.header.family == family;
-        let addresses: Vec<_> = self.addresses.iter().filter(of_index).cloned().collect();
-        let own = addresses.iter().filter(|one| stands_for_host(one)).filter_map(local);
-        // The most specific one, and the first of equals.
-        let address = own.reduce(|best, other| if other.1 > best.1 { other } else { best });
-        let addresses = addresses.into_iter().filter(|one| one.header.scope != AddressScope::Link);
-        let addresses = addresses.collect();
-        Some(Template { interface, address, gateway, addresses, routes })
+        let Some(index) = index else { return Ok(None) };
+        let mut template = Self { interface: index_to_name(&socket, index)?, ..Self::default() };
+        template.ask_addresses(family, index)?;
+        template.ask_routes(family, index)?;
+        Ok(Some(template))
     }
+
+    fn ask_addresses(&mut self, family: AddressFamily, index: u32) -> io::Result<()> {
+        let mut wanted = AddressMessage::default();
+        wanted.header.family = family;
+        netlink::dump(RouteNetlinkMessage::GetAddress(wanted), |message| {
+            let RouteNetlinkMessage::NewAddress(one) = message else { return };
+            if one.header.index != index {
+                return;
+            }
+            // The most specific one, and the first of equals.
+            if stands_for_host(&one)
+                && let Some(own) = local(&one)
+                && self.address.is_none_or(|best| own.1 > best.1)
+            {
+                self.address = Some(own);
+            }
+            if one.header.scope != AddressScope::Link && self.addresses.len() < MOST_COPIED {
+                self.addresses.push(one);
+            }
+        })
+    }
+
+    fn ask_routes(&mut self, family: AddressFamily, index: u32) -> io::Result<()> {
+        let (mut routes, mut gateway) = (Some(Vec::new()), None);
+        each_route(family, |route| {
+            let Some(route) = by_interface(route, index) else { return };
+            if is_default(&route) {
+                gateway.get_or_insert_with(|| first_hop(&route).1);
+            }
+            match &mut routes {
+                Some(few) if few.len() < MOST_COPIED => few.push(route),
+                _ => routes = None,
+            }
+        })?;
+        (self.routes, self.gateway) = (routes, gateway.flatten());
+        Ok(())
+    }
+}
+
+/// The interface with the default route of a family; without one the only interface that routes
+/// lead to, besides those to link-local addresses.
+fn leading(family: AddressFamily) -> io::Result<Option<u32>> {
+    let (mut default, mut first, mut is_only) = (None, None, true);
+    each_route(family, |route| {
+        let Some(interface) = first_hop(&route).0 else { return };
+        if is_default(&route) {
+            default.get_or_insert(interface);
+        }
+        if !is_link_local(&route) {
+            is_only &= *first.get_or_insert(interface) == interface;
+        }
+    })?;
+    Ok(default.or(first.filter(|_| is_only)))
+}
+
+/// The routes of a family that a namespace could have.
+fn each_route(family: AddressFamily, mut take: impl FnMut(RouteMessage)) -> io::Result<()> {
+    let mut wanted = RouteMessage::default();
+    wanted.header.address_family = family;
+    netlink::dump(RouteNetlinkMessage::GetRoute(wanted), |message| {
+        if let RouteNetlinkMessage::NewRoute(route) = message
+            && is_main(&route)
+        {
+            take(route);
+        }
+    })
 }
 
 /// Unicast routes of the main table, which the host has not made on the fly.
@@ -106,18 +158,6 @@ fn is_main(route: &RouteMessage) -> bool {
 
 fn is_default(route: &RouteMessage) -> bool {
     route.header.destination_prefix_length == 0
-}
-
-fn with_default_route(routes: &[&RouteMessage]) -> Option<u32> {
-    routes.iter().find(|route| is_default(route)).and_then(|route| first_hop(route).0)
-}
-
-/// The only interface that routes lead to, besides those to link-local addresses.
-fn only_one(routes: &[&RouteMessage]) -> Option<u32> {
-    let real = routes.iter().filter(|route| !is_link_local(route));
-    let mut interfaces = real.filter_map(|route| first_hop(route).0);
-    let first = interfaces.next()?;
-    interfaces.all(|other| other == first).then_some(first)
 }
 
 fn is_link_local(route: &RouteMessage) -> bool {
@@ -161,16 +201,38 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-/// Whether all hops of a route are behind an interface.
-fn leads_to(route: &RouteMessage, index: u32) -> bool {
-    let mut hops = route.attributes.iter().filter_map(|attribute| match attribute {
-        RouteAttribute::Oif(interface) => Some(*interface == index),
+/// What is left of a route if an interface is the only one; `None` if it leads to others only.
+fn by_interface(mut route: RouteMessage, index: u32) -> Option<RouteMessage> {
+    let mut only = None;
+    let leads = route.attributes.iter_mut().any(|attribute| match attribute {
+        RouteAttribute::Oif(interface) => *interface == index,
         RouteAttribute::MultiPath(hops) => {
-            Some(hops.iter().any(|hop| hop.interface_index == index))
+            hops.retain(|hop| hop.interface_index == index);
+            only = if hops.len() == 1 { hops.pop() } else { None };
+            only.is_some() || !hops.is_empty()
         }
-        _ => None,
+        _ => false,
     });
-    hops.next().is_some_and(|leads| leads)
+    // One hop is a plain route.
+    if let Some(hop) = only {
+        route.attributes.retain(|attribute| !matches!(attribute, RouteAttribute::MultiPath(_)));
+        route.attributes.push(RouteAttribute::Oif(index));
+        route.attributes.extend(hop.attributes);
+        if hop.flags.contains(RouteNextHopFlags::Onlink) {
+            route.header.flags |= RouteFlags::Onlink;
+        }
+    }
+    leads.then_some(route)
+}
+
+/// Takes away the source address of routes that is none of `own`: the kernel refuses them.
+pub(super) fn forget_other_sources(routes: &mut [RouteMessage], own: &[IpAddr]) {
+    for route in routes {
+        route.attributes.retain(|attribute| match attribute {
+            RouteAttribute::PrefSource(source) => ip(source).is_some_and(|ip| own.contains(&ip)),
+            _ => true,
+        });
+    }
 }
 
 /// Whether an address is one that others know the host by.

@@ -8,17 +8,15 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use std::io;
 
-/// Most answers that are taken of one dump: a host with more routes than that has a routing
-/// protocol, and its routes are none for a container.
-const MOST_ANSWERS: usize = 4096;
-
-/// Everything of a kind.
+/// Asks for everything of a kind, and hands each answer to `take`.
 ///
 /// # Errors
-/// What the kernel answers; `InvalidData` for what cannot be read, and for more than 4096 answers.
-pub(super) fn dump(what: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+/// What the kernel answers; `InvalidData` for what cannot be read.
+pub(super) fn dump(
+    what: RouteNetlinkMessage,
+    mut take: impl FnMut(RouteNetlinkMessage),
+) -> io::Result<()> {
     let socket = send(what, NLM_F_REQUEST | NLM_F_DUMP)?;
-    let mut found = Vec::new();
     loop {
         let (answer, _) = socket.recv_from_full()?;
         let mut rest = &answer[..];
@@ -26,13 +24,10 @@ pub(super) fn dump(what: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMess
             let message = deserialize(rest)?;
             let length = message.header.length as usize;
             match message.payload {
-                NetlinkPayload::Done(_) => return Ok(found),
+                NetlinkPayload::Done(_) => return Ok(()),
                 NetlinkPayload::Error(error) => return Err(error.to_io()),
-                NetlinkPayload::InnerMessage(inner) => found.push(inner),
+                NetlinkPayload::InnerMessage(inner) => take(inner),
                 _ => {}
-            }
-            if found.len() > MOST_ANSWERS {
-                return Err(invalid("too many routes"));
             }
             rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
         }

@@ -1,7 +1,7 @@
 //! The network of a namespace: what its interface gets, and what the gateway answers for.
 
 use super::arguments::{Args, OrNone};
-use super::host::{Host, Template};
+use super::host::{self, Host, Template};
 use super::resolvers::Resolvers;
 use ipnet::{IpNet, Ipv4Net};
 use neap::net::{Address, AdvertisedDnsServer, AdvertisedDomain, AdvertisedPrefix};
@@ -58,14 +58,13 @@ impl Network {
     ///
     /// # Errors
     /// An option does not fit, and what is expected.
-    pub(super) fn plan(args: &Args, host: &Host, own: &Resolvers) -> Result<Self, String> {
-        let missing = args.named_interfaces().find(|(name, _)| !host.has(name));
+    pub(super) fn plan(args: &Args, host: Host, own: &Resolvers) -> Result<Self, String> {
+        let missing = args.named_interfaces().find(|(name, _)| !host::has_interface(name));
         if let Some((name, option)) = missing {
             return Err(format!("{option} {name}: expected an interface of this host"));
         }
-        let template = |is_v6| host.template(is_v6, args.template(is_v6));
-        let v4_template = (!args.ipv6_only).then(|| template(false)).flatten();
-        let v6_template = (!args.ipv4_only).then(|| template(true)).flatten();
+        let v4_template = host.v4.filter(|_| !args.ipv6_only);
+        let v6_template = host.v6.filter(|_| !args.ipv4_only);
         let interface = args.ns_ifname.clone().or_else(|| {
             let template = v4_template.as_ref().or(v6_template.as_ref());
             template.map(|template| template.interface.clone())
@@ -149,7 +148,7 @@ impl Network {
     /// Addresses that the namespace has, and the host as well.
     pub(super) fn guest_addresses(&self) -> Vec<IpAddr> {
         let copied = self.families().filter_map(|family| family.addresses.as_deref());
-        let copied = copied.flatten().filter_map(super::host::local).map(|(address, _)| address);
+        let copied = copied.flatten().filter_map(host::local).map(|(address, _)| address);
         let own = self.families().filter_map(|family| family.guest).map(|(address, _)| address);
         copied.chain(own).collect()
     }
@@ -339,16 +338,23 @@ impl Family {
         let resolver = of_family(&args.dns_forward);
         let resolver = resolver.map(|address| (address, of_family(&args.dns_host)));
         let mapped_by_default = if args.no_map_gw { None } else { gateway };
+        let addresses =
+            (!is_chosen && !is_local && !args.no_copy_addrs).then_some(template.addresses);
+        let copies_routes = !has_gateway_option && !is_local && !args.no_copy_routes;
+        let mut routes = template.routes.filter(|_| copies_routes);
+        if let Some(routes) = &mut routes {
+            let copied = addresses.iter().flatten().filter_map(host::local);
+            let own: Vec<_> = copied.chain(guest).map(|(address, _)| address).collect();
+            host::forget_other_sources(routes, &own);
+        }
         Self {
             guest,
             gateway,
             host: mapped(&args.map_host_loopback, is_v6).unwrap_or(mapped_by_default),
             host_address: mapped(&args.map_guest_addr, is_v6).flatten(),
             resolver,
-            addresses: (!is_chosen && !is_local && !args.no_copy_addrs)
-                .then_some(template.addresses),
-            routes: (!has_gateway_option && !is_local && !args.no_copy_routes)
-                .then_some(template.routes),
+            addresses,
+            routes,
         }
     }
 

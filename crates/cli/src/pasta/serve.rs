@@ -57,8 +57,9 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         .map_err(|error| Failure::System(format!("--log-file: {error}")))?;
     let identity = Identity::wanted(args.runas.as_deref()).map_err(Failure::Arguments)?;
     let ports = args.ports().map_err(Failure::Arguments)?;
-    let host = Host::ask().map_err(system("the addresses and routes of this host"))?;
-    let network = Network::plan(args, &host, &Resolvers::of_host()).map_err(Failure::Arguments)?;
+    let host = Host::ask([false, true].map(|is_v6| args.template(is_v6)))
+        .map_err(system("the addresses and routes of this host"))?;
+    let network = Network::plan(args, host, &Resolvers::of_host()).map_err(Failure::Arguments)?;
     let allowed = raise_file_limit();
     let bound = Binder { args, network: &network }.bind_listed(&ports).map_err(Failure::System)?;
     let watch = watched(args)?;

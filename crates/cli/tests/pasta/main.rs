@@ -14,6 +14,7 @@ mod ends;
 mod folder;
 #[path = "../common/resolver.rs"]
 mod resolver;
+mod routes;
 
 use namespace::{in_namespace, run};
 use serde_json::Value;
