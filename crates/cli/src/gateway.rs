@@ -4,6 +4,7 @@
 pub(crate) mod calls;
 pub(crate) mod command;
 pub(crate) mod confine;
+mod device_end;
 mod etc;
 mod init;
 mod inside;
@@ -21,6 +22,7 @@ pub(crate) mod tunnel;
 pub(crate) mod watching;
 mod way_out;
 
+pub(crate) use device_end::DeviceEnd;
 pub(crate) use namespace::Namespaces;
 pub(crate) use options::raise_file_limit;
 

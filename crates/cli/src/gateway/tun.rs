@@ -5,7 +5,7 @@ use super::confine::{self, Needs};
 use super::options::Options;
 use super::watching::{self, Watching};
 use super::way_out::{self, WayOut};
-use super::{Failure, give_up, namespace};
+use super::{DeviceEnd, Failure, give_up, namespace};
 use clap::Args as ClapArgs;
 use neap::device::{LinkConfig, Tun, configure_link};
 use neap::net::{Address, Prefix};
@@ -22,7 +22,7 @@ use std::time::Duration;
 /// Connect everything that is routed into a TUN to the sockets of this machine
 ///
 /// The routes into the TUN are the user's to set. SIGINT and SIGTERM end the gateway; with --drain
-/// a second one ends it at once.
+/// a second one ends it at once. The end of the interface ends it with an error.
 #[derive(ClapArgs, Clone, Debug)]
 pub(crate) struct Args {
     /// Interface, which is made if it is not there
@@ -60,7 +60,8 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let addresses = args.host_address.iter();
     let addresses = addresses.map(|address| (address.ip, address.prefix.len())).collect();
     let link = LinkConfig { addresses, mtu: args.mtu, ..LinkConfig::default() };
-    configure_link(tun.name(), &link).map_err(|error| failed(&error))?;
+    let name = tun.name().to_owned();
+    configure_link(&name, &link).map_err(|error| failed(&error))?;
     let mut interface = InterfaceConfig::new(tun.into_device()).any_destination(true);
     for &address in &args.address {
         interface = interface.address(address);
@@ -86,6 +87,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         super::tell_of_echo(&gateway);
     }
     let _watched = listening.serve(&stack, &way_out::application(&gateway, tunnel))?;
+    let end = DeviceEnd::watch(&stack, gateway.handle()).map_err(|error| failed(&error))?;
     let (handle, drain) = (gateway.handle(), Duration::from_secs(args.drain.into()));
     thread::spawn(move || {
         let mut signals = signals.forever();
@@ -95,5 +97,8 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         handle.stop();
     });
     gateway.run().map_err(|error| failed(&error))?;
+    if end.has_come() {
+        return Err(Failure::System(format!("the interface {name} is gone")));
+    }
     Ok(ExitCode::SUCCESS)
 }

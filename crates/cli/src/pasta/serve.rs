@@ -18,7 +18,7 @@ use super::{Failure, netlink};
 use crate::gateway::command::exit_code;
 use crate::gateway::confine::{Needs, confine};
 use crate::gateway::shown::Shown;
-use crate::gateway::{Namespaces, raise_file_limit};
+use crate::gateway::{DeviceEnd, Namespaces, raise_file_limit};
 use ipnet::IpNet;
 use neap::control::Control;
 use neap::device::{Tun, TunQueue};
@@ -452,6 +452,7 @@ fn gateway(
     for (socket, publication) in bound {
         gateway.publish_socket(socket, publication).map_err(system("a published port"))?;
     }
+    DeviceEnd::watch(&stack, gateway.handle()).map_err(system("the interface"))?;
     let shown = shown.serve(&stack, &gateway);
     Ok((gateway, shown))
 }

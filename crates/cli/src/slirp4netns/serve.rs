@@ -6,9 +6,9 @@ use super::arguments::{Options, Target};
 use super::descriptors::inherited;
 use super::outbound::outbound;
 use crate::gateway::shown::Shown;
-use crate::gateway::{calls, confine, namespace, raise_file_limit};
+use crate::gateway::{DeviceEnd, calls, confine, namespace, raise_file_limit};
+use neap::Stack;
 use neap::device::{Tun, TunQueue};
-use neap::{Stack, StackEvent};
 use neap_gateway::{DirectFrom, Gateway, GatewayConfig, GatewayHandle, Policy};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::thread::CapabilitySet;
@@ -55,7 +55,7 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
         .map_err(system("the gateway"))?;
 
     let handle = gateway.handle();
-    watch_device(&stack, &handle).map_err(system("the device"))?;
+    DeviceEnd::watch(&stack, handle.clone()).map_err(system("the device"))?;
     watch_signals(signals, handle.clone());
     if let Some(exit) = exit {
         watch_exit(exit, handle.clone());
@@ -109,20 +109,6 @@ fn device(options: &Options) -> Result<TunQueue, Failure> {
     }
     let link = options.configure.then(|| options.network.link(options.mac));
     carry_out(&Plan { namespaces, interface, link }).map_err(Failure::System)
-}
-
-/// Ends the run with the namespace, whose end takes the device away.
-fn watch_device(stack: &Stack, handle: &GatewayHandle) -> io::Result<()> {
-    let (events, handle) = (stack.events()?, handle.clone());
-    thread::spawn(move || {
-        while let Ok(event) = events.recv() {
-            if matches!(event, StackEvent::DeviceGone { .. }) {
-                break;
-            }
-        }
-        handle.stop();
-    });
-    Ok(())
 }
 
 fn watch_signals(mut signals: Signals, handle: GatewayHandle) {

@@ -156,3 +156,20 @@ fn a_server_that_is_killed_resets_the_connection_of_the_guest() {
         });
     });
 }
+
+#[test]
+fn a_gateway_of_a_tun_ends_with_an_error_when_its_interface_goes() {
+    in_namespace(|| {
+        super::up();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_neap"));
+        command.args(["gateway", "tun", "--tun", "gate0", "--log", "info"]).stdin(Stdio::null());
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("neap runs");
+        let lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+        let mut lines = lines.map(|line| line.expect("text"));
+        assert!(lines.any(|line| line.contains("gateway started")));
+        run("ip link delete gate0");
+        let told = lines.any(|line| line.contains("the interface gate0 is gone"));
+        let status = child.wait().expect("it ends");
+        assert!(told && status.code() == Some(1), "{status}");
+    });
+}

@@ -1,7 +1,8 @@
 //! What ends with what: the command with its gateway, and the gateway with its interface.
 
+use super::folder::Folder;
 use super::namespace::{in_namespace, run};
-use super::{NO_PORTS, host, pasta};
+use super::{NO_PORTS, Namespace, host, join, pasta};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
@@ -72,5 +73,19 @@ fn a_command_ends_with_the_process_that_holds_its_namespace() {
             run(&format!("kill -KILL {command}"));
         }
         assert!(ends, "the command goes on without a network");
+    });
+}
+
+#[test]
+fn the_end_of_the_interface_ends_the_background() {
+    in_namespace(|| {
+        host();
+        let folder = Folder::new("pasta-device");
+        let file = folder.path().join("pid");
+        let namespace = Namespace::new();
+        join(&namespace, &[&NO_PORTS[..], &["-P", file.to_str().expect("a name")]].concat());
+        let pid = fs::read_to_string(&file).expect("a file");
+        run(&format!("nsenter -t {} -n ip link delete eth7", namespace.pid()));
+        assert!(ends(pid.trim().parse().expect("a number")), "it goes on without its interface");
     });
 }

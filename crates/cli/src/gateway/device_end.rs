@@ -1,0 +1,38 @@
+//! The end of a device that somebody else takes away, or the end of its namespace.
+
+use neap::{Stack, StackEvent};
+use neap_gateway::GatewayHandle;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+/// Whether the device has gone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DeviceEnd(Arc<AtomicBool>);
+
+impl DeviceEnd {
+    /// Stops a gateway when the device of its stack goes, by a thread of its own.
+    ///
+    /// # Errors
+    /// The stack has no events left to give.
+    pub(crate) fn watch(stack: &Stack, handle: GatewayHandle) -> io::Result<Self> {
+        let (events, end) = (stack.events()?, Self::default());
+        let told = end.clone();
+        thread::spawn(move || {
+            while let Ok(event) = events.recv() {
+                if matches!(event, StackEvent::DeviceGone { .. }) {
+                    told.0.store(true, Ordering::Relaxed);
+                    break;
+                }
+            }
+            handle.stop();
+        });
+        Ok(end)
+    }
+
+    /// Whether it was so.
+    pub(super) fn has_come(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
