@@ -6,6 +6,7 @@ pub(crate) mod command;
 pub(crate) mod confine;
 mod device_end;
 mod etc;
+mod file_limit;
 mod init;
 mod inside;
 pub(crate) mod namespace;
@@ -23,8 +24,8 @@ pub(crate) mod watching;
 mod way_out;
 
 pub(crate) use device_end::DeviceEnd;
+pub(crate) use file_limit::{FileLimit, raise_file_limit};
 pub(crate) use namespace::Namespaces;
-pub(crate) use options::raise_file_limit;
 
 use clap::Subcommand;
 use std::process::ExitCode;

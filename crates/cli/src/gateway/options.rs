@@ -1,6 +1,6 @@
 //! Options that all gateways have.
 
-use super::Failure;
+use super::{Failure, raise_file_limit};
 use clap::Args;
 use ipnet::IpNet;
 use neap::time::Rate;
@@ -72,20 +72,4 @@ impl Options {
         config.most_mappings = allowed / 5 * 4;
         Ok(config)
     }
-}
-
-/// Descriptors that are not those of flows: devices, timers, standard streams.
-const OTHER_FILES: u64 = 64;
-
-/// Raises the limit of descriptors as far as the process may, and returns how many flows it allows.
-pub(crate) fn raise_file_limit() -> usize {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let wanted = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    let current = match setrlimit(Resource::Nofile, wanted) {
-        Ok(()) => limit.maximum,
-        Err(_) => limit.current,
-    };
-    let current = current.unwrap_or(1 << 20);
-    usize::try_from(current.saturating_sub(OTHER_FILES).max(1)).unwrap_or(usize::MAX)
 }

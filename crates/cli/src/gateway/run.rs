@@ -6,7 +6,7 @@ use super::passing::{self, Message};
 use super::ports::Ports;
 use super::watching::{self, Watched, Watching};
 use super::way_out::{self, Way, WayOut};
-use super::{Failure, confine, give_up, sandbox};
+use super::{Failure, FileLimit, confine, give_up, sandbox};
 use clap::Args as ClapArgs;
 use neap::device::{Tun, TunQueue};
 use neap::{InterfaceConfig, Stack};
@@ -49,12 +49,14 @@ pub(crate) struct Args {
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     args.watching.start_log(false);
+    let limit = FileLimit::own();
     let mut config = args.options.config()?;
     config.translations.push(Translation::resolver(sandbox::DNS));
     let way = args.way_out.open(&mut config)?;
     let (socket, theirs) = passing::pair().map_err(system("a socket"))?;
     let signals = Signals::new(FORWARDED).map_err(system("signals"))?;
     let mut child = start(args, theirs)?;
+    limit.give_to(&child);
     let input = io::stdin().as_fd().try_clone_to_owned().map_err(system("the standard input"))?;
     let device = passing::send(&socket, &Message::Input(input))
         .and_then(|()| passing::receive(&socket))

@@ -18,7 +18,7 @@ use super::{Failure, netlink};
 use crate::gateway::command::exit_code;
 use crate::gateway::confine::{Needs, confine};
 use crate::gateway::shown::Shown;
-use crate::gateway::{DeviceEnd, Namespaces, raise_file_limit};
+use crate::gateway::{DeviceEnd, FileLimit, Namespaces, raise_file_limit};
 use ipnet::IpNet;
 use neap::control::Control;
 use neap::device::{Tun, TunQueue};
@@ -60,6 +60,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let host = Host::ask([false, true].map(|is_v6| args.template(is_v6)))
         .map_err(system("the addresses and routes of this host"))?;
     let network = Network::plan(args, host, &Resolvers::of_host()).map_err(Failure::Arguments)?;
+    let limit = FileLimit::own();
     let allowed = raise_file_limit();
     let bound = Binder { args, network: &network }.bind_listed(&ports).map_err(Failure::System)?;
     let watch = watched(args)?;
@@ -71,6 +72,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         assume(identity)?;
     }
     let (mut agent, mut child) = Agent::start(args).map_err(Failure::System)?;
+    limit.give_to(&child);
     let set_up = agent.set_up(setup(args, &network)).map_err(Failure::System);
     let started = set_up.and_then(|device| {
         let stack = stack(device, args, &network)?;

@@ -14,6 +14,7 @@ mod ends;
 mod folder;
 #[path = "../common/host.rs"]
 mod host;
+mod keeps;
 mod names;
 #[path = "../common/namespace.rs"]
 mod namespace;

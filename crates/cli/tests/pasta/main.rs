@@ -12,6 +12,7 @@ mod confinement;
 mod ends;
 #[path = "../common/folder.rs"]
 mod folder;
+mod keeps;
 #[path = "../common/resolver.rs"]
 mod resolver;
 mod routes;

@@ -1,0 +1,37 @@
+//! The limit of descriptors: a gateway raises its own, and its command keeps what its user has.
+
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
+use std::process::Child;
+
+/// Descriptors that are not those of flows: devices, timers, standard streams.
+const OTHER_FILES: u64 = 64;
+
+/// Raises the limit of descriptors as far as the process may, and returns how many flows it allows.
+pub(crate) fn raise_file_limit() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let current = match setrlimit(Resource::Nofile, wanted) {
+        Ok(()) => limit.maximum,
+        Err(_) => limit.current,
+    };
+    let current = current.unwrap_or(1 << 20);
+    usize::try_from(current.saturating_sub(OTHER_FILES).max(1)).unwrap_or(usize::MAX)
+}
+
+/// The limit of descriptors before it is [raised](raise_file_limit).
+#[derive(Clone, Debug)]
+pub(crate) struct FileLimit(Rlimit);
+
+impl FileLimit {
+    /// That of this process.
+    pub(crate) fn own() -> Self {
+        Self(getrlimit(Resource::Nofile))
+    }
+
+    /// Gives it to a child, and to those that the child starts later.
+    pub(crate) fn give_to(self, child: &Child) {
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        // A child whose limit this process may not set does with the raised one.
+        let _ = prlimit(pid, Resource::Nofile, self.0);
+    }
+}

@@ -1,0 +1,23 @@
+//! What a command keeps of what its user has.
+
+use super::namespace::in_namespace;
+use super::{finish, in_network};
+use std::process::{Command, Stdio};
+
+/// A shell that changes something, and then runs a script in a sandbox.
+fn shell(change: &str, script: &str) -> Command {
+    let mut command = Command::new("sh");
+    let line = format!("{change}; exec \"$0\" gateway run --quiet -- sh -c \"$1\"");
+    command.args(["-c", &line, env!("CARGO_BIN_EXE_neap"), script]).stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn a_command_keeps_its_limit_of_descriptors() {
+    in_namespace(|| {
+        in_network(|| {
+            let command = shell("ulimit -Sn 256", "ulimit -Sn");
+            assert_eq!(finish(command).1, "256\n");
+        });
+    });
+}
