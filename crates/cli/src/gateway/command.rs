@@ -4,6 +4,7 @@ use rustix::mount::{MountFlags, mount};
 use rustix::process::{Pid, Signal, WaitStatus, kill_process};
 use signal_hook::consts::{SIGINT, SIGQUIT};
 use std::fmt::Display;
+use std::fs;
 use std::io::{self, IsTerminal};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
@@ -39,6 +40,15 @@ fn code(exit_status: Option<i32>, signal: Option<i32>) -> ExitCode {
 pub(crate) fn show_own_processes() {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let _ = mount("proc", "/proc", "proc", flags, None);
+}
+
+/// Those of `signals` that this process has not ignored since its start. What is ignored stays so
+/// for a command, as `nohup(1)` wants it, while one that is handled is not.
+pub(crate) fn not_ignored(signals: &[i32]) -> Vec<i32> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0);
+    signals.iter().copied().filter(|signal| ignored >> (signal - 1) & 1 == 0).collect()
 }
 
 /// Passes signals of this process on to a command.

@@ -3,7 +3,7 @@
 //!
 //! It has one thread: in front of a new namespace of processes a process cannot have more.
 
-use super::command::{self, Forwarding, exit_code_of_wait, show_own_processes};
+use super::command::{self, Forwarding, exit_code_of_wait, not_ignored, show_own_processes};
 use super::run::FORWARDED;
 use rustix::io::Errno;
 use rustix::process::{
@@ -44,7 +44,7 @@ fn failed(what: &dyn Display, error: &io::Error) -> ExitCode {
 /// Runs a process and passes signals on to it, until it has ended. Others that have lost their
 /// parent are taken note of when they end.
 fn supervise(command: &mut Command) -> io::Result<ExitCode> {
-    let mut signals = Signals::new(FORWARDED.into_iter().chain([SIGCHLD]))?;
+    let mut signals = Signals::new(not_ignored(&FORWARDED).into_iter().chain([SIGCHLD]))?;
     let child = command.spawn()?;
     let child = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let child = child.ok_or(io::ErrorKind::NotFound)?;

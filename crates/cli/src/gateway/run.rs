@@ -1,6 +1,6 @@
 //! `neap gateway run`: a command in a sandbox whose network is this gateway. Any user may.
 
-use super::command::{Forwarding, exit_code};
+use super::command::{Forwarding, exit_code, not_ignored};
 use super::options::{MTU, Options};
 use super::passing::{self, Message};
 use super::ports::Ports;
@@ -54,7 +54,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     config.translations.push(Translation::resolver(sandbox::DNS));
     let way = args.way_out.open(&mut config)?;
     let (socket, theirs) = passing::pair().map_err(system("a socket"))?;
-    let signals = Signals::new(FORWARDED).map_err(system("signals"))?;
+    let signals = Signals::new(not_ignored(&FORWARDED)).map_err(system("signals"))?;
     let mut child = start(args, theirs)?;
     limit.give_to(&child);
     let input = io::stdin().as_fd().try_clone_to_owned().map_err(system("the standard input"))?;
@@ -150,7 +150,7 @@ fn serve(
     Ok((gateway, watched))
 }
 
-/// Signals that the command gets.
+/// Signals that the command gets, unless they are ignored.
 pub(super) const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
 fn pid_of(child: &Child) -> Option<Pid> {

@@ -15,7 +15,7 @@ use super::resolvers::Resolvers;
 use super::user::Identity;
 use super::watch::Watch;
 use super::{Failure, netlink};
-use crate::gateway::command::exit_code;
+use crate::gateway::command::{exit_code, not_ignored};
 use crate::gateway::confine::{Needs, confine};
 use crate::gateway::shown::Shown;
 use crate::gateway::{DeviceEnd, FileLimit, Namespaces, raise_file_limit};
@@ -64,6 +64,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let allowed = raise_file_limit();
     let bound = Binder { args, network: &network }.bind_listed(&ports).map_err(Failure::System)?;
     let watch = watched(args)?;
+    let signals = not_ignored(&[SIGINT, SIGQUIT, SIGTERM]);
     // One that becomes another user would refuse the one that asks.
     let shown =
         if identity.is_none_or(Identity::is_own) { Shown::listen(NAME) } else { Shown::nowhere() };
@@ -95,7 +96,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         }
     };
     say(&log, &network);
-    let running = Running::start(gateway, watch)?;
+    let running = Running::start(gateway, watch, signals)?;
     let follower =
         Follower::new(args.clone(), network, ports, agent, running.handle.clone(), tables);
     let ended = serve(args, running, follower, &mut child, ready);
@@ -239,9 +240,13 @@ struct Running {
 }
 
 impl Running {
-    fn start(mut gateway: Gateway, watch: Option<Watch>) -> Result<Self, Failure> {
+    fn start(
+        mut gateway: Gateway,
+        watch: Option<Watch>,
+        signals: Vec<i32>,
+    ) -> Result<Self, Failure> {
         let handle = gateway.handle();
-        let mut signals = Signals::new([SIGINT, SIGQUIT, SIGTERM]).map_err(system("signals"))?;
+        let mut signals = Signals::new(signals).map_err(system("signals"))?;
         let stop = handle.clone();
         spawn("signals", move || signals.forever().take(1).for_each(|_| stop.stop()))?;
         if let Some(watch) = watch {

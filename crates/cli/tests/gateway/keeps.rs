@@ -21,3 +21,16 @@ fn a_command_keeps_its_limit_of_descriptors() {
         });
     });
 }
+
+#[test]
+fn a_signal_that_is_ignored_stays_so_for_the_command() {
+    in_namespace(|| {
+        in_network(|| {
+            let script = "kill -HUP $$; echo survived";
+            let (status, stdout, _) = finish(shell("trap '' HUP", script));
+            assert_eq!((status, stdout.as_str()), (Some(0), "survived\n"));
+            // Without it the signal ends the command.
+            assert_eq!(finish(shell(":", script)).0, Some(129));
+        });
+    });
+}

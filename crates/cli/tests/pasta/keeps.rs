@@ -1,7 +1,8 @@
 //! What a command keeps of what its user has.
 
-use super::namespace::in_namespace;
+use super::namespace::{in_namespace, run};
 use super::{NO_PORTS, host, succeed};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 
 /// A shell that changes something, and then runs a script in a namespace.
@@ -18,5 +19,23 @@ fn a_command_keeps_its_limit_of_descriptors() {
     in_namespace(|| {
         host();
         assert_eq!(succeed(shell("ulimit -Sn 256", "ulimit -Sn")), "256\n");
+    });
+}
+
+#[test]
+fn a_signal_that_is_ignored_ends_neither_the_gateway_nor_its_command() {
+    in_namespace(|| {
+        host();
+        for (change, said) in [("trap '' INT", "survived\n"), (":", "")] {
+            let mut command = shell(change, "echo there; sleep 1; echo survived");
+            let mut child = command.stdout(Stdio::piped()).spawn().expect("it runs");
+            let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+            out.read_line(&mut String::new()).expect("the command runs");
+            run(&format!("kill -INT {}", child.id()));
+            let mut rest = String::new();
+            out.read_to_string(&mut rest).expect("text");
+            child.wait().expect("it ends");
+            assert_eq!(rest, said, "{change}");
+        }
     });
 }
