@@ -68,6 +68,8 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     // One that becomes another user would refuse the one that asks.
     let shown =
         if identity.is_none_or(Identity::is_own) { Shown::listen(NAME) } else { Shown::nowhere() };
+    // That user may not be allowed to make it.
+    let pid_file = args.pid.as_deref().map(PidFile::create).transpose()?;
     // What a command does in its namespaces is that user's, too.
     if args.runs_command() {
         assume(identity)?;
@@ -77,7 +79,6 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let set_up = agent.set_up(setup(args, &network)).map_err(Failure::System);
     let started = set_up.and_then(|device| {
         let stack = stack(device, args, &network)?;
-        let pid_file = args.pid.as_deref().map(PidFile::create).transpose()?;
         let tables = Tables::open();
         if !args.runs_command() {
             assume(identity)?;

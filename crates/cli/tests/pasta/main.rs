@@ -10,6 +10,7 @@ mod namespace;
 mod confined;
 mod confinement;
 mod ends;
+mod files;
 #[path = "../common/folder.rs"]
 mod folder;
 mod keeps;
