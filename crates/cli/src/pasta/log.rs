@@ -37,11 +37,22 @@ impl Log {
         }
     }
 
+    /// Why there is no network, for the file. Whoever calls says it on the standard error, where
+    /// the user waits.
+    pub(super) fn error(&self, line: &dyn fmt::Display) {
+        if let Some(file) = &self.file {
+            Self::add(file, line);
+        }
+    }
+
     fn write(&self, line: &dyn fmt::Display) {
-        let Some(file) = &self.file else {
-            eprintln!("pasta: {line}");
-            return;
-        };
+        match &self.file {
+            Some(file) => Self::add(file, line),
+            None => eprintln!("pasta: {line}"),
+        }
+    }
+
+    fn add(file: &Mutex<Bounded>, line: &dyn fmt::Display) {
         let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
         // A full disk does not stop the network.
         let _ = file.add(&format!("{line}\n"));

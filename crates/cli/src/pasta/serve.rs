@@ -55,6 +55,14 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let waiting = waiting.map_err(system("the background"))?;
     let log = Log::new(args.quiet, args.log_file.as_deref(), args.log_size)
         .map_err(|error| Failure::System(format!("--log-file: {error}")))?;
+    let ended = run(args, &log, waiting);
+    if let Err(Failure::Arguments(why) | Failure::System(why)) = &ended {
+        log.error(why);
+    }
+    ended
+}
+
+fn run(args: &Args, log: &Log, waiting: Option<Waiting>) -> Result<ExitCode, Failure> {
     let identity = Identity::wanted(args.runas.as_deref()).map_err(Failure::Arguments)?;
     let ports = args.ports().map_err(Failure::Arguments)?;
     let host = Host::ask([false, true].map(|is_v6| args.template(is_v6)))
@@ -83,7 +91,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         if !args.runs_command() {
             assume(identity)?;
         }
-        give_up(&network, &ports, &log, shown.folders())?;
+        give_up(&network, &ports, log, shown.folders())?;
         let gateway = gateway(stack, args, &network, allowed, bound, shown)?;
         Ok((gateway, Ready { pid_file, waiting }, tables))
     });
@@ -96,7 +104,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
             return Err(failure);
         }
     };
-    say(&log, &network);
+    say(log, &network);
     let running = Running::start(gateway, watch, signals)?;
     let follower =
         Follower::new(args.clone(), network, ports, agent, running.handle.clone(), tables);

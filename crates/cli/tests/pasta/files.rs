@@ -2,7 +2,9 @@
 
 use super::folder::Folder;
 use super::namespace::{in_namespace, run, skip};
-use super::{NO_PORTS, host, succeed};
+use super::{NO_PORTS, finish, host, pasta, succeed};
+use std::fs;
+use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 #[test]
@@ -23,5 +25,18 @@ fn root_may_leave_the_process_id_where_nobody_may_not() {
         command.args(NO_PORTS).args(["--", "true"]).stdin(Stdio::null());
         succeed(command);
         assert!(file.exists());
+    });
+}
+
+#[test]
+fn the_log_file_has_errors() {
+    in_namespace(|| {
+        host();
+        let folder = Folder::new("pasta-log");
+        let file = folder.write("log", "");
+        let _taken = TcpListener::bind("0.0.0.0:8080").expect("a port");
+        let (status, _, stderr) = finish(pasta(&["-q", "-l", &file, "-t", "8080", "--", "true"]));
+        assert!(status == Some(1) && stderr.contains("8080"), "{status:?} {stderr}");
+        assert!(fs::read_to_string(&file).expect("a file").contains("8080"));
     });
 }
