@@ -162,13 +162,13 @@ pub(crate) struct Args {
     /// Name of the interface in the namespace [default: that of the host's, else tap0]
     #[arg(short = 'I', long, value_name = "NAME")]
     pub(super) ns_ifname: Option<String>,
-    /// User namespace to join
+    /// User namespace to join, with a PID or --netns
     #[arg(long, value_name = "PATH", conflicts_with = "netns_only")]
     pub(super) userns: Option<PathBuf>,
     /// Network namespace to join, by path or by its name in /run/netns
     #[arg(long, value_name = "PATH|NAME")]
     pub(super) netns: Option<PathBuf>,
-    /// Join no user namespace
+    /// Join no user namespace, with a PID or --netns
     #[arg(long)]
     pub(super) netns_only: bool,
     /// Go on when the name of the namespace is gone
@@ -323,6 +323,15 @@ impl Args {
         }
         if self.netns.is_some() && !self.target.is_empty() {
             return Err("--netns: cannot stand beside a PID or a command".to_owned());
+        }
+        let of_user = [(self.userns.is_some(), "--userns"), (self.netns_only, "--netns-only")];
+        if let Some((_, name)) = of_user.into_iter().find(|(is_given, _)| *is_given)
+            && self.runs_command()
+        {
+            return Err(format!(
+                "{name}: expected a PID or --netns with it; a command has a user namespace of its \
+                 own"
+            ));
         }
         if !self.ipv4_only && self.mtu != 0 && self.mtu < LEAST_MTU_V6 {
             return Err(format!(
