@@ -5,8 +5,10 @@ use super::Failure;
 use super::channel::{self, Channel};
 use super::inside::OWN_PROGRAM;
 use crate::gateway::command::exit_code;
+use nix::unistd::close;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::setsid;
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -15,6 +17,7 @@ use std::process::{Command, ExitCode, Stdio};
 /// Runs the program in the background, and returns when its network is there or it has failed.
 pub(super) fn start() -> Result<ExitCode, Failure> {
     let failed = |error: io::Error| Failure::System(format!("the background: {error}"));
+    close_inherited().map_err(failed)?;
     let (mut channel, theirs) = channel::pair().map_err(failed)?;
     let mut arguments = std::env::args_os().skip(1).peekable();
     // `neap pasta ...` and `pasta ...` have the same arguments behind the name.
@@ -33,6 +36,20 @@ pub(super) fn start() -> Result<ExitCode, Failure> {
         // It has told why.
         Err(_) => child.wait().map(exit_code).map_err(failed),
     }
+}
+
+/// Closes all descriptors but the standard streams: what the caller has open, such as a lock, is
+/// not for the background.
+fn close_inherited() -> io::Result<()> {
+    let names = fs::read_dir("/proc/self/fd")?.map(|entry| entry.map(|entry| entry.file_name()));
+    let names = names.collect::<io::Result<Vec<_>>>()?;
+    for number in names.iter().filter_map(|name| name.to_str()?.parse::<i32>().ok()) {
+        if number > 2 {
+            // That of the folder itself is closed.
+            let _ = close(number);
+        }
+    }
+    Ok(())
 }
 
 /// What the process in the background tells the one that waits for it.

@@ -144,9 +144,8 @@ fn serve(args: &Args) -> io::Result<ExitCode> {
                 tables = Some(Tables::open());
                 // A command is still to be started, with all that its user may.
                 let is_done = setup.join.is_some();
-                let built = built.and_then(|device| {
-                    if is_done { give_up(None).map(|()| device) } else { Ok(device) }
-                });
+                let settle = || if is_done { settle() } else { Ok(()) };
+                let built = built.and_then(|device| settle().map(|()| device));
                 match built {
                     Ok(TunQueue { main, bulk, has_bulk_thread }) => {
                         let both = iter::once(&main).chain(&bulk).map(AsFd::as_fd);
@@ -167,6 +166,13 @@ fn serve(args: &Args) -> io::Result<ExitCode> {
         };
         channel.send(&Answer::Failed(failed), &[])?;
     }
+}
+
+/// Lets go of what no command needs.
+fn settle() -> Result<(), String> {
+    // A folder that a process is in cannot be unmounted.
+    std::env::set_current_dir("/").map_err(|error| format!("the folder /: {error}"))?;
+    give_up(None)
 }
 
 /// Gives up all but what is needed to bind ports of the namespace, and to end the command.

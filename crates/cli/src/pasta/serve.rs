@@ -90,6 +90,8 @@ fn run(args: &Args, log: &Log, waiting: Option<Waiting>) -> Result<ExitCode, Fai
         let tables = Tables::open();
         if !args.runs_command() {
             assume(identity)?;
+            // A folder that a process is in cannot be unmounted.
+            std::env::set_current_dir("/").map_err(system("the folder /"))?;
         }
         give_up(&network, &ports, log, shown.folders())?;
         let gateway = gateway(stack, args, &network, allowed, bound, shown)?;

@@ -27,7 +27,7 @@ fn ends(pid: u32) -> bool {
 }
 
 /// The first child of a process.
-fn child_of(pid: u32) -> u32 {
+pub(super) fn child_of(pid: u32) -> u32 {
     let path = format!("/proc/{pid}/task/{pid}/children");
     let children = fs::read_to_string(path).expect("it runs");
     children.split_whitespace().next().expect("a child").parse().expect("a number")
