@@ -247,8 +247,8 @@ impl Direction {
         }
     }
 
-    /// Why the source is lost, where [`pump`](Self::pump) has no call left that tells, or none until
-    /// the sink has room.
+    /// Why the source is lost, where [`pump`](Self::pump) has no call left that tells, or none
+    /// until the sink has room.
     fn loss(&mut self, source: &mut dyn End) -> Option<io::Error> {
         if !self.has_ended && self.held.is_empty() {
             return None;

@@ -1,5 +1,5 @@
-//! Who drives a stack while threads, tasks and interfaces come and go. Over sockets of the kernel as
-//! devices, which need no privileges.
+//! Who drives a stack while threads, tasks and interfaces come and go. Over sockets of the kernel
+//! as devices, which need no privileges.
 
 #[path = "../examples/device.rs"]
 #[allow(dead_code, reason = "an example has a `main`")]

@@ -349,8 +349,8 @@ fn the_worker_gives_way_to_a_thread_that_waits() {
     });
 }
 
-/// A task that came once or twice and then comes no more: its runtime stands still. The worker takes
-/// the packet.
+/// A task that came once or twice and then comes no more: its runtime stands still. The worker
+/// takes the packet.
 #[test]
 fn the_worker_drives_for_a_task_that_does_not_come() {
     for turns in [1, 2] {

@@ -215,9 +215,9 @@ pub struct DoorsConfig {
     pub most_connections: usize,
     /// Connections of one address at the same time; more are refused.
     pub most_of_a_client: usize,
-    /// Clients of [`Door::Udp`] and associations of [`Door::Socks5`] at the same time. A client that
-    /// was silent for ten seconds loses its place to another one; where none was, datagrams of more
-    /// clients are dropped.
+    /// Clients of [`Door::Udp`] and associations of [`Door::Socks5`] at the same time. Beyond it a
+    /// client that was silent for ten seconds loses its place to another one. Where none was,
+    /// datagrams of more clients are dropped.
     pub most_mappings: usize,
     /// A client of a proxy has so long to say what it wants.
     pub patience: Duration,

@@ -114,9 +114,11 @@ impl Mappings {
         Some(Slot { key: self.table.insert(mapping), generation })
     }
 
-    /// Forgets the clients of tunnels that have been silent for longest. Whether there is room then.
-    /// Each look at all places frees a part of them or is followed by a pause, so that a client
-    /// costs few looks.
+    /// Forgets the clients of tunnels that have been silent for longest. Whether there is room
+    /// then.
+    ///
+    /// A look at all places frees a part of them or is followed by a pause, so that a client costs
+    /// few looks.
     fn make_room(&mut self, now: Instant) -> bool {
         if now < self.next_look {
             return false;
