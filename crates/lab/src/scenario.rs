@@ -48,9 +48,9 @@ use model::{Expectation, Name};
 pub use model::{Oracles, Role, Scenario};
 pub use run::{Run, RunError};
 pub use source::{Files, ScenarioError, SourceFile};
-pub use story::{Bar, Bound, Story};
+pub use story::{Bar, Story};
 pub use sweep::{Choice, describe, plain};
-pub use table::{Judged, Table, TableGroup, TableRow, brief};
+pub use table::{Bound, Judged, Table, TableGroup, TableRow, brief};
 pub use watch::{EventCounts, Outcome, Peaks};
 
 use crate::link::RelayConfig;

@@ -105,7 +105,7 @@ pub fn parse_destination(domain: Domain, bytes: &[u8]) -> Result<Option<SocketAd
 ///
 /// # Errors
 /// Those of [`parse`].
-pub fn parse_peer(domain: Domain, v6_only: bool, bytes: &[u8]) -> Result<SocketAddr, Errno> {
+pub(crate) fn parse_peer(domain: Domain, v6_only: bool, bytes: &[u8]) -> Result<SocketAddr, Errno> {
     match (domain, family(bytes)?) {
         (Domain::V6, AF_INET) if v6_only => Err(Errno::EAFNOSUPPORT),
         (Domain::V6, AF_INET) => parse(Domain::V4, bytes),

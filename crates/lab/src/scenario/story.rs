@@ -5,7 +5,7 @@ use super::figures::Figures;
 use super::model::{BarSpec, COLUMN, Name, Role, StorySpec, ValueSpec};
 use super::source::ScenarioError;
 use super::sweep::{Choice, describe};
-use super::table::Span;
+use super::table::{Bound, Span};
 use super::{Experiment, matches, short};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -44,16 +44,6 @@ pub struct Bar {
     pub published: Option<f64>,
     /// Which bound the published value is, if it is one.
     pub published_bound: Option<Bound>,
-}
-
-/// Direction of a published bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Bound {
-    /// The value is below it ("< 8").
-    Upper,
-    /// The value is above it ("> 4").
-    Lower,
 }
 
 impl Bar {

@@ -3,7 +3,6 @@
 use super::figures::Figures;
 use super::model::{self, COLUMN};
 use super::source::ScenarioError;
-use super::story::Bound;
 use super::sweep::{Choice, plain};
 use super::{Experiment, matches};
 use serde::Serialize;
@@ -154,6 +153,16 @@ impl Table {
         let text = format!("{}{case}: {}: {verdict}", row.what.trim(), figures.join("; "));
         Some(Judged { text, agrees, figures: figures.len(), differing })
     }
+}
+
+/// Direction of a published bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Bound {
+    /// The value is below it ("< 8").
+    Upper,
+    /// The value is above it ("> 4").
+    Lower,
 }
 
 /// What a published figure says: a value, a range ("5849-6635") or a bound ("< 8", "> 0.1").

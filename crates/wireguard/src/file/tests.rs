@@ -238,13 +238,21 @@ fn two_peers_do_not_share_a_prefix() {
     assert_eq!(told, [expected]);
 }
 
+/// Each file is refused, with these words in the error.
+fn expect_errors(cases: &[(String, &str)]) {
+    for (text, expected) in cases {
+        let error = Given::new(text).read().map(|_| ()).expect_err(text).to_string();
+        assert!(error.starts_with("dir/wg0.conf"), "{error}");
+        assert!(error.contains(expected), "{text}\n{error}\n{expected}");
+    }
+}
+
 #[test]
 fn errors_name_file_line_section_and_key() {
     let interface = |lines: &str| tunnel(lines, "", "");
     let peer = |lines: &str| tunnel("", lines, "");
-    let door = |lines: &str| tunnel("", "", lines);
     let own = PRIVATE.parse::<crate::PrivateKey>().expect("a key").public_key();
-    let cases = [
+    expect_errors(&[
         (String::new(), "dir/wg0.conf: expected a section [Interface]"),
         ("[Interface]".to_owned(), ":1: [Interface] PrivateKey: missing: expected a key"),
         (format!("[Interface]\nPrivateKey = {PRIVATE}"), ":1: [Interface] Address: missing"),
@@ -283,6 +291,15 @@ fn errors_name_file_line_section_and_key() {
             peer(&format!("[Peer]\nPublicKey={own}")),
             ":7: [Peer] PublicKey: expected the key of another interface",
         ),
+    ]);
+    let error = Given::new(b"[Interface]\n\xff").read().expect_err("no text").to_string();
+    assert_eq!(error, "dir/wg0.conf:2: expected text in UTF-8");
+}
+
+#[test]
+fn errors_of_doors_name_their_line_too() {
+    let door = |lines: &str| tunnel("", "", lines);
+    expect_errors(&[
         (door("[Socks4]"), ":8: [Socks4]: unknown section: expected one of Interface"),
         (door("[Socks5]"), ":8: [Socks5] BindAddress: missing: expected ADDRESS:PORT"),
         (door("[Socks5]\nBindAddress = 1080"), ":9: [Socks5] BindAddress: expected ADDRESS:PORT"),
@@ -309,14 +326,7 @@ fn errors_name_file_line_section_and_key() {
         ),
         (door("[SNI]\nBindAddress = x y:1"), ":9: [SNI] BindAddress: expected ADDRESS:PORT"),
         (door("[Resolve]\nResolveStrategy = ipv5"), ":9: [Resolve] ResolveStrategy: expected auto"),
-    ];
-    for (text, expected) in cases {
-        let error = Given::new(&text).read().map(|_| ()).expect_err(&text).to_string();
-        assert!(error.starts_with("dir/wg0.conf"), "{error}");
-        assert!(error.contains(expected), "{text}\n{error}\n{expected}");
-    }
-    let error = Given::new(b"[Interface]\n\xff").read().expect_err("no text").to_string();
-    assert_eq!(error, "dir/wg0.conf:2: expected text in UTF-8");
+    ]);
 }
 
 #[test]
