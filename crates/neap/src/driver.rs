@@ -125,8 +125,8 @@ impl Driver {
 
     /// Ends the worker, a task, and the sleep of a leader: the stack is being dropped.
     pub(crate) fn end(&self) {
-        // Before the lease ends: a leader that stops its timer meanwhile sees it, and ends the lease
-        // again.
+        // Before the lease ends: a leader that stops its timer meanwhile sees this, and ends the
+        // lease again.
         self.is_over.store(true, Ordering::SeqCst);
         self.bell.ring();
         self.lease.end();
