@@ -29,7 +29,7 @@ impl Outbound {
         self.of(to.is_ipv6())
     }
 
-    /// The same of a family.
+    /// The address for destinations of a family, with port 0; unspecified where the route decides.
     pub(crate) fn of(&self, is_v6: bool) -> SocketAddr {
         let from: IpAddr = if is_v6 {
             self.v6.unwrap_or(Ipv6Addr::UNSPECIFIED).into()

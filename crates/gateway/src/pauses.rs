@@ -20,6 +20,7 @@ pub(crate) struct Pauses {
 }
 
 impl Pauses {
+    /// Has a listener asked again after a while.
     pub(crate) fn add(&mut self, place: usize, now: Instant) {
         self.places.insert(place);
         self.due.get_or_insert(now + PAUSE);

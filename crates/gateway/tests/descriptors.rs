@@ -1,20 +1,15 @@
 //! A gateway in a process that has no descriptors for a while. It is the only test of its process.
 
-// The example has a `main` of its own.
-#[allow(dead_code)]
-#[path = "../../neap/examples/device.rs"]
-mod device;
+mod common;
 
-use neap::{InterfaceConfig, Stack, TcpListener};
-use neap_gateway::{Direct, Gateway, GatewayConfig, Publication, Transport};
+use neap::TcpListener;
+use neap_gateway::{Direct, GatewayConfig, Publication, Transport};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixDatagram;
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -31,13 +26,7 @@ fn hears(mut client: TcpStream) {
 
 #[test]
 fn a_connection_that_came_while_there_were_no_descriptors_is_taken_later() {
-    let (own, cable) = UnixDatagram::pair().expect("a pair");
-    let interface = InterfaceConfig::new(device::device("gate", own).expect("a device"))
-        .any_destination(true)
-        .address("10.0.2.2/24".parse().expect("an address"));
-    let stack = Stack::builder().interface(interface).build().expect("a stack");
-    let gateway = Gateway::new(Arc::new(stack), Box::new(Direct), GatewayConfig::default());
-    let mut gateway = gateway.expect("a gateway");
+    let (mut gateway, cable) = common::gateway(Box::new(Direct), GatewayConfig::default());
     let publication = Publication {
         transport: Transport::Tcp,
         port: "127.0.0.1:0".parse().expect("an address"),
@@ -47,9 +36,8 @@ fn a_connection_that_came_while_there_were_no_descriptors_is_taken_later() {
     gateway.publish(publication).expect("a port");
     let port = gateway.published()[0].publication.port;
     let handle = gateway.handle();
-    let engine = thread::spawn(move || gateway.run().expect("it runs"));
-    let device = device::device("guest", cable).expect("a device");
-    let guest = Stack::builder().device(device).address("10.0.2.100/24").build().expect("a stack");
+    let engine = common::run(gateway);
+    let guest = common::guest(cable);
     let listener = TcpListener::bind(&guest, "10.0.2.100:7").expect("a port");
     let server = thread::spawn(move || {
         for _ in 0..2 {

@@ -1,19 +1,16 @@
 //! A gateway on a device of this test, which speaks raw packets to it.
 
-// The example has a `main` of its own.
-#[allow(dead_code)]
-#[path = "../../neap/examples/device.rs"]
-mod device;
+mod common;
 
 use bytes::Bytes;
 use etherparse::{
     IpNumber, NetSlice, PacketBuilder, PacketBuilderStep, SlicedPacket, TcpHeader, TransportSlice,
 };
 use neap::time::Rate;
-use neap::{Events, InterfaceConfig, Poller, Stack, TcpStream};
+use neap::{Events, Poller, TcpStream};
 use neap_gateway::{
-    Client, Destination, Direct, End, Far, FarDatagrams, Figures, Gateway, GatewayConfig,
-    GatewayHandle, Resolver, Translation, Upstream,
+    Client, Destination, Direct, End, Far, FarDatagrams, Figures, GatewayConfig, GatewayHandle,
+    Resolver, Translation, Upstream,
 };
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -22,7 +19,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Far above what anything takes.
@@ -120,19 +117,10 @@ impl World {
         news: Receiver<&'static str>,
         errors: Arc<Mutex<Vec<Errno>>>,
     ) -> Self {
-        let (own, cable) = UnixDatagram::pair().expect("a pair");
+        let (gateway, cable) = common::gateway(upstream, config);
         cable.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        let device = device::device("cable", own).expect("a device");
-        let interface = InterfaceConfig::new(device).any_destination(true);
-        let interface = interface.address("10.0.2.2/24".parse().expect("an address"));
-        let stack = Stack::builder().interface(interface).build().expect("a stack");
-        let mut gateway = Gateway::new(Arc::new(stack), upstream, config).expect("a gateway");
         let handle = gateway.handle();
-        let engine = thread::spawn(move || {
-            gateway.run().expect("it runs");
-            gateway.figures()
-        });
-        Self { cable, news, handle, errors, engine }
+        Self { cable, news, handle, errors, engine: common::run(gateway) }
     }
 
     /// The guest sends a segment without data.
@@ -305,8 +293,7 @@ fn ask_over_tcp(questions: u16, rate: Option<Rate>) {
     let (_, told) = channel();
     let World { cable, handle, engine, .. } =
         World::over(Box::new(Direct), config, told, Arc::default());
-    let device = device::device("guest", cable).expect("a device");
-    let guest = Stack::builder().device(device).address("10.0.2.100/24").build().expect("a stack");
+    let guest = common::guest(cable);
     let mut stream = TcpStream::connect(&guest, "10.0.2.3:53").expect("a connection");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     // The address of `example.org`, behind the length of the question and its ID.

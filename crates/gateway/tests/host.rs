@@ -1,23 +1,19 @@
 //! A gateway between a guest on a stack of this test and sockets of the host: published UDP ports,
 //! and what a guest is told where the host has no way.
 
-// The example has a `main` of its own.
-#[allow(dead_code)]
-#[path = "../../neap/examples/device.rs"]
-mod device;
+mod common;
 #[path = "../../cli/tests/common/namespace.rs"]
 mod namespace;
 
 use namespace::{in_namespace, run};
-use neap::{InterfaceConfig, Stack, TcpStream as GuestTcp, UdpSocket as GuestUdp};
+use neap::{Stack, TcpStream as GuestTcp, UdpSocket as GuestUdp};
 use neap_gateway::proxy::{Protocol, Proxy};
 use neap_gateway::{
-    Direct, DirectFrom, Figures, Gateway, GatewayConfig, GatewayHandle, Outbound, Publication,
-    Translation, Transport, Upstream,
+    Direct, DirectFrom, Figures, GatewayConfig, GatewayHandle, Outbound, Publication, Translation,
+    Transport, Upstream,
 };
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -37,23 +33,9 @@ struct World {
 
 impl World {
     fn new(upstream: Box<dyn Upstream>, config: GatewayConfig) -> Self {
-        let (own, cable) = UnixDatagram::pair().expect("a pair");
-        let interface = InterfaceConfig::new(device::device("gate", own).expect("a device"))
-            .any_destination(true)
-            .address("10.0.2.2/24".parse().expect("an address"));
-        let stack = Stack::builder().interface(interface).build().expect("a stack");
-        let mut gateway = Gateway::new(Arc::new(stack), upstream, config).expect("a gateway");
-        let handle = gateway.handle();
-        let engine = thread::spawn(move || {
-            gateway.run().expect("it runs");
-            gateway.figures()
-        });
-        let guest = Stack::builder()
-            .device(device::device("guest", cable).expect("a device"))
-            .address("10.0.2.100/24")
-            .build()
-            .expect("a stack");
-        Self { guest: Arc::new(guest), handle, engine }
+        let (gateway, cable) = common::gateway(upstream, config);
+        let (handle, guest) = (gateway.handle(), Arc::new(common::guest(cable)));
+        Self { guest, handle, engine: common::run(gateway) }
     }
 
     /// Publishes the port of the guest on all addresses of the host; returns the port there.

@@ -196,6 +196,7 @@ impl Queries {
         query.attempts = ROUNDS;
         let slot = Slot { key, generation: query.generation };
         let Way::Stream { far, outgoing, .. } = &mut query.way else { return };
+        message::set_id(&mut query.question, random_id());
         *outgoing = framed(&query.question);
         if far.enter(poller, Token::Query(slot).to_bits(), CHANGES).is_err() {
             return self.fail(key, guests, |counters| &counters.unanswered_dns);
@@ -212,9 +213,7 @@ impl Queries {
     ) -> usize {
         let (guest, guest_id) = (question.peer, message::id(&question.data));
         let generation = self.generation.advance();
-        let mut question = question.data.to_vec();
-        message::set_id(&mut question, random_id());
-        let attempts = 0;
+        let (question, attempts) = (question.data.to_vec(), 0);
         let query = Query { generation, guest, asked, guest_id, question, servers, attempts, way };
         let key = self.table.insert(query);
         self.of_guest.insert((guest, asked, guest_id), key);

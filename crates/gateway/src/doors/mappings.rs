@@ -136,6 +136,8 @@ impl Mappings {
             let generation = self.table[*key].generation;
             self.remove(Slot { key: *key, generation });
         }
+        let Self { ages, table, .. } = self;
+        ages.drop_gone(table.len(), |slot| is_there(table, slot));
         true
     }
 
@@ -184,7 +186,7 @@ impl Mappings {
     }
 
     fn is_there(&self, slot: Slot) -> bool {
-        self.table.get(slot.key).is_some_and(|mapping| mapping.generation == slot.generation)
+        is_there(&self.table, slot)
     }
 
     /// Passes on what came to the port of a tunnel. Whether there may be more.
@@ -434,6 +436,10 @@ impl Mappings {
     }
 }
 
+fn is_there(table: &Slab<Mapping>, slot: Slot) -> bool {
+    table.get(slot.key).is_some_and(|mapping| mapping.generation == slot.generation)
+}
+
 /// Sends a client what came for it. Returns how many datagrams it got, and how many were of
 /// strangers.
 fn deliver(
@@ -510,6 +516,22 @@ mod tests {
         assert!(add(&mut mappings, MOST + 6).is_none(), "all have been heard of late");
         assert_eq!((mappings.table.len(), mappings.of_client.len()), (MOST, MOST));
         assert_eq!(mappings.counters.full_mappings.load(std::sync::atomic::Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn clients_that_have_lost_their_places_leave_nothing() {
+        let mut mappings = full(0..0);
+        let far = Instant::now() + Duration::from_secs(86_400);
+        for number in 0..100 * MOST {
+            mappings.table.iter_mut().for_each(|(_, one)| one.last_used -= 2 * IDLE);
+            let slot = add(&mut mappings, number).expect("the place of another");
+            mappings.ages.set(far, slot);
+        }
+        let mut kept = 0;
+        while mappings.ages.take(far).is_some() {
+            kept += 1;
+        }
+        assert!(kept <= 4 * MOST, "{kept} times of nobody");
     }
 
     #[test]
