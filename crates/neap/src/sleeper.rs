@@ -235,7 +235,8 @@ impl Sleeper {
         }
         if self.spin > Nanos::ZERO {
             // Only the alarm ends a sleep early.
-            while !seen.event && until.since(clock::now()) <= self.spin && clock::now() < until {
+            while !seen.is_event() && until.since(clock::now()) <= self.spin && clock::now() < until
+            {
                 seen = self.wait(Some(&timespec(0)));
                 core::hint::spin_loop();
             }
@@ -261,7 +262,7 @@ impl Sleeper {
         let mut seen = Seen::default();
         let mut count = epoll::wait(&self.set, &mut events, timeout).unwrap_or(0);
         events[..count].iter().for_each(|event| seen.add(event, 0));
-        seen.only_alarm = count > 0 && !seen.event;
+        seen.only_alarm = count > 0 && !seen.is_event();
         // Who sleeps on the descriptor of this set is told of each event once: take them all.
         while count == events.len() {
             count = epoll::wait(&self.set, &mut events, Some(&timespec(0))).unwrap_or(0);
@@ -278,8 +279,6 @@ pub(crate) const NO_EVENT: epoll::Event =
 /// What ended a sleep.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
-    /// Something else than the alarm.
-    event: bool,
     /// A device, or the bell.
     pub(crate) source: bool,
     /// The alarm, and nothing else.
@@ -291,10 +290,14 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
+    /// Whether something else than the alarm has ended the sleep.
+    fn is_event(self) -> bool {
+        self.source || self.lease
+    }
+
     /// Takes up an event of a set in which the tokens of the shard begin at `base`.
     pub(crate) fn add(&mut self, event: &epoll::Event, base: u64) {
         let token = event.data.u64();
-        self.event |= token != ALARM;
         self.source |= token != ALARM && token != LEASE_END;
         self.lease |= token == LEASE_END;
         let errors = epoll::EventFlags::ERR | epoll::EventFlags::HUP;

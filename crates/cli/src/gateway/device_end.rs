@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Whether the device has gone.
+/// The end of the device that a gateway serves, which may come or not.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceEnd(Arc<AtomicBool>);
 
@@ -31,7 +31,7 @@ impl DeviceEnd {
         Ok(end)
     }
 
-    /// Whether it was so.
+    /// Whether the device has gone.
     pub(super) fn has_come(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

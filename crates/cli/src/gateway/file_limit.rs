@@ -23,12 +23,12 @@ pub(crate) fn raise_file_limit() -> usize {
 pub(crate) struct FileLimit(Rlimit);
 
 impl FileLimit {
-    /// That of this process.
+    /// The limit that this process has now.
     pub(crate) fn own() -> Self {
         Self(getrlimit(Resource::Nofile))
     }
 
-    /// Gives it to a child, and to those that the child starts later.
+    /// Gives this limit to a child, and to those that the child starts later.
     pub(crate) fn give_to(self, child: &Child) {
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         // A child whose limit this process may not set does with the raised one.

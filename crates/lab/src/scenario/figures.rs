@@ -68,8 +68,9 @@ struct AppProbe {
     /// Bytes that had arrived at each server.
     received: Vec<u64>,
     srtt: Times,
-    /// Segments that had been sent again, and datagrams that had found no room.
+    /// Segments that had been sent again.
     retransmitted: u64,
+    /// Datagrams that had found no room.
     refused: u64,
     below_max: u64,
     sndbuf_max: u64,

@@ -436,8 +436,8 @@ impl Net {
     }
 
     /// Handles an ICMPv6 message, which came in on `interface` or from this host itself. `None` is
-    /// for one that is bad, which is counted. So is discovery with a fragment header (RFC 6980
-    /// section 5): fragments get past those who watch over discovery on a link.
+    /// for one that is bad, which is counted. Discovery with a fragment header is bad, too:
+    /// fragments get past those who watch over discovery on a link (RFC 6980 section 5).
     pub(crate) fn receive_icmp_v6(
         &self,
         visit: Visit,

@@ -9,9 +9,9 @@ use crate::time::{Instant, Nanos};
 use crate::time_wait::{Ends, TIME_WAIT, TimeWait};
 
 impl Connection {
-    /// Returns what remains of a connection that both sides have closed. It is `Some` once. To be
-    /// called after [`transmit`](Self::transmit), which sends the last ACK. If the layers below
-    /// have refused that, it is lost as on the wire: the peer's FIN comes again, and is answered.
+    /// Returns what remains of a connection that both sides have closed. It is `Some` once. Call
+    /// this after [`transmit`](Self::transmit), which sends the last ACK. If the layers below have
+    /// refused that ACK, it is lost as on the wire: the peer's FIN comes again, and is answered.
     pub fn take_time_wait(&mut self) -> Option<TimeWait> {
         self.rare.as_mut()?.time_wait.take()
     }

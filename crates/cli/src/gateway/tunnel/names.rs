@@ -70,8 +70,7 @@ impl Names {
 
     /// Takes the peers of a file.
     pub(super) fn set(&self, peers: &[PeerSection]) {
-        let (mutex, changed) = &*self.shared;
-        let mut inside = mutex.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inside = self.lock();
         let Named { peers: current, renamed, known, is_called } = &mut *inside;
         let before: HashSet<_> = std::mem::replace(current, named(peers).collect())
             .into_iter()
@@ -82,7 +81,7 @@ impl Names {
         *renamed = current.iter().filter(is_new).filter(is_unknown).map(|(key, _)| *key).collect();
         known.retain(|name, _| current.iter().any(|(_, one)| one == name));
         *is_called = true;
-        changed.notify_all();
+        self.shared.1.notify_all();
     }
 
     /// The address of a name that was resolved last.
@@ -108,9 +107,8 @@ impl Names {
     }
 
     fn call(&self) {
-        let (mutex, changed) = &*self.shared;
-        mutex.lock().unwrap_or_else(PoisonError::into_inner).is_called = true;
-        changed.notify_all();
+        self.lock().is_called = true;
+        self.shared.1.notify_all();
     }
 
     fn learn(&self, name: &HostPort, address: SocketAddr) {
