@@ -45,6 +45,10 @@ pub struct GatewayConfig {
     pub passes_tcp: bool,
     /// Whether datagrams of guests pass.
     pub passes_udp: bool,
+    /// Whether echo requests (ping) of guests pass. Those to an address of the gateway's own stack
+    /// are answered by that, unless its sysctl `net.ipv4.icmp_echo_ignore_all` or
+    /// `net.ipv6.icmp.echo_ignore_all` is set.
+    pub passes_echo: bool,
     /// How pings, questions to resolvers and datagrams from published ports leave the host. The
     /// answers of a published port leave by the port itself.
     pub outbound: Outbound,
@@ -69,6 +73,7 @@ impl Default for GatewayConfig {
             guest_addresses: Vec::new(),
             passes_tcp: true,
             passes_udp: true,
+            passes_echo: true,
             outbound: Outbound::default(),
             rate: None,
             rate_in: None,

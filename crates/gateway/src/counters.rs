@@ -119,7 +119,7 @@ pub struct Figures {
     /// Echo requests that were dropped since the host gives the gateway no ping sockets
     /// (`net.ipv4.ping_group_range`).
     pub unanswered_echoes: u64,
-    /// Echo requests that the policy was against.
+    /// Echo requests that the policy was against, or that are not to pass at all.
     pub denied_echoes: u64,
     /// Echo requests that were dropped, as there were too many identifiers, or no descriptors.
     pub full_echoes: u64,

@@ -168,6 +168,9 @@ impl Echoes {
         let Some((identifier, _)) = message.echo().filter(|_| message.is_echo_request()) else {
             return self.counters.count(|counters| &counters.dropped_icmp);
         };
+        if !ways.config.passes_echo {
+            return self.counters.count(|counters| &counters.denied_echoes);
+        }
         let wanted = message.destination;
         let Way::To(to) = ways.config.way(SocketAddr::new(wanted, 0)) else {
             self.counters.count(|counters| &counters.denied_echoes);

@@ -217,10 +217,11 @@ impl Gateway {
         self.counters.figures()
     }
 
-    /// Whether the host lets the gateway pass on echo requests (ping) of IPv4, and of IPv6:
+    /// Whether echo requests (ping) of IPv4, and of IPv6, are passed on:
+    /// [`GatewayConfig::passes_echo`] asks for it, and the host lets the gateway, as its
     /// `net.ipv4.ping_group_range` has the user's group. Where not, they are not answered.
     pub fn passes_echo(&self) -> [bool; 2] {
-        self.echoes.is_allowed()
+        self.echoes.is_allowed().map(|is_allowed| is_allowed && self.config.passes_echo)
     }
 
     /// What looks at the gateway from other threads while it runs.

@@ -105,6 +105,9 @@ drop_reasons! {
     LoopbackFull = "loopback_full",
     /// The link was down, or its device was taken away while the packet waited.
     LinkDown = "dev_ready",
+    /// An echo request was not answered, as the host is told to answer none
+    /// (`net.ipv4.icmp_echo_ignore_all`, `net.ipv6.icmp.echo_ignore_all`).
+    IgnoredEcho = "ignored_echo",
     /// A rate limit of ICMP errors withheld one.
     RateLimited = "rate_limited",
     /// As many routers of the link are remembered as there is room for.

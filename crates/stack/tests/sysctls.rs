@@ -7,7 +7,9 @@ mod common;
 use bytes::Bytes;
 use common::{Filter, WireConfig, World};
 use core::net::SocketAddr;
+use neap_stack::drop_reason::DropReason;
 use neap_stack::socket::SocketError;
+use neap_stack::socket::icmp::{IcmpMessage, IcmpOptions};
 use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::stack::{ConnectOptions, ListenOptions, UdpOptions};
@@ -293,6 +295,24 @@ const ROWS: &[Row] = &[
         expected: (64, 7),
     },
     Row {
+        name: "net.ipv4.icmp_echo_ignore_all",
+        value: "1",
+        observe: |world, set| {
+            set(world);
+            echoes(world, "10.0.0.1", "10.0.0.2", 8)
+        },
+        expected: (1, 0),
+    },
+    Row {
+        name: "net.ipv6.icmp.echo_ignore_all",
+        value: "1",
+        observe: |world, set| {
+            set(world);
+            echoes(world, "fd00::1", "fd00::2", 128)
+        },
+        expected: (1, 0),
+    },
+    Row {
         name: "net.ipv4.icmp_msgs_burst",
         value: "0",
         observe: |world, set| {
@@ -417,6 +437,20 @@ fn refusals(world: &mut World, to: &str) -> u64 {
     }
     world.run(Nanos::from_millis(70));
     refused
+}
+
+/// The answers to an echo request, whose kind differs by the family. One that stays without an
+/// answer is counted.
+fn echoes(world: &mut World, from: &str, to: &str, kind: u8) -> u64 {
+    let options = IcmpOptions { own: true, ..IcmpOptions::default() };
+    let sender = world.a.open_icmp(options).unwrap();
+    let data = vec![kind, 0, 0, 0, 0x12, 0x34, 0, 1];
+    let request = IcmpMessage::new(from.parse().unwrap(), to.parse().unwrap(), data);
+    sender.send(world.now, &request).unwrap();
+    world.run(Nanos::from_millis(100));
+    let answers = u64::from(sender.recv().is_ok());
+    assert_eq!(world.b.drops().get(DropReason::IgnoredEcho), 1 - answers);
+    answers
 }
 
 /// Nothing arrives by this direction from now on.

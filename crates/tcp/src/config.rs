@@ -292,6 +292,10 @@ pub struct Config {
     pub tcp_tw_reuse: u8,
     /// `net.ipv4.tcp_tw_reuse_delay`: milliseconds in TIME-WAIT before that.
     pub tcp_tw_reuse_delay: u32,
+    /// `net.ipv4.icmp_echo_ignore_all`: no echo request of IPv4 is answered.
+    pub icmp_echo_ignore_all: bool,
+    /// `net.ipv6.icmp.echo_ignore_all`: no echo request of IPv6 is answered.
+    pub icmp6_echo_ignore_all: bool,
     /// `net.ipv4.icmp_msgs_burst`: ICMP errors of the host that may leave at once after a pause.
     pub icmp_msgs_burst: u32,
     /// `net.ipv4.icmp_msgs_per_sec`: ICMP errors of the host per second, of both families.
@@ -400,6 +404,8 @@ impl Default for Config {
             tcp_max_tw_buckets: 262_144,
             tcp_tw_reuse: 2,
             tcp_tw_reuse_delay: 1000,
+            icmp_echo_ignore_all: false,
+            icmp6_echo_ignore_all: false,
             icmp_msgs_burst: 50,
             icmp_msgs_per_sec: 1000,
             icmp_ratelimit: 1000,

@@ -156,6 +156,8 @@ sysctls! {
         "The most that may wait to be accepted, whatever `listen` asked for.";
     "net.core.wmem_max" wmem_max: int 4608..2147483647, "bytes", LaterOptions,
         "The most that `SO_SNDBUF` may ask for.";
+    "net.ipv4.icmp_echo_ignore_all" icmp_echo_ignore_all: switch, "", Host,
+        "Echo requests (ping) of IPv4 are not answered.";
     "net.ipv4.icmp_msgs_burst" icmp_msgs_burst: int 0..2147483647, "messages", Host,
         "ICMP errors of the host that may leave at once after a pause.";
     "net.ipv4.icmp_msgs_per_sec" icmp_msgs_per_sec: int 0..2147483647, "messages", Host,
@@ -262,6 +264,8 @@ sysctls! {
         "Memory of UDP sockets: above the first for those with little, no meaning, the most.";
     "net.ipv4.udp_rmem_min" udp_rmem_min: int 1..2147483647, "bytes", Host,
         "What a UDP socket may hold above the first bound of `udp_mem`.";
+    "net.ipv6.icmp.echo_ignore_all" icmp6_echo_ignore_all: switch, "", Host,
+        "Echo requests (ping) of IPv6 are not answered.";
     "net.ipv6.icmp.ratelimit" icmp6_ratelimit: int 0..2147483647, "milliseconds", Host,
         "The time between two ICMP errors to one IPv6 address, after a burst of 6; 0 is no limit.";
     "neap.tcp_internal_pacing" internal_pacing: switch, "", OpenConnections,

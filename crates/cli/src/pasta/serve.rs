@@ -442,7 +442,11 @@ fn stack(device: TunQueue, args: &Args, network: &Network) -> Result<Builder, Fa
     {
         interface = interface.router_advertisements(told);
     }
-    Ok(Stack::builder().interface(interface))
+    let ignores_echo = if args.no_icmp { "1" } else { "0" };
+    Ok(Stack::builder()
+        .interface(interface)
+        .sysctl("net.ipv4.icmp_echo_ignore_all", ignores_echo)
+        .sysctl("net.ipv6.icmp.echo_ignore_all", ignores_echo))
 }
 
 /// The stack, and the gateway on it with its published ports.
@@ -462,6 +466,7 @@ fn gateway(
     config.dhcp = if args.no_dhcp { None } else { network.dhcp(args) };
     config.dhcp6 = if args.no_dhcpv6 || args.no_ndp { None } else { network.dhcp6(args) };
     (config.passes_tcp, config.passes_udp) = (!args.no_tcp, !args.no_udp);
+    config.passes_echo = !args.no_icmp;
     config.outbound = args.outbound();
     config.most_flows = allowed / 4 * 3;
     config.most_mappings = allowed / 5 * 4;

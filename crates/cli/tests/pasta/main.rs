@@ -396,6 +396,25 @@ fn without_the_mapping_the_loopback_of_the_host_is_out_of_reach() {
 }
 
 #[test]
+fn no_icmp_answers_no_echo_requests() {
+    in_namespace(|| {
+        host();
+        fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647").expect("a setting");
+        let targets = ["192.0.2.1", "fe80::1%eth7"];
+        // A wrong answer comes at once, so it takes no long wait to tell that none comes.
+        for (option, seconds, status) in [(None, "60", 0), (Some("--no-icmp"), "1", 1)] {
+            let namespace = Namespace::new();
+            join(&namespace, &[&NO_PORTS[..], option.as_slice()].concat());
+            for to in targets {
+                let mut ping = Command::new("nsenter");
+                ping.args(["-t", &namespace.pid(), "-n", "ping", "-c1", "-W", seconds, to]);
+                assert_eq!(finish(ping).0, Some(status), "{option:?} {to}");
+            }
+        }
+    });
+}
+
+#[test]
 fn listeners_are_followed() {
     in_namespace(|| {
         host();

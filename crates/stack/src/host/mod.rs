@@ -209,6 +209,7 @@ impl Host {
         let Config { ip_local_port_range: ports, tcp_max_tw_buckets, .. } = config;
         let Config { ipfrag_high_thresh, ipfrag_time, timer_slack_ns, .. } = config;
         self.net.set_default_ttl(config.ip_default_ttl);
+        self.net.set_ignores_echo(config.icmp_echo_ignore_all, config.icmp6_echo_ignore_all);
         self.memory().set_limits(&config, self.shards.len());
         let reuse = Reuse {
             mode: config.tcp_tw_reuse,

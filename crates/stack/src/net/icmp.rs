@@ -16,6 +16,7 @@ use crate::wire::icmpv6::{self, Message as M, Unreachable as Unreachable6};
 use crate::wire::{ChecksumBy, Ports, Protocol, ecn_of, ipv4, ipv6, tcp};
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::sync::atomic::Ordering;
 use neap_tcp::connection::ConnectionError;
 use neap_tcp::segment::{Payload, Segment};
 use neap_tcp::time::Rate;
@@ -402,6 +403,9 @@ impl Net {
                 if !receiver.answers_echo() {
                     return Some(Notice::ForSockets);
                 }
+                if self.ignores_echo_v4.load(Ordering::Relaxed) {
+                    return Some(self.ignore_echo());
+                }
                 stats.add(IpCounter::IcmpOutEchoReps, 1);
                 let reply = icmp::Message::EchoReply { identifier, sequence };
                 self.send_icmp_v4(visit, ip.destination, ip.source, reply, own(&body));
@@ -435,6 +439,12 @@ impl Net {
         }
     }
 
+    /// Leaves an echo request without an answer.
+    fn ignore_echo(&self) -> Notice {
+        self.counters.drops.count(DropReason::IgnoredEcho);
+        Notice::Done
+    }
+
     /// Handles an ICMPv6 message, which came in on `interface` or from this host itself. `None` is
     /// for one that is bad, which is counted. Discovery with a fragment header is bad, too:
     /// fragments get past those who watch over discovery on a link (RFC 6980 section 5).
@@ -461,6 +471,9 @@ impl Net {
         let body = data.slice_ref(body);
         let meaning = match message {
             M::EchoRequest { .. } if !receiver.answers_echo() => return Some(Notice::ForSockets),
+            M::EchoRequest { .. } if self.ignores_echo_v6.load(Ordering::Relaxed) => {
+                return Some(self.ignore_echo());
+            }
             M::EchoRequest { identifier, sequence } => {
                 let reply = M::EchoReply { identifier, sequence };
                 match echo_source(interface, ip) {

@@ -29,7 +29,7 @@ use crate::flow::FlowKey;
 use crate::frame::Frame;
 use crate::stats::{IpCounter, PacketCounters};
 use crate::sync::{Mutex, lock};
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use housekeeping::Housekeeping;
 use neap_tcp::time::Instant;
 use neap_tcp::transmit::egress::Verdict;
@@ -85,6 +85,10 @@ pub(crate) struct Net {
     identification: AtomicU32,
     /// `net.ipv4.ip_default_ttl`
     default_ttl: AtomicU8,
+    /// `net.ipv4.icmp_echo_ignore_all`
+    ignores_echo_v4: AtomicBool,
+    /// `net.ipv6.icmp.echo_ignore_all`
+    ignores_echo_v6: AtomicBool,
     /// The bell of shard 0, whose driver receives what the host sends to itself.
     bell: Arc<Doorbell>,
 }
@@ -105,6 +109,8 @@ impl Net {
             icmp_limit: IcmpLimit::new(seeds.icmp_limit),
             identification: AtomicU32::new(seeds.identification),
             default_ttl: AtomicU8::new(egress::HOP_LIMIT),
+            ignores_echo_v4: AtomicBool::default(),
+            ignores_echo_v6: AtomicBool::default(),
             bell,
         }
     }
@@ -119,6 +125,12 @@ impl Net {
     pub(crate) fn set_default_ttl(&self, ttl: u8) {
         // Settings that were no text are not checked; without a hop a packet goes nowhere.
         self.default_ttl.store(ttl.max(1), Ordering::Relaxed);
+    }
+
+    /// Sets whether echo requests stay without an answer, of IPv4 and of IPv6.
+    pub(crate) fn set_ignores_echo(&self, v4: bool, v6: bool) {
+        self.ignores_echo_v4.store(v4, Ordering::Relaxed);
+        self.ignores_echo_v6.store(v6, Ordering::Relaxed);
     }
 
     /// The hop limit of a packet whose socket asks for `own`, where 0 is the default. A load and
