@@ -6,7 +6,7 @@ use super::Visit;
 use super::address::Prefix;
 use super::error::NetError;
 use super::housekeeping::Housekeeping;
-use super::neighbor::{LinkAddress, Neighbor, Neighbors, Outcome, Solicit};
+use super::neighbor::{LinkAddress, Neighbor, Neighbors, Outcome, Resolved, Solicit};
 use super::port::{Port, PortStats};
 use super::router::{Heard, Router};
 use crate::device::{Capabilities, LinkMonitor, LinkState, LinkStatus, Medium, Steering};
@@ -525,12 +525,15 @@ impl Interface {
             return Output::of(self.enqueue(visit, frame));
         };
         let resolved = if neighbor == Ipv4Addr::BROADCAST {
-            Some(ethernet::BROADCAST)
+            Some(Resolved { link: ethernet::BROADCAST, due: None })
         } else {
             lock(&self.neighbors).resolve(visit.now, neighbor)
         };
-        if let Some(link) = resolved {
-            add_link_header(&mut frame, own, link);
+        if let Some(resolved) = resolved {
+            if let Some(due) = resolved.due {
+                self.housekeeping.schedule(due);
+            }
+            add_link_header(&mut frame, own, resolved.link);
             return Output::of(self.enqueue(visit, frame));
         }
         let hold = |neighbors: &mut Neighbors, out: &mut Outcome| {

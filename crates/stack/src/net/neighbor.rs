@@ -27,7 +27,8 @@ const MAX_ENTRIES: usize = 1024;
 /// `base_reachable_time`: a neighbour that answered counts as reachable for half to one and a half
 /// times this.
 const BASE_REACHABLE_TIME: Nanos = Nanos::from_secs(30);
-/// `delay_first_probe_time`: time for the transport to confirm a stale neighbour in use.
+/// `delay_first_probe_time`: time before a stale neighbour in use is asked, for an answer or an
+/// announcement that comes by itself.
 const DELAY_FIRST_PROBE_TIME: Nanos = Nanos::from_secs(5);
 /// `retrans_time`: time between requests.
 const RETRANS_TIME: Nanos = Nanos::from_secs(1);
@@ -50,8 +51,7 @@ pub enum NeighborState {
     Reachable,
     /// The link address may be outdated, and no packet uses it.
     Stale,
-    /// The link address may be outdated, and packets use it. The transport may confirm it before it
-    /// is probed.
+    /// The link address may be outdated, and packets use it. The neighbour is asked soon.
     Delay,
     /// The neighbour is asked directly whether it is still there. Packets use the address
     /// meanwhile.
@@ -69,6 +69,16 @@ pub struct Solicit {
     pub target: IpAddr,
     /// Receiver of the request: a known link address, or `None` for broadcast and multicast.
     pub to: Option<LinkAddress>,
+}
+
+/// Link address of a neighbour that a packet goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// The link address.
+    pub link: LinkAddress,
+    /// When to call [`Neighbors::on_deadline`] next, if that has changed: the packet is the first
+    /// one to use an address that may be outdated.
+    pub due: Option<Instant>,
 }
 
 /// Actions that the stack takes after a call of [`Neighbors`]. Reuse one: it allocates only while
@@ -107,8 +117,6 @@ struct Entry {
     deadline: Instant,
     /// Reachable until then.
     reachable_until: Instant,
-    /// Until when the transport's last progress counts.
-    confirmed_until: Instant,
     /// When the link address last changed or was confirmed by ARP or ND.
     updated: Instant,
     /// When a frame last asked for it; zero if none did.
@@ -126,7 +134,6 @@ impl Entry {
             probes: 0,
             deadline: Instant::FAR_FUTURE,
             reachable_until: Instant::ZERO,
-            confirmed_until: Instant::ZERO,
             updated: Instant::ZERO,
             used: Instant::ZERO,
             held: VecDeque::new(),
@@ -210,19 +217,21 @@ impl Neighbors {
 
     /// Returns the link address to send to, if it is known. Otherwise the frame goes to
     /// [`hold`](Self::hold).
-    pub fn resolve(&mut self, now: Instant, address: IpAddr) -> Option<LinkAddress> {
+    pub fn resolve(&mut self, now: Instant, address: IpAddr) -> Option<Resolved> {
         let key = self.find(address)?;
         let entry = &mut self.entries[key];
         entry.used = now;
         if !entry.has_link() {
             return None;
         }
-        if entry.state_at(now) == NeighborState::Stale {
+        let is_stale = entry.state_at(now) == NeighborState::Stale;
+        let link = entry.link;
+        if is_stale {
             entry.state = NeighborState::Delay;
             entry.deadline = now + DELAY_FIRST_PROBE_TIME;
             self.wheel.insert(entry.deadline, key as u64);
         }
-        Some(self.entries[key].link)
+        Some(Resolved { link, due: is_stale.then(|| self.deadline()) })
     }
 
     /// Returns whether the link address of a neighbour is known, though it may be outdated.
@@ -318,19 +327,6 @@ impl Neighbors {
         }
     }
 
-    /// Notes that the transport saw progress through this next hop (`dst_confirm`), so that no
-    /// probe is needed.
-    pub fn confirm(&mut self, now: Instant, address: IpAddr) {
-        if let Some(key) = self.find(address) {
-            let reachable_until = now + self.reachable_time();
-            let entry = &mut self.entries[key];
-            entry.confirmed_until = now + DELAY_FIRST_PROBE_TIME;
-            if entry.state == NeighborState::Reachable {
-                entry.reachable_until = reachable_until;
-            }
-        }
-    }
-
     /// Names the link address of a neighbour for good (`ip neighbour replace ... nud permanent`).
     /// False if all entries are at work.
     pub fn set_permanent(
@@ -416,14 +412,8 @@ impl Neighbors {
     }
 
     fn on_timer(&mut self, now: Instant, key: usize, out: &mut Outcome) {
-        let reachable_until = now + self.reachable_time();
         let entry = &mut self.entries[key];
         match entry.state {
-            NeighborState::Delay if now <= entry.confirmed_until => {
-                entry.state = NeighborState::Reachable;
-                entry.reachable_until = reachable_until;
-                entry.deadline = Instant::FAR_FUTURE;
-            }
             NeighborState::Delay => {
                 entry.state = NeighborState::Probe;
                 entry.probes = 0;
@@ -548,11 +538,15 @@ mod tests {
         out
     }
 
+    fn link(table: &mut Neighbors, seconds: u64) -> Option<LinkAddress> {
+        table.resolve(at(seconds), host(1)).map(|resolved| resolved.link)
+    }
+
     #[test]
     fn frames_wait_for_the_answer_and_leave_in_order() {
         let mut table = Neighbors::new(1);
         let mut out = Outcome::default();
-        assert_eq!(table.resolve(at(0), host(1)), None);
+        assert_eq!(link(&mut table, 0), None);
         for flow in 0..3 {
             table.hold(at(0), host(1), frame(flow), &mut out);
         }
@@ -561,7 +555,7 @@ mod tests {
         table.on_advertisement(at(0), host(1), MAC, true, true, &mut out);
         let sent: Vec<_> = out.send.iter().map(|(link, frame)| (*link, frame.flow)).collect();
         assert_eq!(sent, [(MAC, 0), (MAC, 1), (MAC, 2)]);
-        assert_eq!(table.resolve(at(0), host(1)), Some(MAC));
+        assert_eq!(link(&mut table, 0), Some(MAC));
         let out = run(&mut table, at(1000));
         assert!(out.solicit.is_empty(), "an idle neighbour is left alone");
         assert_eq!(state(&table, at(14), host(1)), Some(NeighborState::Reachable));
@@ -600,18 +594,17 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_neighbour_in_use_is_probed_unless_the_transport_confirms_it() {
+    fn a_stale_neighbour_in_use_is_asked_again() {
         let mut table = resolved();
-        assert_eq!(table.resolve(at(60), host(1)), Some(MAC));
-        assert_eq!(state(&table, at(60), host(1)), Some(NeighborState::Delay));
-        table.confirm(at(64), host(1));
-        assert!(run(&mut table, at(70)).solicit.is_empty());
-        assert_eq!(state(&table, at(70), host(1)), Some(NeighborState::Reachable));
-
-        assert_eq!(table.resolve(at(200), host(1)), Some(MAC));
+        run(&mut table, at(200));
+        let first = table.resolve(at(200), host(1));
+        assert_eq!(first, Some(Resolved { link: MAC, due: Some(at(205)) }));
+        assert_eq!(state(&table, at(200), host(1)), Some(NeighborState::Delay));
+        let second = table.resolve(at(201), host(1));
+        assert_eq!(second, Some(Resolved { link: MAC, due: None }), "it is known already");
         let out = run(&mut table, at(206));
         assert_eq!(out.solicit[..], [Solicit { target: host(1), to: Some(MAC) }; 2]);
-        assert_eq!(table.resolve(at(206), host(1)), Some(MAC), "in use meanwhile");
+        assert_eq!(link(&mut table, 206), Some(MAC), "in use meanwhile");
         let mut out = Outcome::default();
         table.on_advertisement(at(206), host(1), MAC, true, false, &mut out);
         assert_eq!(state(&table, at(206), host(1)), Some(NeighborState::Reachable));
@@ -619,7 +612,7 @@ mod tests {
         table.resolve(at(300), host(1));
         let out = run(&mut table, at(400));
         assert_eq!(out.solicit.len(), 3);
-        assert_eq!(table.resolve(at(400), host(1)), None);
+        assert_eq!(link(&mut table, 400), None);
     }
 
     #[test]
@@ -627,7 +620,7 @@ mod tests {
         let mut table = resolved();
         let mut out = Outcome::default();
         table.on_advertisement(at(1), host(1), OTHER, true, true, &mut out);
-        assert_eq!(table.resolve(at(1), host(1)), Some(MAC), "the first answer counts");
+        assert_eq!(link(&mut table, 1), Some(MAC), "the first answer counts");
         table.on_advertisement(at(3), host(1), OTHER, true, false, &mut out);
         assert_eq!(
             table.iter(at(3)).next().map(|n| n.state),
@@ -635,9 +628,9 @@ mod tests {
             "a doubt"
         );
         table.on_advertisement(at(3), host(1), OTHER, false, true, &mut out);
-        assert_eq!(table.resolve(at(3), host(1)), Some(OTHER));
+        assert_eq!(link(&mut table, 3), Some(OTHER));
         table.on_solicited_by(at(5), host(1), MAC, &mut out);
-        assert_eq!(table.resolve(at(5), host(1)), Some(MAC));
+        assert_eq!(link(&mut table, 5), Some(MAC));
         table.on_advertisement(at(5), host(9), OTHER, true, true, &mut out);
         assert_eq!(table.resolve(at(5), host(9)), None, "nobody asked");
     }
@@ -648,7 +641,7 @@ mod tests {
         let mut out = Outcome::default();
         table.on_solicited_by(at(0), host(1), MAC, &mut out);
         assert_eq!(state(&table, at(0), host(1)), Some(NeighborState::Stale));
-        assert_eq!(table.resolve(at(0), host(1)), Some(MAC));
+        assert_eq!(link(&mut table, 0), Some(MAC));
         table.hold(at(0), host(2), frame(1), &mut out);
         table.on_solicited_by(at(0), host(2), OTHER, &mut out);
         assert_eq!(out.send.len(), 1);
@@ -668,7 +661,7 @@ mod tests {
             table.on_solicited_by(at(2), host(n), OTHER, &mut out);
         }
         assert_eq!(table.iter(at(2)).count(), 1024);
-        assert_eq!(table.resolve(at(2), host(1)), Some(MAC));
+        assert_eq!(link(&mut table, 2), Some(MAC));
         assert_eq!(table.by_address.len(), 1024);
     }
 

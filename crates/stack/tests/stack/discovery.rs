@@ -12,6 +12,8 @@ use neap_stack::route::Prefix;
 use neap_stack::router::{
     AdvertisedDnsServer, AdvertisedDomain, AdvertisedPrefix, RouterAdvertisement,
 };
+use neap_stack::socket::udp::SendDatagram;
+use neap_stack::stack::UdpOptions;
 use neap_stack::stats::IpCounter;
 use neap_stack::wire::{Protocol, arp, ethernet, icmpv6, ipv6};
 use neap_tcp::segment::{Ecn, Payload};
@@ -434,5 +436,40 @@ fn a_ping_to_all_nodes_is_answered_from_an_own_address() {
             .collect();
         assert_eq!(answers.len(), 1, "{group}");
         assert_eq!(answers[0].0.source, v6("fd00::2"), "{group}");
+    }
+}
+
+/// A gateway whose address has moved to another card says nothing under the old one.
+#[test]
+fn a_neighbour_in_use_that_falls_silent_is_asked_and_then_looked_for_again() {
+    for (own, peer) in [("10.0.0.1:9", "10.0.0.2:9"), ("[fd00::1]:9", "[fd00::2]:9")] {
+        let mut world = ethernet();
+        let client = world.a.bind_udp(own.parse().unwrap(), UdpOptions::default()).unwrap();
+        let say = |world: &World| {
+            let datagram = SendDatagram::new(Bytes::from_static(b"x"), peer.parse().ok());
+            let _ = client.send_batch(world.now, [datagram]);
+        };
+        say(&world);
+        // It answers, and is stale after 45 s.
+        world.run(Nanos::from_secs(60));
+        world.ba.lock().unwrap().filter = Some(Box::new(|_| false));
+        world.ab.lock().unwrap().sent.clear();
+        for _ in 0..20 {
+            say(&world);
+            world.run(SECOND);
+        }
+        let sent = world.ab.lock().unwrap().sent.clone();
+        let are_for_many: Vec<_> = sent
+            .iter()
+            .map(|frame| (frame, ethernet::parse(frame).unwrap()))
+            .filter(|(frame, link)| match link.ether_type {
+                ethernet::EtherType::ARP => true,
+                _ => frame[ethernet::HEADER_LEN + 6] == Protocol::ICMPV6.0,
+            })
+            .map(|(_, link)| link.destination[0] & 1 != 0)
+            .collect();
+        assert!(are_for_many.len() > 6, "{peer}: {are_for_many:?}");
+        let (first, later) = are_for_many.split_at(3);
+        assert!(first == [false; 3] && !later.contains(&false), "{peer}: {are_for_many:?}");
     }
 }
