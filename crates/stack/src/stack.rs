@@ -3,7 +3,7 @@
 mod network;
 mod sockets;
 
-use crate::drop_reason::{DropReason, Drops};
+use crate::drop_reason::Drops;
 use crate::host::Host;
 use crate::host::shard::Call;
 use crate::net::error::NetError;
@@ -135,8 +135,7 @@ impl Stack {
         let interface = host.net.topology.interface(interface)?;
         for port in interface.ports() {
             let qdisc = config.build(&interface.capabilities(), host.fork_seed());
-            let lost = port.set_qdisc(qdisc, now);
-            host.net.counters.drops.add(DropReason::QdiscDrop, lost as u64);
+            port.set_qdisc(qdisc, now);
         }
         Ok(())
     }

@@ -451,8 +451,7 @@ impl Interface {
         let held = lock(&self.neighbors).close();
         self.counters.drops.add(DropReason::LinkDown, held.len() as u64);
         for port in &self.ports {
-            let lost = port.close(now);
-            self.counters.drops.add(DropReason::LinkDown, lost);
+            port.close(now);
         }
     }
 
@@ -549,11 +548,7 @@ impl Interface {
 
     /// Queues a frame that has its link header.
     fn enqueue(&self, visit: Visit, frame: Frame) -> Verdict {
-        let verdict = self.port(visit.shard).enqueue_before(frame, visit.now, visit.has_more);
-        if verdict == Verdict::Dropped {
-            self.counters.drops.count(DropReason::QdiscDrop);
-        }
-        verdict
+        self.port(visit.shard).enqueue_before(frame, visit.now, visit.has_more)
     }
 
     /// Lets `f` work on the neighbours, then does, without their lock, what follows from it. The

@@ -12,6 +12,7 @@
 //! allocation except for cutting.
 
 use crate::device::{Capabilities, Completed, Completion, TxQueue};
+use crate::drop_reason::DropReason;
 use crate::frame::Frame;
 use crate::hand_off::{HandOff, Posted, Released, Settle};
 use crate::net::bql::ByteQueueLimits;
@@ -20,6 +21,7 @@ use crate::net::load::CommonLoad;
 use crate::net::qdisc::fifo::PfifoFast;
 use crate::net::qdisc::report::Report;
 use crate::net::qdisc::{Dequeued, Dropped, Qdisc, QdiscStats, Verdict};
+use crate::stats::PacketCounters;
 use crate::sync::atomic::{
     AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire,
     Ordering::Relaxed, Ordering::Release,
@@ -30,6 +32,7 @@ use neap_tcp::lateness::Departures;
 use neap_tcp::time::{Instant, Nanos};
 use neap_tcp::transmit::autosize::Load;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::task::Waker;
 
 /// Most frames that one call sends before it leaves the rest to the driver (`dev_tx_weight`).
@@ -121,6 +124,8 @@ pub struct Port {
     load: CommonLoad,
     /// Wakes the driver, which then calls `run` or asks for `next_event` again.
     kick: Waker,
+    /// Those of the host.
+    counters: Arc<PacketCounters>,
     capabilities: Capabilities,
     /// Largest IP packet in bytes, as the interface says.
     mtu: AtomicU16,
@@ -268,12 +273,14 @@ impl Port {
     ///
     /// `kick` wakes the driver when frames were left to it. It also wakes the driver when, outside
     /// of its own call of [`run`](Self::run), [`next_event`](Self::next_event) became earlier or
-    /// [`waits_for_device`](Self::waits_for_device) became true.
-    pub fn new(
+    /// [`waits_for_device`](Self::waits_for_device) became true. What is dropped is counted in
+    /// `counters`, too, which are those of the host.
+    pub(crate) fn new(
         tx: Box<dyn TxQueue>,
         capabilities: Capabilities,
         qdisc: Box<dyn Qdisc>,
         kick: Waker,
+        counters: Arc<PacketCounters>,
         now: Instant,
     ) -> Self {
         let on_wire = capabilities.completion == Completion::OnWire;
@@ -309,6 +316,7 @@ impl Port {
                 stats: PortStats::default(),
             }),
             kick,
+            counters,
             capabilities,
             mtu: AtomicU16::new(capabilities.mtu),
         }
@@ -424,13 +432,12 @@ impl Port {
         self.load.count(now, bytes, boost);
     }
 
-    /// Replaces the qdisc (`tc qdisc replace`). Returns how many waiting frames the new one
-    /// dropped.
+    /// Replaces the qdisc (`tc qdisc replace`).
     ///
     /// Linux drops what waits in the old qdisc. Here the frames move into the new one, in the order
     /// of each flow. It drops and counts those that it has no room for. Where the old qdisc holds
     /// frames until their departure and the new one does not, they stay and leave at their time.
-    pub fn set_qdisc(&self, qdisc: Box<dyn Qdisc>, now: Instant) -> usize {
+    pub fn set_qdisc(&self, qdisc: Box<dyn Qdisc>, now: Instant) {
         let mut dropped = Dropped::new();
         {
             let mut queue = lock(&self.queue);
@@ -439,10 +446,8 @@ impl Port {
             queue.replace(qdisc, now, &mut dropped);
             self.backlog.store(queue.len(), Release);
         }
-        let lost = dropped.len();
-        drop(dropped);
+        self.lose(dropped);
         self.visit(now, |debt| debt.run = true);
-        lost
     }
 
     /// Keeps the byte queue limit within `min..=max` (`limit_min`, `limit_max`).
@@ -497,8 +502,7 @@ impl Port {
     }
 
     /// Drops what waits, gives the device back to its owner, and drops all frames from now on.
-    /// Frames that waited.
-    pub fn close(&self, now: Instant) -> u64 {
+    pub fn close(&self, now: Instant) {
         let waiting = {
             let mut queue = lock(&self.queue);
             let waiting = queue.take_all();
@@ -506,10 +510,9 @@ impl Port {
             waiting
         };
         // Dropping a credit wakes a socket, so the frames are dropped after the lock.
-        let lost = waiting.len() as u64;
+        self.counters.drops.add(DropReason::LinkDown, waiting.len() as u64);
         drop(waiting);
         self.visit(now, |debt| debt.close = true);
-        lost
     }
 
     /// Returns what `tc -s qdisc` prints. It waits for a thread that drains.
@@ -542,6 +545,7 @@ impl Port {
         let verdict = queue.enqueue(frame, now, &mut dropped);
         self.backlog.store(queue.len(), Release);
         drop(queue);
+        self.lose(dropped);
         verdict
     }
 
@@ -551,7 +555,15 @@ impl Port {
         let dequeued = queue.dequeue(now, &mut dropped);
         self.backlog.store(queue.len(), Release);
         drop(queue);
+        self.lose(dropped);
         dequeued
+    }
+
+    /// Drops what the qdisc drops, without its lock: the drop of a credit wakes a socket.
+    fn lose(&self, dropped: Dropped) {
+        if !dropped.is_empty() {
+            self.counters.drops.add(DropReason::QdiscDrop, dropped.len() as u64);
+        }
     }
 
     fn requeue(&self, frame: Frame) {
@@ -635,7 +647,7 @@ impl Settle for Transmitter {
             self.is_up = is_up;
         }
         if debt.close {
-            self.close();
+            self.close(round.port);
         }
         if debt.reap {
             round.had_completed |= self.reap(round.now);
@@ -646,13 +658,18 @@ impl Settle for Transmitter {
 
 impl Transmitter {
     /// Drops the device with the frames that it holds.
-    fn close(&mut self) {
+    fn close(&mut self, port: &Port) {
         self.tx = Box::new(Closed);
-        let held = self.ring_frames + self.pieces.len() as u64;
-        self.stats.link_drops += held;
+        self.lose(self.ring_frames + self.pieces.len() as u64, port);
         self.pieces.clear();
         (self.bql, self.ring_frames) = (None, 0);
         (self.is_full, self.needs_flush, self.is_up) = (false, false, false);
+    }
+
+    /// Counts frames that were dropped because the link is down.
+    fn lose(&mut self, count: u64, port: &Port) {
+        self.stats.link_drops += count;
+        port.counters.drops.add(DropReason::LinkDown, count);
     }
 
     fn has_room(&self) -> bool {
@@ -712,7 +729,7 @@ impl Transmitter {
             }
             if let Some(piece) = self.pieces.pop_front() {
                 round.quota -= 1;
-                if let Some(piece) = self.submit(piece, round.now) {
+                if let Some(piece) = self.submit(piece, round) {
                     self.pieces.push_front(piece);
                 }
                 continue;
@@ -743,7 +760,7 @@ impl Transmitter {
             gso::finish_checksum(&mut frame);
         }
         round.quota = round.quota.saturating_sub(1);
-        if let Some(frame) = self.submit(frame, round.now) {
+        if let Some(frame) = self.submit(frame, round) {
             round.port.requeue(frame);
         }
     }
@@ -758,11 +775,12 @@ impl Transmitter {
     }
 
     /// Gives the frame to the device; returns it if the ring is full.
-    fn submit(&mut self, mut frame: Frame, now: Instant) -> Option<Frame> {
+    fn submit(&mut self, mut frame: Frame, round: &Drain<'_>) -> Option<Frame> {
         if !self.is_up {
-            self.stats.link_drops += 1;
+            self.lose(1, round.port);
             return None;
         }
+        let now = round.now;
         let bytes = frame.len() as u64;
         if let Some(credit) = &mut frame.credit {
             credit.enter_device();

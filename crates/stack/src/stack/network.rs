@@ -63,7 +63,9 @@ impl Stack {
         for (index, pair) in queues.into_iter().enumerate() {
             let bell = host.shards[index % host.shards.len()].list.bell().clone();
             let qdisc = QdiscConfig::default().build(&capabilities, host.fork_seed());
-            ports.push(Arc::new(Port::new(pair.tx, capabilities, qdisc, bell.into(), now)));
+            let counters = host.net.counters.clone();
+            let port = Port::new(pair.tx, capabilities, qdisc, bell.into(), counters, now);
+            ports.push(Arc::new(port));
             receivers.push((pair.rx, pair.bulk));
         }
         let id = host.net.topology.name_interface();

@@ -6,7 +6,7 @@ use crate::frame::{Gso, GsoKind, PartialChecksum, test_frame};
 use crate::net::qdisc::config::QdiscConfig;
 use crate::net::qdisc::fifo::PfifoFast;
 use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
-use std::sync::{Arc, Mutex as StdMutex, OnceLock, Weak};
+use std::sync::{Mutex as StdMutex, OnceLock, Weak};
 use std::task::Wake;
 
 const ZERO: Instant = Instant::ZERO;
@@ -108,6 +108,7 @@ fn capabilities(completion: Completion) -> Capabilities {
 struct World {
     ring: SharedRing,
     kicks: Arc<Kicks>,
+    counters: Arc<PacketCounters>,
     port: Arc<Port>,
 }
 
@@ -125,8 +126,10 @@ impl World {
         let kicks = Arc::new(Kicks::default());
         let tx = RingQueue { ring: ring.clone(), completion: capabilities.completion, on_submit };
         let qdisc = Box::<PfifoFast>::default();
-        let port = Port::new(Box::new(tx), capabilities, qdisc, kicks.clone().into(), ZERO);
-        Self { ring, kicks, port: Arc::new(port) }
+        let counters = Arc::<PacketCounters>::default();
+        let kick = kicks.clone().into();
+        let port = Port::new(Box::new(tx), capabilities, qdisc, kick, counters.clone(), ZERO);
+        Self { ring, kicks, counters, port: Arc::new(port) }
     }
 
     /// The limit is no hindrance to tests of the ring.
@@ -406,12 +409,14 @@ fn frames_move_from_a_replaced_qdisc_into_the_next_one() {
         world.port.enqueue(Frame { flow, credit, ..test_frame(100) }, ZERO);
     }
     for text in ["fq_codel", "codel", "tbf rate 1gbit burst 10k limit 10k", "pfifo_fast"] {
-        assert_eq!(world.port.set_qdisc(qdisc(text), ZERO), 0);
+        world.port.set_qdisc(qdisc(text), ZERO);
+        assert_eq!(world.counters.drops.get(DropReason::QdiscDrop), 0);
         assert_eq!(world.port.qdisc(ZERO).config.kind(), text.split(' ').next().unwrap());
         assert_eq!(world.port.stats(ZERO).qdisc.backlog_packets, 5);
         assert_eq!(account.bytes(), 500);
     }
-    assert_eq!(world.port.set_qdisc(qdisc("pfifo_fast limit 2"), ZERO), 2, "one was given back");
+    world.port.set_qdisc(qdisc("pfifo_fast limit 2"), ZERO);
+    assert_eq!(world.counters.drops.get(DropReason::QdiscDrop), 2, "one was given back");
     let stats = world.port.stats(ZERO).qdisc;
     assert_eq!((stats.backlog_packets, stats.drops, account.bytes()), (3, 2, 300));
     world.ring.lock().unwrap().slots = 10;
