@@ -112,6 +112,7 @@ pub struct Port {
     backlog: AtomicUsize,
     can_bypass: AtomicBool,
     holds_until_departure: AtomicBool,
+    shapes: AtomicBool,
     /// What the last drain left to wait for, in nanoseconds.
     next: AtomicU64,
     /// When the watchdog looks, in nanoseconds.
@@ -288,6 +289,7 @@ impl Port {
             backlog: AtomicUsize::new(0),
             can_bypass: AtomicBool::new(qdisc.can_bypass()),
             holds_until_departure: AtomicBool::new(qdisc.holds_until_departure()),
+            shapes: AtomicBool::new(qdisc.shapes()),
             next: AtomicU64::new(Instant::FAR_FUTURE.as_nanos()),
             watchdog: AtomicU64::new(Instant::FAR_FUTURE.as_nanos()),
             waits_for_device: AtomicBool::new(false),
@@ -443,6 +445,7 @@ impl Port {
             let mut queue = lock(&self.queue);
             self.can_bypass.store(qdisc.can_bypass(), Release);
             self.holds_until_departure.store(qdisc.holds_until_departure(), Release);
+            self.shapes.store(qdisc.shapes(), Release);
             queue.replace(qdisc, now, &mut dropped);
             self.backlog.store(queue.len(), Release);
         }
@@ -468,10 +471,12 @@ impl Port {
     /// Returns whether a frame is complete when it is enqueued or, behind a qdisc that holds it
     /// until then, when it departs.
     ///
-    /// The device completes frames at submission, and the qdisc does not shape. A qdisc that no
-    /// frame may bypass is a shaper, such as `tbf`, in which frames wait for each other.
+    /// The device completes frames at submission, and the qdisc does not shape. One that no frame
+    /// may bypass and that holds none until its departure counts as a shaper, in which frames wait
+    /// for each other.
     pub fn completes_on_enqueue(&self) -> bool {
         self.capabilities.completion == Completion::OnSubmit
+            && !self.shapes.load(Acquire)
             && (self.can_bypass.load(Acquire) || self.holds_until_departure())
     }
 

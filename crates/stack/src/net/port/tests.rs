@@ -640,3 +640,19 @@ fn threads_lose_no_frame_and_keep_each_flow_in_order() {
         assert!(of_flow.eq(0..EACH), "flow {flow} lost its order");
     }
 }
+
+#[test]
+fn behind_a_shaper_no_frame_is_complete_on_enqueue() {
+    let world = World::new(1000, capabilities(Completion::OnSubmit));
+    let shaper = "tbf rate 8mbit burst 2000b limit 1mb";
+    for (text, completes) in [
+        ("pfifo_fast", true),
+        ("fq", true),
+        (shaper, false),
+        ("tbf rate 8mbit burst 2000b fq", false),
+    ] {
+        let config: QdiscConfig = text.parse().unwrap();
+        world.port.set_qdisc(config.build(&capabilities(Completion::OnSubmit), 3), ZERO);
+        assert_eq!(world.port.completes_on_enqueue(), completes, "{text}");
+    }
+}

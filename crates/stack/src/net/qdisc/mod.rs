@@ -119,6 +119,12 @@ pub trait Qdisc: Send {
         false
     }
 
+    /// Returns whether frames wait for a rate of the qdisc, as in `tbf`. It may hold them until
+    /// their departure as well.
+    fn shapes(&self) -> bool {
+        false
+    }
+
     /// Adds the lateness of frames that were held until their departure.
     fn add_departures(&self, _: &mut Departures) {}
 

@@ -87,6 +87,10 @@ impl Qdisc for Shaped {
         self.child.holds_until_departure()
     }
 
+    fn shapes(&self) -> bool {
+        true
+    }
+
     fn add_departures(&self, departures: &mut Departures) {
         self.child.add_departures(departures);
     }
