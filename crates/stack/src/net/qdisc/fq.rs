@@ -122,7 +122,8 @@ pub struct FqStats {
     pub gc_flows: u64,
     /// Frames that bypassed all flows (the fast path).
     pub fastpath_packets: u64,
-    /// Frames that found no room for a new flow, and bypassed all flows.
+    /// Frames that found no room for a new flow. They bypassed all flows, or were dropped if they
+    /// were due later or there were too many.
     pub allocation_errors: u64,
     /// Frames dropped because `flow_limit` frames of their flow waited.
     pub flows_plimit: u64,
@@ -587,7 +588,15 @@ impl Qdisc for Fq {
             self.figures.fastpath_packets += 1;
         } else {
             id = self.classify(&frame, now);
-            self.figures.allocation_errors += u64::from(id.is_none());
+            if id.is_none() {
+                self.figures.allocation_errors += 1;
+                // What has no flow leaves at once, so it may not be due later.
+                if time > now || self.fast_len >= self.config.limit {
+                    self.stats.drops += 1;
+                    dropped.push(frame);
+                    return Verdict::Dropped;
+                }
+            }
         }
         let bytes = frame.wire_len() as u64;
         let Some(id) = id else {

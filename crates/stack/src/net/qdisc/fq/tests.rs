@@ -478,3 +478,24 @@ fn nothing_is_lost_on_the_way_to_another_qdisc() {
     let stamps: Vec<_> = frames.iter().filter(|f| f.flow == 2).map(|f| f.departure).collect();
     assert_eq!(stamps, [100, 200, 300].map(us));
 }
+
+#[test]
+fn frames_that_no_flow_has_room_for_are_bounded_and_leave_at_no_earlier_time() {
+    let config = Config { buckets: 1, limit: 100, flow_limit: 10, ..Config::default() };
+    let mut fq = Fq::new(config, 1500, 3);
+    let (now, mut dropped) = (us(0), Dropped::new());
+    let mut put = |fq: &mut Fq, flow: u64, departure: Instant| {
+        let frame = Frame { flow, departure, ..crate::frame::test_frame(100) };
+        fq.enqueue(frame, now, &mut dropped)
+    };
+    let later = now + Nanos::from_secs(1);
+    for flow in 1..=64 {
+        assert_eq!(put(&mut fq, flow, later), Verdict::Queued, "a flow of its own");
+    }
+    assert_eq!(put(&mut fq, 65, later), Verdict::Dropped);
+    for _ in 0..100 {
+        assert_eq!(put(&mut fq, 65, now), Verdict::Queued);
+    }
+    assert_eq!(put(&mut fq, 65, now), Verdict::Dropped);
+    assert_eq!((fq.len(), fq.stats().drops), (164, 2));
+}
