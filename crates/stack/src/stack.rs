@@ -391,10 +391,10 @@ impl Stack {
     }
 
     /// Returns how many packets the devices lost before the stack could receive them: the sum of
-    /// [`InterfaceInfo::rx_dropped`](crate::interface::InterfaceInfo::rx_dropped).
+    /// [`InterfaceInfo::rx_dropped`](crate::interface::InterfaceInfo::rx_dropped), with that of
+    /// interfaces that were removed.
     pub fn receive_drops(&self) -> u64 {
-        let interfaces = self.host.net.topology.interfaces();
-        interfaces.iter().map(|interface| self.host.rx_dropped(interface)).sum()
+        self.host.receive_drops()
     }
 
     /// Returns the numbers of sockets in use.

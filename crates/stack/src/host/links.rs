@@ -5,6 +5,7 @@ use crate::event::StackEvent;
 use crate::net::error::NetError;
 use crate::net::interface::{Interface, InterfaceId, LinkChanges};
 use crate::stats::IpCounter;
+use crate::sync::lock;
 use neap_tcp::time::Instant;
 use std::sync::Arc;
 
@@ -12,7 +13,10 @@ impl Host {
     /// Takes an interface out: no packet comes or leaves by it, what waits is dropped, and its
     /// device is closed.
     fn detach(&self, now: Instant, id: InterfaceId) -> Result<Arc<Interface>, NetError> {
+        let mut lost = lock(&self.lost_by_removed);
         let interface = self.net.topology.remove(id)?;
+        *lost += self.rx_dropped(&interface);
+        drop(lost);
         for shard in &self.shards {
             shard.remove_queues(id);
         }
@@ -69,6 +73,13 @@ impl Host {
     pub(crate) fn rx_dropped(&self, interface: &Interface) -> u64 {
         let by_queues = self.shards.iter().map(|shard| shard.rx_dropped(interface.id()));
         by_queues.sum::<u64>() + interface.lost_before_queues()
+    }
+
+    /// The same of all devices that the host has had, so the sum never falls.
+    pub(crate) fn receive_drops(&self) -> u64 {
+        let lost = lock(&self.lost_by_removed);
+        let interfaces = self.net.topology.interfaces();
+        *lost + interfaces.iter().map(|interface| self.rx_dropped(interface)).sum::<u64>()
     }
 
     /// Tells of own addresses that the kernel of the machine has got.

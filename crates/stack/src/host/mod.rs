@@ -95,6 +95,8 @@ pub(crate) struct Host {
     pub(crate) registry: Registry,
     pub(crate) events: Subscribers,
     pub(crate) shards: Box<[Shard]>,
+    /// What devices of removed interfaces had lost; see [`Host::receive_drops`].
+    lost_by_removed: Mutex<u64>,
     /// Seeds the secrets of parts that are made later: neighbours, qdiscs.
     part_seed: AtomicU64,
     next_shard: AtomicUsize,
@@ -160,6 +162,7 @@ impl Host {
             registry: Registry::default(),
             events: Subscribers::default(),
             shards,
+            lost_by_removed: Mutex::default(),
             part_seed: AtomicU64::new(seed(11)),
             next_shard: AtomicUsize::new(0),
             default_options: Arc::default(),

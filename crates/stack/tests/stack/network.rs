@@ -119,12 +119,14 @@ fn what_a_device_has_lost_is_told_by_interface() {
     let mut device = common::device(&WireConfig::default(), 3, &to, &from);
     device.queues[0].rx = Box::new(Lossy(3));
     device.monitor = Some(Box::new(Lossy(40)));
-    world.a.add_interface(world.now, device, &[cidr("10.1.0.1/24")]).unwrap();
+    let lossy = world.a.add_interface(world.now, device, &[cidr("10.1.0.1/24")]).unwrap();
     world.run(Nanos::from_millis(1));
     let dropped =
         world.a.interfaces(world.now).iter().map(|info| info.rx_dropped).collect::<Vec<_>>();
     assert_eq!(dropped, [0, 43]);
     assert_eq!(world.a.receive_drops(), 43);
+    world.a.remove_interface(world.now, lossy).unwrap();
+    assert_eq!(world.a.receive_drops(), 43, "they were lost all the same");
 }
 
 /// All flows come to the queue that the last digits of the ports of this host name.
