@@ -48,7 +48,7 @@ type Figures = Vec<(CounterReport, f64)>;
 
 fn run(args: &Args) -> Result<(), Failure> {
     let Some(interval) = args.interval else {
-        let answers = args.stacks.ask(|endpoint| {
+        let (answers, silent) = args.stacks.ask(|endpoint| {
             let counters = endpoint.counters()?;
             Ok((endpoint.clone(), counters))
         })?;
@@ -56,13 +56,14 @@ fn run(args: &Args) -> Result<(), Failure> {
             (differences(args, &stack, &endpoint, counters), stack)
         });
         let all: Vec<_> = figures.map(|(figures, stack)| (stack, figures)).collect();
-        return print(args, &all);
+        print(args, &all)?;
+        return silent.tell();
     };
     let mut last = History::default();
     let mut since = Instant::now();
     let mut is_first = true;
     loop {
-        let answers = match args.stacks.ask(Endpoint::counters) {
+        let (answers, silent) = match args.stacks.ask(Endpoint::counters) {
             Ok(answers) => answers,
             Err(failure) if is_first => return Err(failure),
             // All have ended.
@@ -91,6 +92,9 @@ fn run(args: &Args) -> Result<(), Failure> {
         // The first report has nothing to compare with.
         if !std::mem::take(&mut is_first) {
             print(args, &all)?;
+        }
+        if let Err(failure) = silent.tell() {
+            failure.report("nstat");
         }
         thread::sleep(Duration::from_secs(interval.into()));
     }

@@ -113,12 +113,13 @@ impl Choice {
 fn print(args: &Args) -> Result<(), Failure> {
     let services = Services::read();
     let choice = Choice::of(args, &services)?;
-    let mut answers = args.stacks.ask(Endpoint::sockets)?;
+    let (mut answers, silent) = args.stacks.ask(Endpoint::sockets)?;
     for (_, sockets) in &mut answers {
         sockets.retain(|socket| choice.takes(args, socket));
     }
     if args.json {
-        return print_json(&answers);
+        print_json(&answers)?;
+        return silent.tell();
     }
     let are_several = answers.len() > 1;
     let mut text = String::new();
@@ -133,7 +134,8 @@ fn print(args: &Args) -> Result<(), Failure> {
         }
         text += &table.to_string();
     }
-    stacks::print(&text)
+    stacks::print(&text)?;
+    silent.tell()
 }
 
 fn row(args: &Args, stack: &StackReport, socket: &SocketReport, services: &Services) -> Row {

@@ -1,7 +1,7 @@
 //! Which running stacks a command asks.
 
 use clap::Args;
-use neap::control::{self, Endpoint, StackReport};
+use neap::control::{self, ControlError, Endpoint, StackReport};
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
@@ -18,12 +18,12 @@ pub(crate) struct Stacks {
     name: Option<String>,
 }
 
-/// Why a command has nothing to print.
+/// Why a command has nothing to print, or not all.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The arguments make no sense.
     Arguments(String),
-    /// There is no stack, or it does not answer.
+    /// There is no stack, or one does not answer.
     Nothing(String),
     /// Whoever reads what is printed has read enough.
     Unread,
@@ -75,21 +75,51 @@ impl Stacks {
     /// Asks each chosen stack. One that ends meanwhile is left out, unless it is the only one.
     pub(crate) fn ask<T>(
         &self,
-        question: impl Fn(&Endpoint) -> Result<T, control::ControlError>,
-    ) -> Result<Vec<(StackReport, T)>, Failure> {
+        question: impl Fn(&Endpoint) -> Result<T, ControlError>,
+    ) -> Result<(Vec<(StackReport, T)>, Silent), Failure> {
         let found = self.find()?;
         let mut answers = Vec::new();
-        let mut failed = None;
+        let mut failed = Vec::new();
         for endpoint in &found {
             match endpoint.stack().and_then(|stack| Ok((stack, question(endpoint)?))) {
                 Ok(answer) => answers.push(answer),
-                Err(error) => failed = Some(error),
+                Err(error) => failed.push(error),
             }
         }
-        match failed {
-            Some(error) if answers.is_empty() => Err(Failure::Nothing(error.to_string())),
-            _ => Ok(answers),
+        if answers.is_empty() {
+            return Silent(failed).tell().map(|()| (answers, Silent::default()));
         }
+        failed.retain(|error| !has_ended(error));
+        Ok((answers, Silent(failed)))
+    }
+}
+
+/// Whether the error means that there is no such stack any more.
+fn has_ended(error: &ControlError) -> bool {
+    let ControlError::System { source, .. } = error else { return false };
+    matches!(
+        source.kind(),
+        ErrorKind::NotFound
+            | ErrorKind::ConnectionRefused
+            | ErrorKind::ConnectionReset
+            | ErrorKind::BrokenPipe
+            | ErrorKind::UnexpectedEof
+    )
+}
+
+/// Why stacks that are there have no part in what is printed.
+#[derive(Debug, Default)]
+#[must_use = "the user has to know that something is missing"]
+pub(crate) struct Silent(Vec<ControlError>);
+
+impl Silent {
+    /// A failure if there is any.
+    pub(crate) fn tell(self) -> Result<(), Failure> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let all: Vec<_> = self.0.iter().map(ControlError::to_string).collect();
+        Err(Failure::Nothing(all.join("; ")))
     }
 }
 

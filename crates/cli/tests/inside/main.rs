@@ -209,6 +209,24 @@ fn several_stacks_are_told_apart() {
 }
 
 #[test]
+fn a_stack_that_does_not_answer_is_named_and_the_others_are_shown() {
+    in_namespace(|| {
+        let (ground, server) = (Ground::new(), server());
+        let (first, _one) = ground.gateway(&[], &server);
+        let (second, _two) = ground.gateway(&[], &server);
+        run(&format!("kill -STOP {}", first.pid()));
+        for arguments in [["ss", "-tnH"], ["nstat", "-z"]] {
+            let (status, out, why) = ground.finish(&arguments);
+            assert_eq!(status, Some(1), "{out}{why}");
+            assert!(!out.is_empty() && why.contains(&format!("{}-gateway.sock", first.pid())));
+        }
+        run(&format!("kill -CONT {}", first.pid()));
+        first.end();
+        second.end();
+    });
+}
+
+#[test]
 fn counters_are_printed_as_by_nstat() {
     in_namespace(|| {
         let (ground, server) = (Ground::new(), server());

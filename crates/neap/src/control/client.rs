@@ -84,7 +84,7 @@ impl Endpoint {
                 Err(self.wrong("no answer in time"))
             }
             Some(Err(error)) => Err(system(error)),
-            None => Err(self.wrong("the answer ends before its end")),
+            None => Err(system(ErrorKind::UnexpectedEof.into())),
         };
         let first = next()?;
         if let Ok(Mark::Failed { error }) = serde_json::from_str(&first) {
