@@ -300,25 +300,26 @@ impl TcpStream {
     }
 
     /// Sends by `attempt`, which says how much it took and whether that was all, until it was; in
-    /// non-blocking mode once.
+    /// non-blocking mode once. The timeout counts for all of it, as in Linux's `tcp_sendmsg`.
     fn send_all(
         &self,
         mut attempt: impl FnMut() -> Result<(usize, bool), WriteError>,
     ) -> io::Result<usize> {
         let (block, timeout) = (&WriteError::WouldBlock, &self.wait_mode.write_timeout);
         let mut total = 0;
-        loop {
-            match self.wait_for(WRITE_READY, timeout, block, &mut attempt) {
-                Ok((sent, is_all)) => {
-                    total += sent;
-                    self.count_written(sent);
-                    if is_all || self.wait_mode.nonblocking.load(Relaxed) {
-                        return Ok(total);
-                    }
+        let sent = self.wait_for(WRITE_READY, timeout, block, || {
+            loop {
+                let (sent, is_all) = attempt()?;
+                total += sent;
+                self.count_written(sent);
+                if is_all || self.wait_mode.nonblocking.load(Relaxed) {
+                    return Ok(());
                 }
-                Err(_) if total > 0 => return Ok(total),
-                Err(error) => return Err(write_error(error)),
             }
+        });
+        match sent {
+            Err(error) if total == 0 => Err(write_error(error)),
+            _ => Ok(total),
         }
     }
 

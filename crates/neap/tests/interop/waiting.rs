@@ -195,6 +195,27 @@ fn timeouts_of_reads_and_writes() {
     });
 }
 
+/// There is room again and again before the timeout is over: a minute's worth at this rate.
+#[test]
+fn the_write_timeout_counts_for_all_of_a_send() {
+    in_namespace(|| {
+        let family = Family::V4;
+        let stack = family.stack();
+        let (ours, theirs) = family.pair(&stack);
+        ours.set_max_pacing_rate(Some(1 << 20)).expect("a rate");
+        ours.set_write_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+        let pattern = Pattern(4);
+        let data = pattern.bytes(64 << 20);
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| std::io::copy(&mut &theirs, &mut std::io::sink()));
+            let sent = ours.send(&data, neap::WriteFlags::empty()).expect("a part");
+            assert!(sent > 0 && sent < data.len(), "{sent}");
+            drop(ours);
+            assert_eq!(reader.join().expect("a reader").expect("received"), sent as u64);
+        });
+    });
+}
+
 #[test]
 fn vectored_reads_and_writes_take_all_slices_in_one_call() {
     in_namespace(|| {
