@@ -45,7 +45,7 @@ pub(crate) struct Args {
     #[arg(long, short, conflicts_with = "json")]
     verbose: bool,
     /// Seed of all randomness; equal seeds print equal figures
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = seed())]
     seed: u64,
     /// Write a page with tables and plots that needs nothing but itself
     #[arg(long, value_name = "FILE")]
@@ -67,6 +67,11 @@ enum Command {
     Published(published::Args),
     /// List the scenarios that neap brings along
     List,
+}
+
+/// Seeds are integers of TOML.
+fn seed() -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(..=i64::MAX as u64)
 }
 
 impl Default for Args {

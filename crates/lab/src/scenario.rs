@@ -61,8 +61,13 @@ use neap_stack::qdisc::kinds::QdiscKinds;
 use neap_tcp::congestion::Controllers;
 use neap_tcp::time::Nanos;
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 use units::{Speed, Time};
 use watch::WatchedRun;
+
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0, |hash, byte| mix(hash ^ u64::from(byte)))
+}
 
 /// Scenario file that was parsed and checked.
 pub struct Experiment<'a> {
@@ -71,6 +76,7 @@ pub struct Experiment<'a> {
     choices: Vec<Choice>,
     files: &'a Files<'a>,
     extensions: Extensions,
+    fingerprint: u64,
 }
 
 /// What a user brings that scenarios may name.
@@ -116,9 +122,18 @@ impl<'a> Experiment<'a> {
     ) -> Result<Self, ScenarioError> {
         let source = SourceFile { file: file.to_owned(), text: text.to_owned() };
         let scenario: Scenario = toml::from_str(text).map_err(|e| source.parse_error(&e))?;
-        source.build(&scenario, files, &extensions)?;
-        let choices = source.choices(&scenario, files, &extensions)?;
-        let experiment = Self { source, scenario, choices, files, extensions };
+        let named = Mutex::new(BTreeMap::new());
+        let reading = |name: &str| {
+            let text = files(name)?;
+            let mut named = named.lock().unwrap_or_else(PoisonError::into_inner);
+            named.insert(name.to_owned(), hash(&text));
+            Ok(text)
+        };
+        source.build(&scenario, &reading, &extensions)?;
+        let choices = source.choices(&scenario, &reading, &extensions)?;
+        let named = named.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let fingerprint = named.values().fold(hash(text), |all, &file| mix(all ^ file));
+        let experiment = Self { source, scenario, choices, files, extensions, fingerprint };
         experiment.check_story()?;
         experiment.check_selections()?;
         Ok(experiment)
@@ -152,11 +167,10 @@ impl<'a> Experiment<'a> {
         &self.choices
     }
 
-    /// Returns a text that distinguishes this scenario and seed from others.
+    /// Returns a text that distinguishes this scenario, with its seed and the contents of the
+    /// files that it names, from others.
     pub fn fingerprint(&self) -> String {
-        let bytes = self.source.text.bytes();
-        let hash = bytes.fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
-        format!("{hash:016x}")
+        format!("{:016x}", self.fingerprint)
     }
 
     /// Returns a link of the scenario for two devices of the real world. `name` may be left out if

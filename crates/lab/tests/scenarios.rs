@@ -149,6 +149,21 @@ fn a_recorded_rate_is_not_changed_by_an_event() {
     figures(&(traced + "from = \"b\"\n"));
 }
 
+/// Finished runs of a sweep are found again by it.
+#[test]
+fn the_fingerprint_of_a_scenario_has_the_files_that_it_names() {
+    let print_of = |text: &str, trace: &'static str| {
+        let files = move |_: &str| Ok(trace.to_owned());
+        Experiment::parse("test.toml", text, &files).expect("it is sound").fingerprint()
+    };
+    let traced = pair("there = { trace = \"steady\" }", BULK);
+    assert_eq!(print_of(&traced, "1\n2\n"), print_of(&traced, "1\n2\n"));
+    assert_ne!(print_of(&traced, "1\n2\n"), print_of(&traced, "1\n3\n"));
+    let plain = pair("", BULK);
+    assert_eq!(print_of(&plain, "1\n2\n"), print_of(&plain, "1\n3\n"));
+    assert_ne!(print_of(&plain, ""), print_of(&format!("{plain}\n"), ""));
+}
+
 #[test]
 fn no_frames_are_no_limit_of_interrupts() {
     let rate = |nic: &str| {

@@ -268,10 +268,16 @@ impl Operator {
             Self::Add => left.checked_add(right),
             Self::Subtract => left.checked_sub(right),
             Self::Multiply => left.checked_mul(right),
-            Self::Remainder => left.checked_rem_euclid(right),
+            Self::Remainder => remainder(left, right),
         }
         .ok_or_else(|| "arithmetic without result".to_owned())
     }
+}
+
+/// What is left of a division, with the sign of the divisor, as in Python.
+fn remainder(left: i128, right: i128) -> Option<i128> {
+    let rest = left.checked_rem(right)?;
+    Some(if rest != 0 && (rest < 0) != (right < 0) { rest + right } else { rest })
 }
 
 #[cfg(test)]
@@ -301,6 +307,7 @@ mod tests {
             "(tcpi_snd_cwnd - tcpi_unacked) % 4 == 2",
             "tcpi_snd_cwnd & 2 | 1 == 3, tcpi_snd_cwnd",
             "-1 < 0",
+            "7 % -3 == -2 and -7 % 3 == 2 and -7 % -3 == -1 and 6 % -3 == 0",
         ] {
             assert!(holds(text), "{text}");
         }

@@ -12,7 +12,7 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     /// Seed of all randomness; equal seeds print equal figures
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = super::seed())]
     seed: u64,
     /// Write a page with tables and plots that needs nothing but itself
     #[arg(long, value_name = "FILE")]
