@@ -551,6 +551,16 @@ fn an_interrupted_client_tells_its_server() {
 }
 
 #[test]
+fn a_client_whose_server_does_not_answer_ends_at_the_first_signal() {
+    in_namespace("a_client_whose_server_does_not_answer_ends_at_the_first_signal", |world| {
+        let mut client = ChildGuard::start(&mut world.neap(&["-c", "10.9.0.99"]));
+        client.shows("Connecting to host");
+        client.interrupt();
+        assert_eq!(client.output().status.code(), Some(130));
+    });
+}
+
+#[test]
 fn a_device_that_is_deleted_ends_client_and_server_with_a_message() {
     in_namespace("a_device_that_is_deleted_ends_client_and_server_with_a_message", |world| {
         let delete = || {
