@@ -58,13 +58,11 @@ fn give_up(needs: &confine::Needs) -> Result<(), Failure> {
 }
 
 /// Says that pings are not answered, if the host does not let the gateway pass them on.
-pub(crate) fn tell_of_echo(gateway: &neap_gateway::Gateway) {
+pub(crate) fn tell_of_echo(gateway: &neap_gateway::Gateway, say: impl FnOnce(&str)) {
     let [v4, _] = gateway.passes_echo();
     if !v4 {
-        tracing::warn!(
-            "pings of other hosts are not answered, as this user may not send them; \
-             `sysctl net.ipv4.ping_group_range=\"0 2147483647\"` lets every user"
-        );
+        say("pings of other hosts are not answered, as this user may not send them; \
+             `sysctl net.ipv4.ping_group_range=\"0 2147483647\"` lets every user");
     }
 }
 

@@ -80,7 +80,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         }
     };
     if args.way_out.is_direct() {
-        super::tell_of_echo(&gateway);
+        super::tell_of_echo(&gateway, |what| tracing::warn!("{what}"));
     }
     let stop = gateway.handle();
     let engine = thread::Builder::new()

@@ -84,7 +84,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let mut gateway =
         Gateway::new(stack.clone(), upstream, config).map_err(|error| failed(&error))?;
     if args.way_out.is_direct() {
-        super::tell_of_echo(&gateway);
+        super::tell_of_echo(&gateway, |what| tracing::warn!("{what}"));
     }
     let _watched = listening.serve(&stack, &way_out::application(&gateway, tunnel))?;
     let end = DeviceEnd::watch(&stack, gateway.handle()).map_err(|error| failed(&error))?;

@@ -18,7 +18,7 @@ use super::{Failure, netlink};
 use crate::gateway::command::{exit_code, not_ignored};
 use crate::gateway::confine::{Needs, confine};
 use crate::gateway::shown::Shown;
-use crate::gateway::{DeviceEnd, FileLimit, Namespaces, raise_file_limit};
+use crate::gateway::{DeviceEnd, FileLimit, Namespaces, raise_file_limit, tell_of_echo};
 use ipnet::IpNet;
 use neap::control::Control;
 use neap::device::{Tun, TunQueue};
@@ -107,6 +107,9 @@ fn run(args: &Args, log: &Log, waiting: Option<Waiting>) -> Result<ExitCode, Fai
         }
     };
     say(log, &network);
+    if !args.no_icmp {
+        tell_of_echo(&gateway, |what| log.info(&what));
+    }
     let running = Running::start(gateway, watch, signals)?;
     let follower =
         Follower::new(args.clone(), network, ports, agent, running.handle.clone(), tables);

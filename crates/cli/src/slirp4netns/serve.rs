@@ -6,7 +6,7 @@ use super::arguments::{Options, Target};
 use super::descriptors::inherited;
 use super::outbound::outbound;
 use crate::gateway::shown::Shown;
-use crate::gateway::{DeviceEnd, calls, confine, namespace, raise_file_limit};
+use crate::gateway::{DeviceEnd, calls, confine, namespace, raise_file_limit, tell_of_echo};
 use neap::Stack;
 use neap::device::{Tun, TunQueue};
 use neap_gateway::{DirectFrom, Gateway, GatewayConfig, GatewayHandle, Policy};
@@ -53,6 +53,7 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     let stack = Arc::new(stack.build().map_err(|error| failed(&error))?);
     let mut gateway = Gateway::new(stack.clone(), Box::new(DirectFrom(outbound)), config)
         .map_err(system("the gateway"))?;
+    tell_of_echo(&gateway, |what| eprintln!("slirp4netns: {what}"));
 
     let handle = gateway.handle();
     DeviceEnd::watch(&stack, handle.clone()).map_err(system("the device"))?;

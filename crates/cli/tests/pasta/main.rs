@@ -415,6 +415,28 @@ fn no_icmp_answers_no_echo_requests() {
 }
 
 #[test]
+fn a_host_that_lets_nobody_ping_is_told_of_unless_it_is_to_be_quiet() {
+    in_namespace(|| {
+        host();
+        let (nobody, all) = ("1 0", "0 2147483647");
+        for (range, option, count) in [
+            (nobody, None, 1),
+            (nobody, Some("--quiet"), 0),
+            (nobody, Some("--no-icmp"), 0),
+            (all, None, 0),
+        ] {
+            fs::write("/proc/sys/net/ipv4/ping_group_range", range).expect("a setting");
+            let (namespace, base) = (Namespace::new(), ["--config-net"]);
+            let pid = namespace.pid();
+            let options = [&base, &NO_PORTS[..], option.as_slice(), &[pid.as_str()]].concat();
+            let (status, _, said) = finish(pasta(&options));
+            assert_eq!(status, Some(0), "{said}");
+            assert_eq!(said.matches("ping_group_range").count(), count, "{option:?}: {said}");
+        }
+    });
+}
+
+#[test]
 fn listeners_are_followed() {
     in_namespace(|| {
         host();

@@ -61,7 +61,8 @@ impl Drop for Folder {
 impl Guest {
     /// Starts a program by the name slirp4netns, and waits until it is ready. The word `SOCKET`
     /// among the options is the path of its API socket; with `ETC` it has an /etc of its own, with
-    /// the file [`name_resolver`](Self::name_resolver) writes.
+    /// the file [`name_resolver`](Self::name_resolver) writes; with `SAID` its standard error is
+    /// what [`said`](Self::said) returns.
     pub(crate) fn start(program: &str, options: &[&str]) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -88,17 +89,19 @@ impl Guest {
         // The shell gives its standard streams other numbers, and becomes the program.
         let has_etc = options.contains(&"ETC");
         let mount = if has_etc { "mount --bind \"$ETC\" /etc && " } else { "" };
-        let script = format!("{mount}exec \"$@\" 3>&1 4<&0 </dev/null >&2");
+        let said = if options.contains(&"SAID") { " 2>\"$SAID\"" } else { "" };
+        let script = format!("{mount}exec \"$@\" 3>&1 4<&0 </dev/null >&2{said}");
         let socket = folder.0.join("api.sock");
-        let options =
-            options.iter().filter(|&&option| option != "ETC").map(|&option| match option {
-                "SOCKET" => socket.as_os_str(),
-                option => option.as_ref(),
-            });
+        let options = options.iter().filter(|&&option| option != "ETC" && option != "SAID");
+        let options = options.map(|&option| match option {
+            "SOCKET" => socket.as_os_str(),
+            option => option.as_ref(),
+        });
         let mut command = Command::new(if has_etc { "unshare" } else { "sh" });
         command
             .args(if has_etc { &["-m", "sh"][..] } else { &[] })
-            .env("ETC", folder.0.join("etc"));
+            .env("ETC", folder.0.join("etc"))
+            .env("SAID", folder.0.join("said"));
         command.args(["-c", &script, "sh"]).arg(folder.0.join("slirp4netns"));
         command.args(["-r", "3", "-e", "4"]).args(options).arg(sleeper.0.id().to_string());
         command.env("XDG_RUNTIME_DIR", &folder.0);
@@ -138,6 +141,11 @@ impl Guest {
         let [out, err] = [output.stdout, output.stderr].map(|text| read_all(&text[..]));
         assert!(output.status.success(), "{words:?}: {out}{err}");
         out
+    }
+
+    /// What the program has written to its standard error so far.
+    pub(crate) fn said(&self) -> String {
+        fs::read_to_string(self.folder.0.join("said")).expect("it is there")
     }
 
     /// Of the process in the namespace.

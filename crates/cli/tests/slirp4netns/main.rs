@@ -268,6 +268,19 @@ fn the_host_is_behind_the_gateways_address_unless_that_is_disabled() {
 }
 
 #[test]
+fn a_host_that_lets_nobody_ping_is_told_of() {
+    in_namespace(|| {
+        outside();
+        for (range, count) in [("1 0", 1), ("0 2147483647", 0)] {
+            fs::write("/proc/sys/net/ipv4/ping_group_range", range).expect("a setting");
+            let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &["-c", "SAID"]);
+            let said = guest.said();
+            assert_eq!(said.matches("ping_group_range").count(), count, "{said}");
+        }
+    });
+}
+
+#[test]
 fn a_confined_gateway_serves_and_has_no_rights() {
     in_namespace(|| {
         outside();
