@@ -25,6 +25,9 @@ pub struct GatewayConfig {
     pub policy: Policy,
     /// Destinations that stand for others. The first that matches counts.
     pub translations: Vec<Translation>,
+    /// Addresses that guests know as the gateway's own. What is sent there, and no translation
+    /// names, is refused as by a host where nobody listens, whoever has the address outside.
+    pub own_addresses: Vec<IpAddr>,
     /// Who answers what guests ask a [resolver](Translation::resolver).
     pub resolver: Resolver,
     /// Everything that is sent to port 53 is for the resolver, whatever the address is.
@@ -64,6 +67,7 @@ impl Default for GatewayConfig {
         Self {
             policy: Policy::default(),
             translations: Vec::new(),
+            own_addresses: Vec::new(),
             resolver: Resolver::default(),
             takes_all_dns: false,
             most_flows: 10_000,
@@ -105,6 +109,8 @@ enum Target {
 pub(crate) enum Way {
     To(SocketAddr),
     Resolver,
+    /// An address of the gateway itself, at which nobody listens.
+    Nobody,
     /// The policy is against it.
     Denied,
 }
@@ -149,6 +155,7 @@ impl GatewayConfig {
             }
             _ if self.takes_all_dns && to.port() == RESOLVER_PORT => return Way::Resolver,
             Some(&Translation { to: Target::Host(host), .. }) => SocketAddr::new(host, to.port()),
+            None if self.own_addresses.contains(&to.ip()) => return Way::Nobody,
             None => to,
         };
         if self.policy.allows(translated.ip()) { Way::To(translated) } else { Way::Denied }

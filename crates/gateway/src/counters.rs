@@ -62,7 +62,8 @@ pub struct Figures {
     /// (`EADDRNOTAVAIL`): all of `net.ipv4.ip_local_port_range` have connections to the
     /// destination, those in TIME-WAIT included.
     pub no_port: u64,
-    /// Connections whose other half could not be opened.
+    /// Connections whose other half could not be opened, and those to an
+    /// [own address](crate::GatewayConfig::own_addresses) of the gateway.
     pub unreached: u64,
     /// Connections that both sides ended.
     pub finished: u64,
@@ -86,7 +87,8 @@ pub struct Figures {
     pub full_mappings: u64,
     /// Datagrams that the host took.
     pub datagrams_out: u64,
-    /// Datagrams that the host refused, or whose upstream could not be reached.
+    /// Datagrams that the host refused, or whose upstream could not be reached, and those to an
+    /// [own address](crate::GatewayConfig::own_addresses) of the gateway.
     pub unsent_datagrams: u64,
     /// Datagrams that the policy was against.
     pub denied_datagrams: u64,

@@ -243,8 +243,13 @@ impl Datagrams {
                 }
                 return None;
             }
+            Target::Nobody => {
+                self.refuse(datagram, run, Refusal::Port, |counters| &counters.unsent_datagrams);
+                return None;
+            }
             Target::Denied => {
-                self.refuse(datagram, run, |counters| &counters.denied_datagrams);
+                let why = Refusal::Prohibited;
+                self.refuse(datagram, run, why, |counters| &counters.denied_datagrams);
                 return None;
             }
         };
@@ -264,7 +269,8 @@ impl Datagrams {
     /// Datagrams are not passed on, as they can have no mapping.
     fn refuse_for(&self, error: &io::Error, first: &Datagram, run: &[Datagram]) {
         if error.kind() == io::ErrorKind::Unsupported {
-            return self.refuse(first, run, |counters| &counters.uncarried_datagrams);
+            let why = Refusal::Prohibited;
+            return self.refuse(first, run, why, |counters| &counters.uncarried_datagrams);
         }
         let why = match Refused::of(error) {
             // It may have room again soon.
@@ -276,16 +282,20 @@ impl Datagrams {
             Refused::Host | Refused::Reset => Refusal::Host,
             Refused::Prohibited => Refusal::Prohibited,
         };
-        self.counters.add(|counters| &counters.unsent_datagrams, run.len() as u64);
-        // It may be beyond the limit of ICMP errors.
-        let _ = self.forwarder.refuse(first, why);
+        self.refuse(first, run, why, |counters| &counters.unsent_datagrams);
     }
 
-    /// Tells a guest that its datagrams may not be passed on.
-    fn refuse(&self, first: &Datagram, run: &[Datagram], reason: fn(&Counters) -> &AtomicU64) {
+    /// Tells a guest why its datagrams are not passed on.
+    fn refuse(
+        &self,
+        first: &Datagram,
+        run: &[Datagram],
+        why: Refusal,
+        reason: fn(&Counters) -> &AtomicU64,
+    ) {
         self.counters.add(reason, run.len() as u64);
         // It may be beyond the limit of ICMP errors.
-        let _ = self.forwarder.refuse(first, Refusal::Prohibited);
+        let _ = self.forwarder.refuse(first, why);
     }
 
     /// Sends datagrams of one guest to one destination.

@@ -522,6 +522,7 @@ impl Gateway {
         let (far, to) = match target {
             Target::To(to) => (self.connect(&to, who), to.address),
             Target::Resolver => (self.dns.connect(&*self.upstream, who), wanted),
+            Target::Nobody => (Err(io::ErrorKind::ConnectionRefused.into()), wanted),
             Target::Denied => (Err(io::ErrorKind::PermissionDenied.into()), wanted),
         };
         let far = match far {

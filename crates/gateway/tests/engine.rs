@@ -284,6 +284,26 @@ fn datagrams_that_the_upstream_does_not_carry_are_refused_and_counted() {
     assert_eq!(world.end().uncarried_datagrams, 1);
 }
 
+#[test]
+fn what_is_sent_to_an_own_address_of_the_gateway_is_refused_and_counted() {
+    let mut config = GatewayConfig::default();
+    let own = [10, 0, 2, 2];
+    config.own_addresses = vec![Ipv4Addr::from(own).into()];
+    let (_, told) = channel();
+    let world = World::over(Box::new(Direct), config, told, Arc::default());
+    let mut syn = Vec::new();
+    let builder = || PacketBuilder::ipv4(GUEST, own, 64);
+    builder().tcp(PORT, 80, 1000, 64_000).syn().write(&mut syn, &[]).expect("a packet");
+    let mut datagram = Vec::new();
+    builder().udp(PORT, 9).write(&mut datagram, b"anybody?").expect("a packet");
+    for (packet, answer) in [(syn, None), (datagram, Some((3, 3)))] {
+        world.cable.send(&packet).expect("sent");
+        assert_eq!(world.answer(), answer);
+    }
+    let figures = world.end();
+    assert_eq!((figures.unreached, figures.unsent_datagrams), (1, 1));
+}
+
 /// Asks the gateway for addresses of names over one connection, all questions at once.
 fn ask_over_tcp(questions: u16, rate: Option<Rate>) {
     let mut config = GatewayConfig::default();

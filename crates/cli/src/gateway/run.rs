@@ -52,6 +52,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let limit = FileLimit::own();
     let mut config = args.options.config()?;
     config.translations.push(Translation::resolver(sandbox::DNS));
+    config.own_addresses = sandbox::gateway_addresses().iter().map(|own| own.ip).collect();
     let way = args.way_out.open(&mut config)?;
     let (socket, theirs) = passing::pair().map_err(system("a socket"))?;
     let signals = Signals::new(not_ignored(&FORWARDED)).map_err(system("signals"))?;

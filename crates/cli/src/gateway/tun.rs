@@ -55,6 +55,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| failed(&error))?;
     args.watching.start_log(false);
     let mut config = args.options.config()?;
+    config.own_addresses = args.address.iter().map(|own| own.ip).collect();
     let way = args.way_out.open(&mut config)?;
     let tun = Tun::open(&namespace::device(&args.tun, false)).map_err(|error| failed(&error))?;
     let addresses = args.host_address.iter();

@@ -66,24 +66,29 @@ impl Network {
 
     /// The gateway's interface on the device of the guest.
     pub(super) fn interface(&self, device: Device) -> InterfaceConfig {
-        let address = |address: &dyn std::fmt::Display, length: u8| -> Address {
-            format!("{address}/{length}").parse().expect("an address with its prefix length")
-        };
-        let v4 = |number| address(&self.host(number), self.cidr.prefix_len());
-        let mut interface = InterfaceConfig::new(device).any_destination(true).address(v4(GATEWAY));
-        if self.has_dns {
-            interface = interface.address(v4(RESOLVER));
-        }
+        let interface = InterfaceConfig::new(device).any_destination(true);
+        let interface = self.own_addresses().into_iter().fold(interface, InterfaceConfig::address);
         if !self.has_v6 {
             return interface;
         }
+        let network = NETWORK_V6.parse().expect("a prefix");
+        interface.router_advertisements(self.advertisement(network))
+    }
+
+    /// Addresses of the gateway's interface.
+    pub(super) fn own_addresses(&self) -> Vec<Address> {
+        let v4 = |number| format!("{}/{}", self.host(number), self.cidr.prefix_len());
         let network: Prefix = NETWORK_V6.parse().expect("a prefix");
-        interface = interface.address(address(&GATEWAY_V6, network.len()));
-        if self.has_dns {
-            interface = interface.address(address(&RESOLVER_V6, network.len()));
-        }
-        let link_local = LINK_LOCAL.parse().expect("an address with its prefix length");
-        interface.address(link_local).router_advertisements(self.advertisement(network))
+        let v6 = |address: Ipv6Addr| format!("{address}/{}", network.len());
+        let all = [
+            (true, v4(GATEWAY)),
+            (self.has_dns, v4(RESOLVER)),
+            (self.has_v6, v6(GATEWAY_V6)),
+            (self.has_v6 && self.has_dns, v6(RESOLVER_V6)),
+            (self.has_v6, LINK_LOCAL.to_owned()),
+        ];
+        let text = all.iter().filter(|(is_there, _)| *is_there).map(|(_, text)| text);
+        text.map(|text| text.parse().expect("an address with its prefix length")).collect()
     }
 
     fn advertisement(&self, network: Prefix) -> RouterAdvertisement {

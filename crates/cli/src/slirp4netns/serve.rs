@@ -45,6 +45,7 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     let may_reach_host = !options.disable_host_loopback;
     config.policy = if may_reach_host { Policy::default() } else { Policy::without_host() };
     config.translations = options.network.translations();
+    config.own_addresses = options.network.own_addresses().iter().map(|own| own.ip).collect();
     config.most_flows = limit / 4 * 3;
     config.most_mappings = limit / 5 * 4;
     config.dhcp = Some(options.network.dhcp());

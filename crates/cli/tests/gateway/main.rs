@@ -266,6 +266,21 @@ fn a_guest_is_refused_as_the_destination_refuses() {
 }
 
 #[test]
+fn a_guest_does_not_reach_who_has_an_address_of_the_gateway_outside() {
+    in_namespace(|| {
+        in_network(|| {
+            for (address, length) in [("10.0.2.2", 24), ("10.0.2.3", 24), ("fd00::2", 64)] {
+                run(&format!("ip address add {address}/{length} dev outside nodad"));
+                let ip: IpAddr = address.parse().expect("an address");
+                let listener = TcpListener::bind((ip, 0)).expect("a port");
+                let server = listener.local_addr().expect("an address");
+                in_sandbox("refused", &server.to_string(), &[]);
+            }
+        });
+    });
+}
+
+#[test]
 fn resets_pass_in_both_directions() {
     in_namespace(|| {
         in_network(|| {

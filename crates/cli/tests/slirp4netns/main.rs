@@ -268,6 +268,22 @@ fn the_host_is_behind_the_gateways_address_unless_that_is_disabled() {
 }
 
 #[test]
+fn who_has_an_address_of_the_resolver_outside_is_out_of_reach() {
+    in_namespace(|| {
+        outside();
+        let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &["-c", "-6"]);
+        guest.ip_until("-6 addr show dev tap0", "fd00::");
+        for (address, length) in [("10.0.2.3", 24), ("fd00::3", 64)] {
+            run(&format!("ip address add {address}/{length} dev outside nodad"));
+            let ip: IpAddr = address.parse().expect("an address");
+            let listener = TcpListener::bind((ip, 0)).expect("a port");
+            let target = listener.local_addr().expect("an address").to_string();
+            guest.run("refused", &target);
+        }
+    });
+}
+
+#[test]
 fn a_host_that_lets_nobody_ping_is_told_of() {
     in_namespace(|| {
         outside();
@@ -538,6 +554,7 @@ fn inside() {
             BufReader::new(stream).read_line(&mut line).expect("text");
             assert_eq!(line, "hello");
         }
+        "refused" => denied(target, ErrorKind::ConnectionRefused),
         "denied" => denied(target, ErrorKind::HostUnreachable),
         "denied v6" => denied(target, ErrorKind::PermissionDenied),
         "seen as" => seen_as(target),

@@ -33,6 +33,8 @@ use stream::NameStream;
 pub(crate) enum Target {
     To(Destination),
     Resolver,
+    /// An address of the gateway itself, at which nobody listens.
+    Nobody,
     Denied,
 }
 
@@ -67,6 +69,7 @@ impl Dns {
     pub(crate) fn target(&self, config: &GatewayConfig, wanted: SocketAddr) -> Target {
         match config.way(wanted) {
             Way::Resolver => Target::Resolver,
+            Way::Nobody => Target::Nobody,
             Way::Denied => Target::Denied,
             Way::To(address) => {
                 if self.resolver != Resolver::Names || !Names::is_stand_in(address.ip()) {
