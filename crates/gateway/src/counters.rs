@@ -8,6 +8,7 @@ pub(crate) struct Counters {
     pub(crate) opened: AtomicU64,
     pub(crate) denied: AtomicU64,
     pub(crate) full: AtomicU64,
+    pub(crate) draining: AtomicU64,
     pub(crate) no_port: AtomicU64,
     pub(crate) unreached: AtomicU64,
     pub(crate) finished: AtomicU64,
@@ -58,6 +59,9 @@ pub struct Figures {
     /// Connections that were refused since there were too many, or no descriptors or memory of the
     /// host were left.
     pub full: u64,
+    /// Connections, datagrams and echo requests that were refused as new, while the gateway
+    /// [drained](crate::GatewayHandle::drain).
+    pub draining: u64,
     /// Connections that were refused since the host had no address or no port left to connect from
     /// (`EADDRNOTAVAIL`): all of `net.ipv4.ip_local_port_range` have connections to the
     /// destination, those in TIME-WAIT included.
@@ -157,6 +161,7 @@ impl Counters {
             opened: get(&self.opened),
             denied: get(&self.denied),
             full: get(&self.full),
+            draining: get(&self.draining),
             no_port: get(&self.no_port),
             unreached: get(&self.unreached),
             finished: get(&self.finished),

@@ -58,6 +58,8 @@ pub(crate) struct Datagrams {
     /// What tells guests of errors.
     icmp: IcmpSocket,
     mappings: Slab<Mapping>,
+    /// No more mappings are made.
+    is_draining: bool,
     /// By address and port of the guest, and whether the destination is of IPv6: a translated one
     /// may be of the other family.
     of_guest: HashMap<(SocketAddr, bool), usize>,
@@ -171,6 +173,7 @@ impl Datagrams {
             forwarder,
             icmp,
             mappings: Slab::new(),
+            is_draining: false,
             of_guest: HashMap::new(),
             published: HashMap::new(),
             ages: Ages::default(),
@@ -182,6 +185,11 @@ impl Datagrams {
             guests,
             waiting: None,
         })
+    }
+
+    /// Makes no more mappings.
+    pub(crate) fn refuse_new(&mut self) {
+        self.is_draining = true;
     }
 
     /// Datagrams of guests wait for their turns under a rate.
@@ -274,8 +282,13 @@ impl Datagrams {
         }
         let why = match Refused::of(error) {
             // It may have room again soon.
-            Refused::Full | Refused::NoPort => {
-                self.counters.add(|counters| &counters.full_mappings, run.len() as u64);
+            Refused::Full | Refused::NoPort | Refused::Draining => {
+                let which: fn(&Counters) -> &AtomicU64 = if self.is_draining {
+                    |counters| &counters.draining
+                } else {
+                    |counters| &counters.full_mappings
+                };
+                self.counters.add(which, run.len() as u64);
                 return;
             }
             Refused::Network => Refusal::Network,
@@ -394,7 +407,7 @@ impl Datagrams {
         {
             return Ok(key);
         }
-        if self.mappings.len() >= ways.config.most_mappings {
+        if self.is_draining || self.mappings.len() >= ways.config.most_mappings {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         let socket = ways.upstream.datagrams(to)?;

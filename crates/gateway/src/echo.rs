@@ -24,6 +24,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 /// Sockets at the same time; requests of more identifiers are dropped.
@@ -56,7 +57,8 @@ pub(crate) struct Echoes {
     /// Whether the host gives ping sockets of IPv4, and of IPv6.
     is_allowed: [bool; 2],
     pingers: Slab<Pinger>,
-    most: usize,
+    /// No more sockets are opened.
+    is_draining: bool,
     of_guest: HashMap<Key, usize>,
     /// Sockets by the time when they may have to be closed.
     ages: Ages,
@@ -128,7 +130,7 @@ impl Echoes {
             socket,
             is_allowed: [false, true].map(|is_v6| open(is_v6, upstream, &outbound).is_ok()),
             pingers: Slab::new(),
-            most: MOST,
+            is_draining: false,
             of_guest: HashMap::new(),
             ages: Ages::default(),
             buffer: vec![0; MOST_BYTES].into(),
@@ -182,7 +184,12 @@ impl Echoes {
         }
         let key = (message.source, identifier, to.is_ipv6());
         let Ok(at) = self.pinger_of(key, ways) else {
-            return self.counters.count(|counters| &counters.full_echoes);
+            let which: fn(&Counters) -> &AtomicU64 = if self.is_draining {
+                |counters| &counters.draining
+            } else {
+                |counters| &counters.full_echoes
+            };
+            return self.counters.count(which);
         };
         let pinger = &mut self.pingers[at];
         pinger.last_used = Instant::now();
@@ -265,7 +272,7 @@ impl Echoes {
         if let Some(&at) = self.of_guest.get(&key) {
             return Ok(at);
         }
-        if self.pingers.len() >= self.most {
+        if self.is_draining || self.pingers.len() >= MOST {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         let far = open(key.2, ways.upstream, &ways.config.outbound)?;
@@ -320,7 +327,7 @@ impl Echoes {
 
     /// Opens no more sockets.
     pub(crate) fn refuse_new(&mut self) {
-        self.most = 0;
+        self.is_draining = true;
     }
 
     /// When [`expire`](Self::expire) is to be called.

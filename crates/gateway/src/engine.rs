@@ -452,8 +452,7 @@ impl Gateway {
                 let _ = answer.send(self.unpublish(id));
             }
             Request::Drain(time) => {
-                // As if there were as many as there may be.
-                (self.config.most_flows, self.config.most_mappings) = (0, 0);
+                self.datagrams.refuse_new();
                 self.echoes.refuse_new();
                 self.ends = Some(Instant::now() + time);
             }
@@ -516,8 +515,8 @@ impl Gateway {
             self.journal.denied(client, wanted);
             return Refused::Prohibited.tell(pending);
         }
-        if self.flows.len() >= self.config.most_flows {
-            return self.refuse(pending, Refused::Full);
+        if let Some(why) = self.refuses_new() {
+            return self.refuse(pending, why);
         }
         let (far, to) = match target {
             Target::To(to) => (self.connect(&to, who), to.address),
@@ -554,6 +553,14 @@ impl Gateway {
             self.exhausted.note(there, Instant::now());
         }
         far
+    }
+
+    /// Why there can be no connection more, if so.
+    fn refuses_new(&self) -> Option<Refused> {
+        if self.ends.is_some() {
+            return Some(Refused::Draining);
+        }
+        (self.flows.len() >= self.config.most_flows).then_some(Refused::Full)
     }
 
     /// A connection could not be opened.

@@ -34,7 +34,7 @@ impl GatewayHandle {
     }
 
     /// Ends the run when no flow is left, and after `time` at the latest. New connections, mappings
-    /// and identifiers are refused until then, and counted as those beyond the bounds are.
+    /// and identifiers are refused until then, and [counted](crate::Figures::draining).
     ///
     /// # Errors
     /// `BrokenPipe` if the run has ended.

@@ -109,6 +109,7 @@ fn by_name(figures: &Figures) -> Vec<(&'static str, u64)> {
         "GatewayOpened" = opened,
         "GatewayDenied" = denied,
         "GatewayFull" = full,
+        "GatewayDraining" = draining,
         "GatewayNoPort" = no_port,
         "GatewayUnreached" = unreached,
         "GatewayFinished" = finished,

@@ -2,7 +2,7 @@
 //!
 //! | level | event |
 //! |---|---|
-//! | info | the start, the end with its totals; flows that the policy is against |
+//! | info | the start, the end with its totals; flows that the policy is against; what a drain refuses |
 //! | warn | flows, datagrams and pings refused for their number, flows refused for lack of ports |
 //! | debug | each flow: opened, not opened, ended |
 //!
@@ -24,9 +24,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     denied: Limit,
-    /// Flows, datagrams and echo requests that were refused for lack of room, and flows for lack of
-    /// ports, as it was told last.
-    refused: [u64; 4],
+    /// Flows, datagrams and echo requests that were refused for lack of room, flows for lack of
+    /// ports, and all that was refused for a drain, as it was told last.
+    refused: [u64; 5],
     told_full: Option<Instant>,
 }
 
@@ -57,13 +57,15 @@ impl Journal {
     }
 
     pub(crate) fn ended(figures: &Figures) {
-        let Figures { opened, denied, full, no_port, unreached, finished, lost, .. } = *figures;
+        let Figures { opened, denied, full, draining, no_port, .. } = *figures;
+        let Figures { unreached, finished, lost, .. } = *figures;
         let Figures { bytes_out, bytes_in, datagrams_out, datagrams_in, .. } = *figures;
         info!(
             opened,
             denied,
             full,
             no_port,
+            draining,
             unreached,
             finished,
             lost,
@@ -84,13 +86,14 @@ impl Journal {
         }
     }
 
-    /// Tells what was refused for lack of room since it was told, as the counters have it.
+    /// Tells what was refused for lack of room, and for a drain, since it was told, as the counters
+    /// have it.
     pub(crate) fn look(&mut self, counters: &Counters) {
         if !tracing::enabled!(tracing::Level::WARN) {
             return;
         }
-        let Counters { full, full_mappings, full_echoes, no_port, .. } = counters;
-        let kinds = [full, full_mappings, full_echoes, no_port];
+        let Counters { full, full_mappings, full_echoes, no_port, draining, .. } = counters;
+        let kinds = [full, full_mappings, full_echoes, no_port, draining];
         let refused = kinds.map(|counter| counter.load(Ordering::Relaxed));
         if refused == self.refused {
             return;
@@ -100,13 +103,16 @@ impl Journal {
             return;
         }
         let risen = |kind: usize| refused[kind] - self.refused[kind];
-        let [flows, datagrams, echoes, no_port] = [0, 1, 2, 3].map(risen);
+        let [flows, datagrams, echoes, no_port, draining] = [0, 1, 2, 3, 4].map(risen);
         (self.refused, self.told_full) = (refused, Some(now));
         if no_port > 0 {
             warn!(flows = no_port, "refused: the host has no port left for their destination");
         }
         if flows + datagrams + echoes > 0 {
             warn!(flows, datagrams, echoes, "refused: too many at the same time");
+        }
+        if draining > 0 {
+            info!(count = draining, "refused: the gateway drains");
         }
     }
 }

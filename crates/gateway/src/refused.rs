@@ -20,6 +20,8 @@ pub(crate) enum Refused {
     Prohibited,
     /// The gateway or the host has no room for one more: a reset.
     Full,
+    /// The gateway ends, and takes nothing new: a reset.
+    Draining,
     /// The host has no address or port left to connect from.
     NoPort,
 }
@@ -56,6 +58,7 @@ impl Refused {
     pub(crate) fn counter(self) -> fn(&Counters) -> &AtomicU64 {
         match self {
             Self::Full => |counters| &counters.full,
+            Self::Draining => |counters| &counters.draining,
             Self::NoPort => |counters| &counters.no_port,
             _ => |counters| &counters.unreached,
         }
@@ -64,7 +67,7 @@ impl Refused {
     /// Tells the guest: a reset, or an ICMP error.
     pub(crate) fn tell(self, pending: PendingConnection) {
         match self {
-            Self::Reset | Self::Full => pending.reset(),
+            Self::Reset | Self::Full | Self::Draining => pending.reset(),
             Self::Network | Self::NoPort => pending.reject(Refusal::Network),
             Self::Host => pending.reject(Refusal::Host),
             Self::Prohibited => pending.reject(Refusal::Prohibited),

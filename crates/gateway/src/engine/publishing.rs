@@ -133,9 +133,10 @@ impl Gateway {
                     return false;
                 }
             };
-            let has_room = self.flows.len() < self.config.most_flows;
-            if !has_room || descriptors::admit(&near).is_err() {
-                self.counters.count(Refused::Full.counter());
+            let has_descriptor = descriptors::admit(&near).is_ok();
+            let refused = self.refuses_new().or((!has_descriptor).then_some(Refused::Full));
+            if let Some(why) = refused {
+                self.counters.count(why.counter());
                 near.reset();
                 continue;
             }
@@ -168,12 +169,19 @@ impl Gateway {
 
     /// Passes datagrams on between namespaces. Whether there may be more.
     pub(super) fn cross_datagrams(&mut self, slot: Slot) -> bool {
-        let crossed = self.crossings.pass(slot, &self.poller, self.config.most_mappings);
+        let is_draining = self.ends.is_some();
+        let most = if is_draining { 0 } else { self.config.most_mappings };
+        let crossed = self.crossings.pass(slot, &self.poller, most);
+        let full: fn(&Counters) -> &AtomicU64 = if is_draining {
+            |counters| &counters.draining
+        } else {
+            |counters| &counters.full_mappings
+        };
         for (number, which) in [
             (crossed.out, (|counters| &counters.datagrams_out) as fn(&Counters) -> &AtomicU64),
             (crossed.back, |counters| &counters.datagrams_in),
             (crossed.unsent, |counters| &counters.unsent_datagrams),
-            (crossed.full, |counters| &counters.full_mappings),
+            (crossed.full, full),
         ] {
             self.counters.add(which, number as u64);
         }
