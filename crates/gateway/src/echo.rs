@@ -11,6 +11,7 @@ use crate::guests::{Account, Guests};
 use crate::host_echo::HostEcho;
 use crate::host_errors::{self, Manner, Undelivered};
 use crate::outbound::Outbound;
+use crate::refused::Refused;
 use crate::sending::{Sender, Sending, Service};
 use crate::token::{Generation, Slot, Token};
 use crate::translated::Translated;
@@ -128,7 +129,11 @@ impl Echoes {
         let outbound = Outbound::default();
         Self {
             socket,
-            is_allowed: [false, true].map(|is_v6| open(is_v6, upstream, &outbound).is_ok()),
+            is_allowed: [false, true].map(|is_v6| {
+                let opened = open(is_v6, upstream, &outbound);
+                // Who has no descriptor just now may have one later.
+                opened.map_or_else(|error| Refused::of(&error) == Refused::Full, |_| true)
+            }),
             pingers: Slab::new(),
             is_draining: false,
             of_guest: HashMap::new(),

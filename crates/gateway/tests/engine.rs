@@ -9,8 +9,8 @@ use etherparse::{
 use neap::time::Rate;
 use neap::{Events, Poller, TcpStream};
 use neap_gateway::{
-    Client, Destination, Direct, End, Far, FarDatagrams, Figures, GatewayConfig, GatewayHandle,
-    Resolver, Translation, Upstream,
+    Client, Destination, Direct, End, Far, FarDatagrams, FarEcho, Figures, GatewayConfig,
+    GatewayHandle, Resolver, Translation, Upstream,
 };
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -192,6 +192,32 @@ fn a_guest_is_told_why_the_far_connection_failed() {
     }
     let figures = world.end();
     assert_eq!((figures.full, figures.no_port, figures.unreached), (1, 1, 5));
+}
+
+/// An upstream that fails in one way.
+struct Failing(Errno);
+
+impl Upstream for Failing {
+    fn connect(&self, _: &Destination, _: Client) -> io::Result<Box<dyn Far>> {
+        Err(self.0.into())
+    }
+
+    fn datagrams(&self, _: &Destination) -> io::Result<Box<dyn FarDatagrams>> {
+        Err(self.0.into())
+    }
+
+    fn echo(&self, _: bool) -> io::Result<Box<dyn FarEcho>> {
+        Err(self.0.into())
+    }
+}
+
+#[test]
+fn a_lack_of_descriptors_does_not_say_that_pings_are_not_allowed() {
+    for (errno, passes) in [(Errno::MFILE, true), (Errno::ACCESS, false)] {
+        let upstream = Box::new(Failing(errno));
+        let (gateway, _cable) = common::gateway(upstream, GatewayConfig::default());
+        assert_eq!(gateway.passes_echo(), [passes; 2], "{errno}");
+    }
 }
 
 #[test]

@@ -5,9 +5,15 @@ use std::process::Child;
 
 /// Descriptors that are not those of flows: devices, timers, standard streams.
 const OTHER_FILES: u64 = 64;
+/// With fewer for flows a network is of no use.
+const LEAST_FOR_FLOWS: u64 = 16;
 
-/// Raises the limit of descriptors as far as the process may, and returns how many flows it allows.
-pub(crate) fn raise_file_limit() -> usize {
+/// Raises the limit of descriptors as far as the process may, and returns how many flows it allows:
+/// at least 16.
+///
+/// # Errors
+/// One line for the user, if it allows fewer.
+pub(crate) fn raise_file_limit() -> Result<usize, String> {
     let limit = getrlimit(Resource::Nofile);
     let wanted = Rlimit { current: limit.maximum, maximum: limit.maximum };
     let current = match setrlimit(Resource::Nofile, wanted) {
@@ -15,7 +21,14 @@ pub(crate) fn raise_file_limit() -> usize {
         Err(_) => limit.current,
     };
     let current = current.unwrap_or(1 << 20);
-    usize::try_from(current.saturating_sub(OTHER_FILES).max(1)).unwrap_or(usize::MAX)
+    let least = OTHER_FILES + LEAST_FOR_FLOWS;
+    if current < least {
+        return Err(format!(
+            "the limit of descriptors is {current}, and a network needs {least} at least: \
+             raise it (ulimit -n)"
+        ));
+    }
+    Ok(usize::try_from(current - OTHER_FILES).unwrap_or(usize::MAX))
 }
 
 /// The limit of descriptors before it is [raised](raise_file_limit).

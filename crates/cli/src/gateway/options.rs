@@ -58,7 +58,7 @@ impl Options {
         let mut config = GatewayConfig::default();
         config.policy = policy;
         (config.rate, config.rate_in) = (self.rate, self.rate_in);
-        let allowed = raise_file_limit();
+        let allowed = raise_file_limit().map_err(Failure::System)?;
         config.most_flows = match self.flows {
             Some(flows) if flows as usize > allowed => {
                 let why = format!(

@@ -69,7 +69,7 @@ fn run(args: &Args, log: &Log, waiting: Option<Waiting>) -> Result<ExitCode, Fai
         .map_err(system("the addresses and routes of this host"))?;
     let network = Network::plan(args, host, &Resolvers::of_host()).map_err(Failure::Arguments)?;
     let limit = FileLimit::own();
-    let allowed = raise_file_limit();
+    let allowed = raise_file_limit().map_err(Failure::System)?;
     let bound = Binder { args, network: &network }.bind_listed(&ports).map_err(Failure::System)?;
     let watch = watched(args)?;
     let signals = not_ignored(&[SIGINT, SIGQUIT, SIGTERM]);

@@ -33,7 +33,7 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     let device = device(options)?;
     let api = options.api_socket.as_deref().map(Api::listen).transpose()?;
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(system("signals"))?;
-    let limit = raise_file_limit();
+    let limit = raise_file_limit().map_err(Failure::System)?;
     let shown = Shown::listen(NAME);
 
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());

@@ -109,7 +109,7 @@ impl Running {
     fn start(args: &Args, file: File, signals: Handle) -> Result<(Self, Served), Failure> {
         let listening = args.watching.listen(&tunnel::name(&file.path))?;
         let pages = args.info.as_ref().map(listen_for_pages).transpose()?;
-        let limit = raise_file_limit();
+        let limit = raise_file_limit().map_err(Failure::System)?;
         let settings = Settings { congestion: args.congestion.clone(), sealers: args.sealers };
         let prepared = Prepared::open(file, &settings)?;
         let mut needs = prepared.needs();

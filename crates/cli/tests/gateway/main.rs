@@ -109,6 +109,7 @@ fn inside() {
         "world" => world::serve(),
         "upload" => rate::upload(to(&target)),
         "use up ports" => scarce::guest(&target),
+        "connect" => drop(TcpStream::connect(to(&target)).expect("the server accepts")),
         "stalled writer" => bounds::guest(to(&target), true),
         "stalled reader" => bounds::guest(to(&target), false),
         "path mtu" => path::learn_mtu(to(&target)),

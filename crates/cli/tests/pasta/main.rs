@@ -437,6 +437,18 @@ fn a_host_that_lets_nobody_ping_is_told_of_unless_it_is_to_be_quiet() {
 }
 
 #[test]
+fn a_limit_of_descriptors_that_is_too_low_is_told() {
+    in_namespace(|| {
+        host();
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -n 60; exec \"$0\" pasta --runas 0 -- true"]);
+        command.arg(env!("CARGO_BIN_EXE_neap")).stdin(Stdio::null());
+        let (status, _, said) = finish(command);
+        assert!(status == Some(1) && said.contains("ulimit -n"), "{status:?} {said}");
+    });
+}
+
+#[test]
 fn listeners_are_followed() {
     in_namespace(|| {
         host();
