@@ -63,7 +63,8 @@ impl Bounded {
     fn add(&mut self, line: &str) -> io::Result<()> {
         let length = self.file.metadata()?.len();
         if length + line.len() as u64 > self.most_bytes {
-            self.forget(length / 2)?;
+            // It may have been longer when it was opened.
+            self.forget(length - length.min(self.most_bytes) / 2)?;
         }
         self.file.write_all(line.as_bytes())
     }
@@ -83,10 +84,28 @@ impl Bounded {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
+
+    /// A file of one test.
+    fn path(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("neap-log-{name}-{}", std::process::id()))
+    }
+
+    #[test]
+    fn a_file_that_is_too_long_from_before_keeps_its_last_lines() {
+        let path = path("long");
+        let old: Vec<_> = (0..50).map(|number| format!("line {number}\n")).collect();
+        std::fs::write(&path, old.concat()).expect("a file");
+        let log = Log::new(false, Some(&path), 100).expect("a file");
+        log.info(&"line 50");
+        let text = std::fs::read_to_string(&path).expect("a file");
+        std::fs::remove_file(&path).expect("it is there");
+        assert!(text.len() <= 100 && text.ends_with("line 48\nline 49\nline 50\n"), "{text}");
+    }
 
     #[test]
     fn a_full_file_keeps_its_last_lines() {
-        let path = std::env::temp_dir().join(format!("neap-log-{}", std::process::id()));
+        let path = path("full");
         let log = Log::new(true, Some(&path), 100).expect("a file");
         let loud = Log::new(false, Some(&path), 100).expect("a file");
         log.info(&"not said, as it is quiet");
