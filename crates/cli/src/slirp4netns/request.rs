@@ -25,11 +25,14 @@ pub(crate) enum Received {
     Nonsense(&'static str),
 }
 
-/// Judges what a client has sent so far; `is_all` if there is no more.
+/// Judges what a client has sent so far; `is_all` if there is no more. A zero byte ends it: clients
+/// in C may send the end of their string.
 pub(crate) fn receive(bytes: &[u8], is_all: bool) -> Received {
     if bytes.len() >= MOST_BYTES {
         return Received::Nonsense("too large message");
     }
+    let end = bytes.iter().position(|byte| *byte == 0);
+    let (bytes, is_all) = (&bytes[..end.unwrap_or(bytes.len())], is_all || end.is_some());
     match serde_json::from_slice(bytes) {
         Ok(value) => Received::Value(value),
         Err(error) if error.is_eof() && !is_all => Received::Part,
@@ -52,8 +55,9 @@ impl Request {
             "add_hostfwd" => parse_publication(arguments, guest, gateway).map(Request::Add),
             "list_hostfwd" => Ok(Request::List),
             "remove_hostfwd" => {
-                let id = arguments["id"].as_u64().ok_or("remove_hostfwd: bad arguments.id")?;
-                Ok(Request::Remove(id.into()))
+                let id = number(&arguments["id"], u32::MAX);
+                let id = id.ok_or("remove_hostfwd: bad arguments.id")?;
+                Ok(Request::Remove(u64::from(id).into()))
             }
             _ => Err("unknown execute"),
         }
@@ -101,9 +105,13 @@ fn address(value: &Value, default: IpAddr) -> Option<IpAddr> {
 }
 
 fn port(value: &Value) -> Option<u16> {
-    let number = value.as_f64().filter(|number| (1.0..=65535.0).contains(number));
-    // Clients that know floating point only write 80.0.
-    number.map(|number| number as u16)
+    number(value, u16::MAX.into()).and_then(|port| port.try_into().ok())
+}
+
+/// A number of at least one. Clients that know floating point only write 80.0.
+fn number(value: &Value, most: u32) -> Option<u32> {
+    let number = value.as_f64().filter(|number| (1.0..=f64::from(most)).contains(number));
+    number.map(|number| number as u32)
 }
 
 #[cfg(test)]
@@ -135,6 +143,16 @@ mod tests {
             ..expected
         };
         assert_eq!(parse_text(&request), Ok(Request::Add(expected)));
+    }
+
+    #[test]
+    fn a_request_may_end_with_a_zero_byte_and_have_a_number_of_floating_point() {
+        let text = "{\"execute\": \"remove_hostfwd\", \"arguments\": {\"id\": 1.0}}\0";
+        let Received::Value(value) = receive(text.as_bytes(), false) else { panic!("no value") };
+        let request = Request::parse(&value, GUEST, GATEWAY);
+        assert_eq!(request, Ok(Request::Remove(1.into())));
+        let cut = receive(b"{\"execute\": \0", false);
+        assert_eq!(cut, Received::Nonsense("cannot parse JSON"));
     }
 
     #[test]
