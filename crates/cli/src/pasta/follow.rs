@@ -6,18 +6,51 @@
 use super::agent::Agent;
 use super::arguments::{AllPorts, Args};
 use super::listening::Tables;
+use super::log::Log;
 use super::network::Network;
 use super::ports::{Place, PortSet, Ports};
-use super::publish::Binder;
+use super::publish::{Binder, not_given};
 use neap_gateway::{GatewayHandle, PublishedId, Transport};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 /// Time between two looks at the tables.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Ports of one table that are tried again in one look, as somebody else had them.
+const AGAIN: usize = 16;
+
+/// Ports of one side that are those of the other.
+#[derive(Debug, Default)]
+struct Followed {
+    /// The ports with their sockets; a port that could not be had is there without.
+    ports: BTreeMap<u16, Vec<PublishedId>>,
+    /// The last port that was tried again.
+    last: u16,
+}
+
+impl Followed {
+    /// Whether the port is one of the other side.
+    fn has(&self, port: u16) -> bool {
+        self.ports.get(&port).is_some_and(|ids| !ids.is_empty())
+    }
+
+    /// What is to be tried now: ports that are new, and some of those that could not be had.
+    fn due(&mut self, wanted: &[u16]) -> Vec<u16> {
+        let known = self.ports.iter();
+        let mut again: Vec<_> =
+            known.filter(|(_, ids)| ids.is_empty()).map(|(&port, _)| port).collect();
+        let first = again.partition_point(|&port| port <= self.last);
+        again.rotate_left(first);
+        again.truncate(AGAIN);
+        self.last = again.last().copied().unwrap_or(self.last);
+        again.extend(wanted.iter().filter(|port| !self.ports.contains_key(port)));
+        again
+    }
+}
 
 /// What follows the ports.
 pub(super) struct Follower {
@@ -26,15 +59,15 @@ pub(super) struct Follower {
     pub(super) ports: AllPorts,
     pub(super) agent: Agent,
     pub(super) gateway: GatewayHandle,
+    log: Arc<Log>,
     /// The ports of the host.
     tables: Tables,
-    /// Ports of the host that are those of the namespace, with their sockets; a port that could not
-    /// be had is there without.
-    tcp_in: BTreeMap<u16, Vec<PublishedId>>,
-    udp_in: BTreeMap<u16, Vec<PublishedId>>,
+    /// Ports of the host that are those of the namespace.
+    tcp_in: Followed,
+    udp_in: Followed,
     /// Ports of the namespace's loopback that are those of the host.
-    tcp_out: BTreeMap<u16, Vec<PublishedId>>,
-    udp_out: BTreeMap<u16, Vec<PublishedId>>,
+    tcp_out: Followed,
+    udp_out: Followed,
 }
 
 impl Follower {
@@ -44,11 +77,11 @@ impl Follower {
         ports: AllPorts,
         agent: Agent,
         gateway: GatewayHandle,
+        log: Arc<Log>,
         tables: Tables,
     ) -> Self {
-        let none = BTreeMap::new;
-        let (tcp_in, udp_in, tcp_out, udp_out) = (none(), none(), none(), none());
-        Self { args, network, ports, agent, gateway, tables, tcp_in, udp_in, tcp_out, udp_out }
+        let [tcp_in, udp_in, tcp_out, udp_out] = [(); 4].map(|()| Followed::default());
+        Self { args, network, ports, agent, gateway, log, tables, tcp_in, udp_in, tcp_out, udp_out }
     }
 
     /// Whether there is anything to follow.
@@ -75,13 +108,13 @@ impl Follower {
                     };
                     return Err(format!("{option}: the namespace does not give port {port}"));
                 }
-                self.out(transport).insert(port, ids);
+                self.out(transport).ports.insert(port, ids);
             }
         }
         Ok(())
     }
 
-    fn out(&mut self, transport: Transport) -> &mut BTreeMap<u16, Vec<PublishedId>> {
+    fn out(&mut self, transport: Transport) -> &mut Followed {
         match transport {
             Transport::Tcp => &mut self.tcp_out,
             Transport::Udp => &mut self.udp_out,
@@ -130,24 +163,29 @@ impl Follower {
             return Ok(());
         }
         // What this program has opened in the namespace is the host's already.
-        let wanted: Vec<_> = wanted.iter().filter(|port| !out.contains_key(port)).collect();
+        let wanted: Vec<_> = wanted.iter().filter(|&port| !out.has(port)).collect();
         let mut known = std::mem::take(match transport {
             Transport::Tcp => &mut self.tcp_in,
             Transport::Udp => &mut self.udp_in,
         });
         self.forget(&mut known, &wanted)?;
-        for port in wanted {
-            if known.contains_key(&port) {
-                continue;
-            }
+        let mut refused = Vec::new();
+        for port in known.due(&wanted) {
             let binder = Binder { args: &self.args, network: &self.network };
-            // What another program of the host has is not the namespace's.
-            let bound = binder.bind(transport, &Place::default(), port, port).unwrap_or_default();
+            let bound = binder.bind(transport, &Place::default(), port, port);
+            // What another program of the host has is the namespace's as soon as it is free.
+            let bound = bound.unwrap_or_else(|error| {
+                if !known.ports.contains_key(&port) {
+                    refused.push(not_given(transport, port, &error));
+                }
+                Vec::new()
+            });
             let ids = bound.into_iter().filter_map(|(socket, publication)| {
                 self.gateway.publish_socket(socket, publication).ok()
             });
-            known.insert(port, ids.collect());
+            known.ports.insert(port, ids.collect());
         }
+        self.say(&refused);
         match transport {
             Transport::Tcp => self.tcp_in = known,
             Transport::Udp => self.udp_in = known,
@@ -170,24 +208,32 @@ impl Follower {
                 Ports::Listed { ports, .. } => ports.keys().any(|(_, other)| other == port),
                 _ => false,
             };
-            is_listed || own.get(port).is_some_and(|ids| !ids.is_empty())
+            is_listed || own.has(*port)
         };
         let wanted: Vec<_> = wanted.iter().filter(|port| !is_own(port)).collect();
         let mut known = std::mem::take(self.out(transport));
         self.forget(&mut known, &wanted)?;
-        for port in wanted {
-            known.entry(port).or_insert_with(|| self.cross(transport, port, port));
+        for port in known.due(&wanted) {
+            let ids = self.cross(transport, port, port);
+            known.ports.insert(port, ids);
         }
         *self.out(transport) = known;
         Ok(())
     }
 
+    /// Says which ports the host has refused, in one line: the namespace can bring about many.
+    fn say(&self, refused: &[String]) {
+        let Some((first, others)) = refused.split_first() else { return };
+        let others = match others.len() {
+            0 => String::new(),
+            number => format!(" (and {number} more)"),
+        };
+        self.log.info(&format_args!("{first}; it is tried again{others}"));
+    }
+
     /// Closes what nobody listens behind any more.
-    fn forget(
-        &self,
-        known: &mut BTreeMap<u16, Vec<PublishedId>>,
-        wanted: &[u16],
-    ) -> io::Result<()> {
+    fn forget(&self, known: &mut Followed, wanted: &[u16]) -> io::Result<()> {
+        let known = &mut known.ports;
         let gone: Vec<_> =
             known.keys().copied().filter(|port| wanted.binary_search(port).is_err()).collect();
         for port in gone {
@@ -216,5 +262,24 @@ impl Follower {
             ids.extend(self.gateway.cross(transport, socket, to).ok());
         }
         ids
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_that_could_not_be_had_are_tried_again_in_turn_and_new_ones_at_once() {
+        let mut followed = Followed::default();
+        let wanted: Vec<u16> = (1..=40).collect();
+        assert_eq!(followed.due(&wanted), wanted);
+        followed.ports = wanted.iter().map(|&port| (port, Vec::new())).collect();
+        followed.ports.insert(7, vec![PublishedId::from(1)]);
+        let mut tried: Vec<u16> = (0..3).flat_map(|_| followed.due(&wanted)).collect();
+        assert_eq!(tried.len(), 3 * AGAIN);
+        tried.sort_unstable();
+        tried.dedup();
+        assert_eq!(tried, wanted.iter().copied().filter(|&port| port != 7).collect::<Vec<_>>());
     }
 }

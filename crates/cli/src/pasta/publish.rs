@@ -143,9 +143,9 @@ impl Binder<'_> {
 }
 
 fn refused(transport: Transport, port: u16, error: &io::Error) -> String {
-    let (option, name) = match transport {
-        Transport::Tcp => ("--tcp-ports", "TCP"),
-        Transport::Udp => ("--udp-ports", "UDP"),
+    let option = match transport {
+        Transport::Tcp => "--tcp-ports",
+        Transport::Udp => "--udp-ports",
     };
     let hint = match error.kind() {
         io::ErrorKind::AddrInUse => "; choose a free one",
@@ -155,5 +155,14 @@ fn refused(transport: Transport, port: u16, error: &io::Error) -> String {
         io::ErrorKind::AddrNotAvailable => "; --freebind binds addresses that are not there yet",
         _ => "",
     };
-    format!("{option}: the host does not give {name} port {port}: {error}{hint}")
+    format!("{option}: {}{hint}", not_given(transport, port, error))
+}
+
+/// One line about a port that cannot be had.
+pub(super) fn not_given(transport: Transport, port: u16, error: &io::Error) -> String {
+    let name = match transport {
+        Transport::Tcp => "TCP",
+        Transport::Udp => "UDP",
+    };
+    format!("the host does not give {name} port {port}: {error}")
 }

@@ -55,6 +55,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let waiting = waiting.map_err(system("the background"))?;
     let log = Log::new(args.quiet, args.log_file.as_deref(), args.log_size)
         .map_err(|error| Failure::System(format!("--log-file: {error}")))?;
+    let log = Arc::new(log);
     let ended = run(args, &log, waiting);
     if let Err(Failure::Arguments(why) | Failure::System(why)) = &ended {
         log.error(why);
@@ -62,7 +63,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     ended
 }
 
-fn run(args: &Args, log: &Log, waiting: Option<Waiting>) -> Result<ExitCode, Failure> {
+fn run(args: &Args, log: &Arc<Log>, waiting: Option<Waiting>) -> Result<ExitCode, Failure> {
     let identity = Identity::wanted(args.runas.as_deref()).map_err(Failure::Arguments)?;
     let ports = args.ports().map_err(Failure::Arguments)?;
     let host = Host::ask([false, true].map(|is_v6| args.template(is_v6)))
@@ -111,8 +112,8 @@ fn run(args: &Args, log: &Log, waiting: Option<Waiting>) -> Result<ExitCode, Fai
         tell_of_echo(&gateway, |what| log.info(&what));
     }
     let running = Running::start(gateway, watch, signals)?;
-    let follower =
-        Follower::new(args.clone(), network, ports, agent, running.handle.clone(), tables);
+    let (handle, log) = (running.handle.clone(), log.clone());
+    let follower = Follower::new(args.clone(), network, ports, agent, handle, log, tables);
     let ended = serve(args, running, follower, &mut child, ready);
     let _ = child.wait();
     ended

@@ -455,17 +455,40 @@ fn listeners_are_followed() {
         let namespace = Namespace::new();
         join(&namespace, &["-u", "none", "-U", "none"]);
         let mut server = start_server(&namespace, "0.0.0.0:5555");
-        let until = std::time::Instant::now() + PATIENCE;
-        loop {
-            assert!(std::time::Instant::now() < until, "the port is never published");
-            let mut text = String::new();
-            let stream = TcpStream::connect("127.0.0.1:5555");
-            if stream.is_ok_and(|mut stream| stream.read_to_string(&mut text).is_ok()) {
-                assert_eq!(text, "192.0.2.1");
-                break;
-            }
-            std::thread::yield_now();
+        assert_eq!(answer_in_the_end("127.0.0.1:5555"), "192.0.2.1");
+        server.wait().expect("it ends");
+    });
+}
+
+/// Asks until there is an answer.
+fn answer_in_the_end(server: &str) -> String {
+    let until = std::time::Instant::now() + PATIENCE;
+    loop {
+        assert!(std::time::Instant::now() < until, "the port is never published");
+        let mut text = String::new();
+        let stream = TcpStream::connect(server);
+        if stream.is_ok_and(|mut stream| stream.read_to_string(&mut text).is_ok()) {
+            return text;
         }
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_published_when_it_becomes_free() {
+    in_namespace(|| {
+        host();
+        let folder = folder::Folder::new("pasta-taken");
+        let log = folder.write("log", "");
+        let taken = TcpListener::bind("0.0.0.0:5556").expect("a port");
+        let namespace = Namespace::new();
+        let mut server = start_server(&namespace, "0.0.0.0:5556");
+        let options = ["--config-net", "-u", "none", "-T", "none", "-U", "none", "-l", &log];
+        succeed(pasta(&[&options[..], &[namespace.pid().as_str()]].concat()));
+        drop(taken);
+        assert_eq!(answer_in_the_end("127.0.0.1:5556"), "192.0.2.1");
+        let said = fs::read_to_string(&log).expect("a file");
+        assert_eq!(said.matches("TCP port 5556").count(), 1, "{said}");
         server.wait().expect("it ends");
     });
 }
