@@ -147,7 +147,7 @@ fn serve(
     for (socket, publication) in bound.into_iter().flatten() {
         gateway.publish_socket(socket, publication).map_err(system("a published port"))?;
     }
-    let watched = listening.serve(&stack, &way_out::application(&gateway, tunnel))?;
+    let watched = way_out::serve(listening, &stack, &gateway, tunnel)?;
     Ok((gateway, watched))
 }
 

@@ -87,7 +87,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     if args.way_out.is_direct() {
         super::tell_of_echo(&gateway, |what| tracing::warn!("{what}"));
     }
-    let _watched = listening.serve(&stack, &way_out::application(&gateway, tunnel))?;
+    let _watched = way_out::serve(listening, &stack, &gateway, tunnel)?;
     let end = DeviceEnd::watch(&stack, gateway.handle()).map_err(|error| failed(&error))?;
     let (handle, drain) = (gateway.handle(), Duration::from_secs(args.drain.into()));
     thread::spawn(move || {

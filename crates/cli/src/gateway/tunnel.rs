@@ -7,7 +7,7 @@ use super::Failure;
 use super::confine::{self, Needs};
 use crate::wg::report::{InterfaceReport, SUBJECT};
 use names::Names;
-use neap::control::Labelled;
+use neap::control::{Application, Labelled};
 use neap::{Builder, InterfaceConfig, Stack};
 use neap_gateway::Outbound;
 use neap_wireguard::file::{Certificate, DoorKind, File};
@@ -209,14 +209,14 @@ pub(crate) struct Shown {
     handle: WireguardHandle,
 }
 
-impl Shown {
+impl Application for Shown {
     /// Counters of the interface.
-    pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
+    fn counters(&self) -> Vec<(&'static str, u64)> {
         self.handle.status().counters
     }
 
     /// Counters of each peer.
-    pub(crate) fn labelled(&self) -> Vec<Labelled> {
+    fn labelled(&self) -> Vec<Labelled> {
         let peers = self.handle.status().peers;
         let of_peer = peers.iter().flat_map(|peer| {
             [("WireguardPeerReceived", peer.received), ("WireguardPeerSent", peer.sent)].map(
@@ -230,7 +230,7 @@ impl Shown {
     }
 
     /// What `neap wg show` asks for.
-    pub(crate) fn lines(&self, subject: &str) -> Option<Vec<String>> {
+    fn lines(&self, subject: &str) -> Option<Vec<String>> {
         let report = || InterfaceReport::new(&self.name, &self.handle.status());
         (subject == SUBJECT).then(|| serde_json::to_string(&report()).into_iter().collect())
     }

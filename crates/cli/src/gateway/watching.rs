@@ -35,11 +35,32 @@ pub(crate) struct Listening {
     metrics: Option<MetricsListener>,
 }
 
-/// The control socket and the metrics of a gateway. They end with this.
+/// The control sockets and the metrics of a gateway. They end with this.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    _control: Option<Control>,
+    controls: Vec<Control>,
     _metrics: Option<Metrics>,
+}
+
+impl Watched {
+    /// The control socket of another stack ends with this, too.
+    pub(super) fn with(mut self, control: Option<Control>) -> Self {
+        self.controls.extend(control);
+        self
+    }
+}
+
+/// Makes the control socket of a stack, before the gateway gives up its rights. A gateway without
+/// one is one all the same, and the log says so. `name` is what `neap ss --name` finds the stack
+/// by.
+pub(super) fn listen(name: &str) -> Option<ControlListener> {
+    let control = control::listen(name);
+    control.inspect_err(|error| tracing::warn!(%error, "neap ss will not find {name}")).ok()
+}
+
+/// The folder of a control socket, which is removed from there in the end.
+pub(super) fn folder(control: Option<&ControlListener>) -> Option<PathBuf> {
+    control.and_then(|control| control.path().parent()).map(Path::to_owned)
 }
 
 impl Watching {
@@ -55,53 +76,45 @@ impl Watching {
         let _ = log.try_init();
     }
 
-    /// Makes the sockets, before the gateway gives up its rights.
-    ///
-    /// A gateway without a control socket is one all the same, and the log says so. `name` is what
-    /// `neap ss --name` finds the stack by.
+    /// Makes the sockets, before the gateway gives up its rights. `name` is what `neap ss --name`
+    /// finds the stack by.
     pub(crate) fn listen(&self, name: &str) -> Result<Listening, Failure> {
-        let control = control::listen(name);
-        let control = control.inspect_err(|error| {
-            tracing::warn!(%error, "neap ss will not find {name}");
-        });
         let metrics = self.metrics.as_ref().map(|address| {
             metrics::listen(address)
                 .map_err(|error| Failure::System(format!("--metrics {address}: {error}")))
         });
-        Ok(Listening { control: control.ok(), metrics: metrics.transpose()? })
+        Ok(Listening { control: listen(name), metrics: metrics.transpose()? })
     }
 }
 
 impl Listening {
     /// The folders of its sockets, which are removed in the end.
     pub(crate) fn folders(&self) -> Vec<PathBuf> {
-        let control = self.control.as_ref().map(ControlListener::path);
         let metrics = self.metrics.as_ref().and_then(|metrics| match metrics.address() {
-            MetricsAddress::Unix(path) => Some(path.as_path()),
+            MetricsAddress::Unix(path) => path.parent(),
             _ => None,
         });
-        let parents = control.into_iter().chain(metrics).filter_map(Path::parent);
         // The parent of a name alone is the current folder.
         let named = |folder: &Path| if folder == "" { Path::new(".") } else { folder }.to_owned();
-        parents.map(named).collect()
+        folder(self.control.as_ref()).into_iter().chain(metrics.map(named)).collect()
     }
 
-    /// Serves the figures of a stack, and those that its application adds.
+    /// Serves the figures of a stack, and those that its application adds for the control socket
+    /// and for the metrics.
     pub(crate) fn serve(
         self,
         stack: &Stack,
-        application: &Arc<dyn Application>,
+        shown: Arc<dyn Application>,
+        measured: Arc<dyn Application>,
     ) -> Result<Watched, Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
-        let control = self.control;
-        let control = control.map(|control| control.serve(stack, Some(application.clone())));
+        let control = self.control.map(|control| control.serve(stack, Some(shown)));
         let control = control.transpose().map_err(|error| failed(&error))?;
-        let metrics = self.metrics;
-        let metrics = metrics.map(|metrics| metrics.serve(stack, Some(application.clone())));
+        let metrics = self.metrics.map(|metrics| metrics.serve(stack, Some(measured)));
         let metrics = metrics.transpose().map_err(|error| failed(&error))?;
         if let Some(metrics) = &metrics {
             tracing::info!(address = %metrics.address(), "metrics are served");
         }
-        Ok(Watched { _control: control, _metrics: metrics })
+        Ok(Watched { controls: control.into_iter().collect(), _metrics: metrics })
     }
 }

@@ -3,15 +3,16 @@
 use super::Failure;
 use super::confine::Needs;
 use super::tunnel::{self, Prepared, Settings, Shown};
+use super::watching::{self, Listening, Watched};
 use clap::Args;
-use neap::control::{Application, Labelled};
+use neap::Stack;
+use neap::control::{Application, Control, ControlListener, Labelled};
 use neap_gateway::proxy::{Credentials, Protocol, Proxy};
 use neap_gateway::{
     DirectFrom, Gateway, GatewayConfig, Inspector, Outbound, Resolver, StackUpstream, Upstream,
 };
 use rustix::process::{DumpableBehavior, geteuid, set_dumpable_behavior};
 use socket2::{Domain, Socket, Type};
-use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
@@ -91,34 +92,43 @@ enum Url {
 pub(super) enum Way {
     /// Sockets of the host.
     Ready(Box<dyn Upstream>),
-    /// A tunnel that has no stack yet.
-    Tunnel(Box<Prepared>),
+    /// A tunnel that has no stack yet, and the control socket for that.
+    Tunnel(Box<Prepared>, Option<ControlListener>),
 }
+
+/// What others see of a tunnel that runs, and its control socket.
+pub(super) type Tunnelled = (Shown, Option<Control>);
 
 impl Way {
     /// Adds what the way keeps to what the gateway keeps.
     pub(super) fn add_needs(&self, needs: &mut Needs) {
-        if let Self::Tunnel(prepared) = self {
+        if let Self::Tunnel(prepared, control) = self {
             let of_tunnel = prepared.needs();
             needs.capabilities |= of_tunnel.capabilities;
             needs.resolvers |= of_tunnel.resolvers;
+            needs.sockets_in.extend(watching::folder(control.as_ref()));
         }
     }
 
     /// The upstream, once rights are given up, and what others see of a tunnel.
-    pub(super) fn start(self) -> Result<(Box<dyn Upstream>, Option<Shown>), Failure> {
+    pub(super) fn start(self) -> Result<(Box<dyn Upstream>, Option<Tunnelled>), Failure> {
         match self {
             Self::Ready(upstream) => Ok((upstream, None)),
-            Self::Tunnel(prepared) => {
+            Self::Tunnel(prepared, control) => {
                 let tunnel = prepared.start()?;
                 let shown = tunnel.shown();
-                Ok((Box::new(StackUpstream::new(tunnel.stack)), Some(shown)))
+                let serve = |control: ControlListener| {
+                    control.serve(&tunnel.stack, Some(Arc::new(shown.clone())))
+                };
+                let control = control.map(serve).transpose();
+                let control = control.map_err(|error| Failure::System(error.to_string()))?;
+                Ok((Box::new(StackUpstream::new(tunnel.stack)), Some((shown, control))))
             }
         }
     }
 }
 
-/// What others see of a gateway with a tunnel.
+/// What the metrics have of a gateway with a tunnel.
 #[derive(Debug)]
 struct Both {
     gateway: Inspector,
@@ -141,23 +151,23 @@ impl Application for Both {
         all.extend(self.tunnel.labelled());
         all
     }
-
-    fn lines(&self, subject: &str) -> Option<Vec<String>> {
-        self.tunnel.lines(subject)
-    }
-
-    fn far_addresses(&self) -> HashMap<(SocketAddr, SocketAddr), SocketAddr> {
-        self.gateway.far_addresses()
-    }
 }
 
-/// What others see of a gateway, with or without a tunnel.
-pub(super) fn application(gateway: &Gateway, tunnel: Option<Shown>) -> Arc<dyn Application> {
+/// Serves what others see of a gateway, with or without a tunnel. The tunnel has a control socket of
+/// its own, and the metrics are those of both.
+pub(super) fn serve(
+    listening: Listening,
+    stack: &Stack,
+    gateway: &Gateway,
+    tunnel: Option<Tunnelled>,
+) -> Result<Watched, Failure> {
     let gateway = gateway.inspector();
-    match tunnel {
-        Some(tunnel) => Arc::new(Both { gateway, tunnel }),
-        None => Arc::new(gateway),
-    }
+    let shown: Arc<dyn Application> = Arc::new(gateway.clone());
+    let Some((tunnel, control)) = tunnel else {
+        return listening.serve(stack, shown.clone(), shown);
+    };
+    let both = Arc::new(Both { gateway, tunnel });
+    Ok(listening.serve(stack, shown, both)?.with(control))
 }
 
 impl FromStr for Url {
@@ -285,7 +295,7 @@ impl WayOut {
         };
         config.takes_all_dns = true;
         let prepared = Prepared::open(file, &Settings::default())?;
-        Ok(Way::Tunnel(Box::new(prepared)))
+        Ok(Way::Tunnel(Box::new(prepared), watching::listen(&tunnel::name(path))))
     }
 
     /// Whether flows leave by this machine itself.

@@ -131,7 +131,7 @@ impl Running {
         alive.watch(&tunnel.stack).map_err(|error| failed(&error))?;
         let inspector = Inspector { tunnel: tunnel.shown(), doors: doors.inspector() };
         let inspector: Arc<dyn Application> = Arc::new(inspector);
-        let watched = listening.serve(&tunnel.stack, &inspector)?;
+        let watched = listening.serve(&tunnel.stack, inspector.clone(), inspector)?;
         let health = Health { handle: tunnel.handle.clone(), alive: alive.clone() };
         let pages = pages.map(|pages| pages.serve_pages(Arc::new(health)));
         let pages = pages.transpose().map_err(|error| failed(&error))?;

@@ -412,6 +412,13 @@ fn a_sandbox_and_standard_streams_go_through_a_tunnel() {
         assert_eq!(line, "hello\n");
         let shown = folder.print(&["wg", "show", "near"]);
         assert!(shown.contains("latest handshake: "), "{shown}");
+        // The gateway has a stack, and the tunnel has one.
+        for (name, counter) in [("gateway", "GatewayOpened"), ("near", "TcpActiveOpens")] {
+            let flows = folder.print(&["ss", "-tn", "--name", name]);
+            assert!(flows.contains("10.9.0.2:80"), "{name}: {flows}");
+            let counters = folder.print(&["nstat", "-s", "--name", name]);
+            assert!(counters.contains(counter), "{name}: {counters}");
+        }
         drop(child.stdin.take());
         assert!(child.wait().expect("it ends").success());
 
