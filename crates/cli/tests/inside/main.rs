@@ -227,6 +227,22 @@ fn a_stack_that_does_not_answer_is_named_and_the_others_are_shown() {
 }
 
 #[test]
+fn a_stack_in_a_pid_namespace_answers_who_is_outside_of_it() {
+    in_namespace(|| {
+        let (ground, server) = (Ground::new(), server());
+        let nested = ["--", env!("CARGO_BIN_EXE_neap"), "gateway", "run"];
+        let (outer, _stream) = ground.gateway(&nested, &server);
+        let flows = ground.print(&["ss", "-tnH", "--name", "gateway"]);
+        let target = server.local_addr().expect("an address").to_string();
+        assert_eq!(flows.matches(&target).count(), 2, "{flows}");
+        assert_eq!(flows.matches("# ").count(), 2, "{flows}");
+        let counters = ground.print(&["nstat", "-as"]);
+        assert_eq!(counters.matches("GatewayOpened ").count(), 2, "{counters}");
+        outer.end();
+    });
+}
+
+#[test]
 fn counters_are_printed_as_by_nstat() {
     in_namespace(|| {
         let (ground, server) = (Ground::new(), server());

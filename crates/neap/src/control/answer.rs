@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::host::Host;
 use crate::info::Sockets;
 use crate::serving::{Answer, Service, Stream};
-use rustix::net::sockopt::socket_peercred;
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -59,7 +59,9 @@ fn failed(error: &str) -> Answer {
 
 impl Service for ControlService {
     fn admits(&self, peer: &Stream) -> bool {
-        socket_peercred(peer).is_ok_and(|peer| peer.uid == geteuid())
+        // Not by rustix, whose number of a process is never 0: it is 0 for a peer that this process
+        // does not see, outside of its PID namespace.
+        getsockopt(peer, PeerCredentials).is_ok_and(|peer| peer.uid() == geteuid().as_raw())
     }
 
     fn answer(&self, received: &[u8]) -> Option<Answer> {
