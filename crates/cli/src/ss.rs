@@ -2,13 +2,15 @@
 
 mod detail;
 mod filter;
+mod hosts;
 mod services;
 mod states;
 mod table;
 
 use crate::stacks::{self, Failure, Stacks};
 use clap::Args as ClapArgs;
-use filter::Filter;
+use filter::{Asked, Filter};
+use hosts::Family;
 use neap::control::{Endpoint, SocketReport, StackReport};
 use serde_json::Value;
 use services::Services;
@@ -20,8 +22,8 @@ use table::{Row, Table};
 ///
 /// Without options it shows all connections of TCP and UDP of all stacks of this user. The filter
 /// is that of ss: states, then an expression of `src`, `dst`, `sport`, `dport`, comparisons, `and`,
-/// `or`, `not` and parentheses. For example: `neap ss -tn state established dport = :443`,
-/// `neap ss -ti '( sport gt 1024 or dst 10.0.0.0/8 )'`.
+/// `or`, `not` and parentheses, from left to right. For example: `neap ss -tn state established
+/// dport = :443`, `neap ss -ti '( sport gt 1024 or dst 10/8 )'`.
 #[derive(ClapArgs, Clone, Debug)]
 pub(crate) struct Args {
     /// Sockets of TCP
@@ -64,6 +66,9 @@ pub(crate) struct Args {
     /// No header
     #[arg(short = 'H', long)]
     no_header: bool,
+    /// All of a socket in one line
+    #[arg(short = 'O', long)]
+    oneline: bool,
     /// Print JSON: a list of sockets, in nanoseconds, bytes and bytes per second
     #[arg(short, long)]
     json: bool,
@@ -84,27 +89,34 @@ pub(crate) fn main(args: &Args) -> ExitCode {
 /// Which sockets are shown.
 struct Choice {
     states: States,
+    family: Option<Family>,
     filter: Filter,
 }
 
 impl Choice {
     fn of(args: &Args, services: &Services) -> Result<Self, Failure> {
         let text = args.filter.join(" ");
-        let (states, filter) = filter::parse(&text, services).map_err(Failure::Arguments)?;
+        let asked = filter::parse(&text, services).map_err(Failure::Arguments)?;
+        let Asked { states, family, filter } = asked;
         let usual = match (args.all, args.listening) {
             (true, _) => States::ALL,
             (_, true) => States::LISTENING,
             _ => States::CONNECTED,
         };
-        Ok(Self { states: states.unwrap_or(usual), filter })
+        let usual_family = match (args.ipv4, args.ipv6) {
+            (true, _) => Some(Family::V4),
+            (_, true) => Some(Family::V6),
+            _ => None,
+        };
+        let family = family.or(usual_family);
+        Ok(Self { states: states.unwrap_or(usual), family, filter })
     }
 
     fn takes(&self, args: &Args, socket: &SocketReport) -> bool {
         let any_protocol = args.tcp == args.udp;
         let protocol = if socket.netid == "tcp" { args.tcp } else { args.udp };
         (any_protocol || protocol)
-            && (!args.ipv4 || socket.local.is_ipv4())
-            && (!args.ipv6 || socket.local.is_ipv6())
+            && self.family.is_none_or(|family| family.has(socket.local.ip()))
             && self.states.contains(&socket.state)
             && self.filter.matches(socket)
     }
@@ -167,6 +179,9 @@ fn row(args: &Args, stack: &StackReport, socket: &SocketReport, services: &Servi
     {
         below.push(detail::tcp(tcp));
         below.extend(socket.far.map(|far| format!("far:{far}")));
+    }
+    if args.oneline {
+        process.append(&mut below);
     }
     let any = if socket.local.is_ipv6() && !socket.dual { "[::]" } else { "0.0.0.0" };
     let any = if socket.dual { "*" } else { any };

@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! FILTER     = { (state | exclude) STATE } [ EXPRESSION ]
-//! EXPRESSION = TERM { (or | '|' | '||') TERM }
-//! TERM       = FACTOR { [and | '&' | '&&'] FACTOR }
-//! FACTOR     = (not | '!') FACTOR | '(' EXPRESSION ')' | CONDITION
+//! EXPRESSION = TERM { [and | '&' | '&&' | or | '|' | '||'] TERM }
+//! TERM       = (not | '!') TERM | '(' EXPRESSION ')' | CONDITION
 //! CONDITION  = (src | dst) [=] HOST | (sport | dport) COMPARISON PORT
-//! HOST       = [ADDRESS[/LENGTH]][:PORT]
+//! HOST       = [inet: | inet6:][any | ADDRESS[/LENGTH] | NAME][:PORT]
 //! ```
+//!
+//! `and` binds no tighter than `or`: as in `ss`, an expression goes from left to right.
 
+use super::hosts::{self, Family, Parts};
 use super::services::Services;
 use super::states::States;
 use ipnet::IpNet;
@@ -18,15 +20,40 @@ use std::net::{IpAddr, SocketAddr};
 /// Deepest nesting: nobody writes more, and the parser calls itself.
 const DEEPEST: usize = 64;
 
+/// What a filter asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    /// Those of `state` and `exclude`, if there is one.
+    pub(super) states: Option<States>,
+    /// That of the last `inet:` or `inet6:`, which holds for the whole listing.
+    pub(super) family: Option<Family>,
+    pub(super) filter: Filter,
+}
+
 /// What a socket has to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Filter {
     Everything,
-    All(Vec<Self>),
-    Any(Vec<Self>),
+    /// A first part, and others by which it is narrowed or widened, one after the other.
+    Chain(Box<Self>, Vec<(Join, Self)>),
     Not(Box<Self>),
-    Host { end: End, prefix: Option<IpNet>, port: Option<u16> },
-    Port { end: End, comparison: Comparison, port: u16 },
+    /// An address in one of the prefixes, or any if there are none.
+    Host {
+        end: End,
+        prefixes: Vec<IpNet>,
+        port: Option<u16>,
+    },
+    Port {
+        end: End,
+        comparison: Comparison,
+        port: u16,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Join {
+    And,
+    Or,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,12 +105,18 @@ impl Filter {
         };
         match self {
             Self::Everything => true,
-            Self::All(parts) => parts.iter().all(|part| part.matches(socket)),
-            Self::Any(parts) => parts.iter().any(|part| part.matches(socket)),
+            Self::Chain(first, others) => {
+                let first = first.matches(socket);
+                others.iter().fold(first, |so_far, (join, part)| match join {
+                    Join::And => so_far && part.matches(socket),
+                    Join::Or => so_far || part.matches(socket),
+                })
+            }
             Self::Not(part) => !part.matches(socket),
-            Self::Host { end, prefix, port } => {
+            Self::Host { end, prefixes, port } => {
                 let (ip, own) = split(address(end));
-                prefix.is_none_or(|prefix| ip.is_some_and(|ip| prefix.contains(&ip)))
+                let is_in = |prefix: &IpNet| ip.is_some_and(|ip| prefix.contains(&ip));
+                (prefixes.is_empty() || prefixes.iter().any(is_in))
                     && port.is_none_or(|port| port == own)
             }
             Self::Port { end, comparison, port } => comparison.holds(split(address(end)).1, *port),
@@ -96,19 +129,19 @@ fn split(address: Option<SocketAddr>) -> (Option<IpAddr>, u16) {
     (address.map(|address| address.ip().to_canonical()), address.map_or(0, |one| one.port()))
 }
 
-/// Reads a filter: the states that it asks for, if any, and the expression.
+/// Reads a filter.
 ///
 /// # Errors
 /// A line that says which word is wrong and what is expected.
-pub(super) fn parse(text: &str, services: &Services) -> Result<(Option<States>, Filter), String> {
-    let mut parser = Parser { words: words(text), next: 0, services };
+pub(super) fn parse(text: &str, services: &Services) -> Result<Asked, String> {
+    let mut parser = Parser { words: words(text), next: 0, services, family: None };
     let states = parser.states()?;
     let filter = match parser.peek() {
         None => Filter::Everything,
         Some(_) => parser.expression(0)?,
     };
     match parser.peek() {
-        None => Ok((states, filter)),
+        None => Ok(Asked { states, family: parser.family, filter }),
         Some(word) => Err(format!("filter: {word:?} where the filter could end")),
     }
 }
@@ -140,6 +173,7 @@ struct Parser<'a> {
     words: Vec<String>,
     next: usize,
     services: &'a Services,
+    family: Option<Family>,
 }
 
 impl Parser<'_> {
@@ -186,32 +220,28 @@ impl Parser<'_> {
         if depth > DEEPEST {
             return Err(format!("filter: more than {DEEPEST} parentheses in each other"));
         }
-        let mut parts = vec![self.term(depth)?];
-        while self.take(&["or", "|", "||"]) {
-            parts.push(self.term(depth)?);
+        let first = self.term(depth)?;
+        let mut others = Vec::new();
+        loop {
+            let join = if self.take(&["or", "|", "||"]) {
+                Join::Or
+            } else if self.take(&["and", "&", "&&"]) || self.peek().is_some_and(|word| word != ")")
+            {
+                Join::And
+            } else {
+                break;
+            };
+            others.push((join, self.term(depth)?));
         }
-        Ok(if parts.len() == 1 { parts.remove(0) } else { Filter::Any(parts) })
+        Ok(if others.is_empty() { first } else { Filter::Chain(Box::new(first), others) })
     }
 
     fn term(&mut self, depth: usize) -> Result<Filter, String> {
-        let mut parts = vec![self.factor(depth)?];
-        loop {
-            let is_and = self.take(&["and", "&", "&&"]);
-            let ends = self.peek().is_none_or(|word| [")", "or", "|", "||"].contains(&word));
-            if ends && !is_and {
-                break;
-            }
-            parts.push(self.factor(depth)?);
-        }
-        Ok(if parts.len() == 1 { parts.remove(0) } else { Filter::All(parts) })
-    }
-
-    fn factor(&mut self, depth: usize) -> Result<Filter, String> {
         if self.take(&["not", "!"]) {
             if depth > DEEPEST {
                 return Err(format!("filter: more than {DEEPEST} negations in each other"));
             }
-            return Ok(Filter::Not(Box::new(self.factor(depth + 1)?)));
+            return Ok(Filter::Not(Box::new(self.term(depth + 1)?)));
         }
         if self.take(&["("]) {
             let inner = self.expression(depth + 1)?;
@@ -253,37 +283,38 @@ impl Parser<'_> {
         }
     }
 
-    fn port(&self, text: &str) -> Result<u16, String> {
-        let number = text.strip_prefix(':').unwrap_or(text);
-        let port = self.services.port(number);
-        port.ok_or_else(|| format!("filter: {text:?} is no port, such as :80 or :http"))
+    /// A word without its family, which is kept.
+    fn without_family<'w>(&mut self, word: &'w str) -> &'w str {
+        let (family, rest) = Family::strip(word);
+        self.family = family.or(self.family);
+        rest
     }
 
-    fn host(&self, end: End, text: &str) -> Result<Filter, String> {
+    fn port(&mut self, word: &str) -> Result<u16, String> {
+        let text = self.without_family(word);
+        let port = self.services.port(text.strip_prefix(':').unwrap_or(text));
+        port.ok_or_else(|| format!("filter: {word:?} is no port, such as :80 or :http"))
+    }
+
+    fn host(&mut self, end: End, word: &str) -> Result<Filter, String> {
+        let text = self.without_family(word);
+        // One for this word only: that of the listing may be of another condition.
+        let (family, _) = Family::strip(word);
+        let is_any = |port: &str| port.is_empty() || port == "*";
+        let is_port = |port: &str| is_any(port) || self.services.port(port).is_some();
         let wrong = || {
-            format!("filter: {text:?} is no address, such as 10.0.0.0/8, 192.0.2.1:80 or [::1]:80")
+            format!(
+                "filter: {word:?} is no address and no known name, such as 10.0.0.0/8, \
+                 192.0.2.1:80, [::1]:80 or localhost"
+            )
         };
-        let of = |text: &str| -> Option<Option<IpNet>> {
-            let text = text.strip_prefix('[').unwrap_or(text);
-            if text.is_empty() || text == "*" {
-                return Some(None);
-            }
-            // `[2001:db8::]/32` keeps its bracket before the length.
-            let text = text.replace(']', "");
-            let one = || text.parse::<IpAddr>().ok().map(IpNet::from);
-            text.parse().ok().or_else(one).map(Some)
+        let parts = Parts::of(text, is_port).ok_or_else(wrong)?;
+        let port = match parts.port {
+            Some(port) if !is_any(port) => Some(self.port(port)?),
+            _ => None,
         };
-        // An IPv6 address without brackets has no port.
-        let is_bare_v6 = !text.starts_with('[') && text.matches(':').count() > 1;
-        let (host, port) = match text.rsplit_once(':') {
-            Some((host, port)) if !is_bare_v6 && !port.contains(']') => (host, Some(port)),
-            _ => (text, None),
-        };
-        let port = match port {
-            None | Some("" | "*") => None,
-            Some(port) => Some(self.port(port)?),
-        };
-        Ok(Filter::Host { end, prefix: of(host).ok_or_else(wrong)?, port })
+        let prefixes = parts.prefixes(family, hosts::look_up).ok_or_else(wrong)?;
+        Ok(Filter::Host { end, prefixes, port })
     }
 }
 
@@ -300,8 +331,8 @@ mod tests {
     }
 
     fn takes(filter: &str, local: &str, remote: &str) -> bool {
-        let (_, filter) = parse(filter, &Services::default()).expect(filter);
-        filter.matches(&socket(local, remote))
+        let asked = parse(filter, &Services::default()).expect(filter);
+        asked.filter.matches(&socket(local, remote))
     }
 
     #[test]
@@ -326,6 +357,11 @@ mod tests {
             "sport = :81 and sport = :82 or sport = :80",
             "dport le 40000 and dport ne 5 and dport lt 40001 and dport ge 40000",
             "dst *:40000",
+            // From left to right, with equal weight.
+            "sport = :80 or sport = :81 dport = :40000",
+            "sport = :81 and sport = :82 or sport = :80 and dport = :40000",
+            "src any dst all:40000",
+            "dst 192.0/16 src 10/8",
         ] {
             assert!(takes(fits, local, remote), "{fits}");
         }
@@ -336,6 +372,10 @@ mod tests {
             "sport = :80 and ( sport = :81 or dst 10.0.0.0/8 )",
             "src 10.0.0.1:81",
             "dst ::/0",
+            "sport = :80 or dport = :40000 and dst 10.0.0.0/8",
+            "sport = :80 or dport = :40000 dst 10.0.0.0/8",
+            "sport = :80 | sport = :81 & sport = :82",
+            "dst 192.0",
         ] {
             assert!(!takes(other, local, remote), "{other}");
         }
@@ -348,14 +388,23 @@ mod tests {
     #[test]
     fn states_come_first() {
         let parse = |text| parse(text, &Services::default()).expect("a filter");
-        let (states, _) = parse("state established");
+        let states = parse("state established").states;
         assert!(states.is_some_and(|states| states.is_single() && states.contains("ESTAB")));
-        let (states, _) = parse("state established state listening sport = :1");
+        let states = parse("state established state listening sport = :1").states;
         let states = states.expect("two states");
         assert!(states.contains("LISTEN") && !states.is_single());
-        let (states, _) = parse("exclude listening");
+        let states = parse("exclude listening").states;
         assert!(states.is_some_and(|s| s.contains("UNCONN") && !s.contains("LISTEN")));
-        assert_eq!(parse("sport = :1").0, None);
+        assert_eq!(parse("sport = :1").states, None);
+    }
+
+    #[test]
+    fn the_last_family_is_that_of_the_listing() {
+        let family = |text| parse(text, &Services::default()).expect("a filter").family;
+        assert_eq!(family("dst 10.0.0.1"), None);
+        assert_eq!(family("dst inet:any"), Some(Family::V4));
+        assert_eq!(family("dst inet:10/8 or dst inet6:[::1]"), Some(Family::V6));
+        assert_eq!(family("sport = inet:80"), Some(Family::V4));
     }
 
     #[test]
@@ -373,6 +422,8 @@ mod tests {
             ("sport = :1 )", "where the filter could end"),
             ("color = red", "\"color\" where src"),
             ("sport = :1 and", "src, dst, sport or dport"),
+            ("dst inet6:10.0.0.1", "\"inet6:10.0.0.1\" is no address"),
+            ("dst unix:x", "\"x\" is no port"),
             (&nested, "parentheses"),
             (&denied, "negations"),
         ] {

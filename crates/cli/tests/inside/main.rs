@@ -343,6 +343,57 @@ fn columns_are_those_of_iproute2() {
 }
 
 #[test]
+fn filters_choose_as_those_of_iproute2() {
+    in_namespace(|| {
+        if Command::new("ss").arg("-V").output().is_err() {
+            namespace::skip("no ss (iproute2)");
+            return;
+        }
+        let (ground, server) = (Ground::new(), server());
+        let (gateway, _stream) = ground.gateway(&[], &server);
+        // The server's end is here a socket of the kernel, and there one of the gateway.
+        let local = server.local_addr().expect("an address");
+        let shows = |listing: &str| {
+            let at = |line: &str| line.split_whitespace().nth(3) == Some(&local.to_string());
+            listing.lines().any(at)
+        };
+        let (is, no) = (format!("sport = :{}", local.port()), "sport = :1");
+        for (filter, wanted) in [
+            (format!("{is} or {no} and {no}"), false),
+            (format!("{is} or {no} {no}"), false),
+            (format!("{is} | {is} & {no}"), false),
+            (format!("{no} and {no} or {is}"), true),
+            (format!("{is} {no} or {is}"), true),
+            (format!("{is} or ( {no} and {no} )"), true),
+            (format!("not {no} and {is}"), true),
+            ("src 192.0.2/24".to_owned(), true),
+            ("src 192/8".to_owned(), true),
+            ("src 192.0.2".to_owned(), false),
+            ("src 0300.0.0x2.1".to_owned(), true),
+            ("src 192.0.2.0/255.255.255.0".to_owned(), true),
+            ("src any".to_owned(), true),
+            ("src default".to_owned(), true),
+            (format!("src all:{}", local.port()), true),
+            ("src *:1".to_owned(), false),
+            ("src localhost".to_owned(), false),
+            ("not src localhost".to_owned(), true),
+            ("src inet:192/8".to_owned(), true),
+            ("src inet6:any".to_owned(), false),
+            (format!("{is} or src inet6:any"), false),
+        ] {
+            let kernel = run(&format!("ss -tnH state all {filter}"));
+            assert_eq!(shows(&kernel), wanted, "ss: {filter}\n{kernel}");
+            let own = ground.print(&["ss", "-tnH", "state", "all", &filter]);
+            assert_eq!(shows(&own), wanted, "{filter}\n{own}");
+        }
+        let line = ground.print(&["ss", "-tinmOH"]);
+        assert!(line.lines().count() == 1 && line.contains("skmem:(r"), "{line}");
+        assert!(line.contains(" rto:") && line.contains(" far:"), "{line}");
+        gateway.end();
+    });
+}
+
+#[test]
 fn the_log_tells_of_flows_and_totals_or_is_quiet() {
     in_namespace(|| {
         let (ground, server) = (Ground::new(), server());
