@@ -208,7 +208,7 @@ impl Service for MetricsService {
         answer(received, |path, with_body| match self.engine.upgrade() {
             _ if path != "/metrics" => None,
             Some(engine) => Some(http::ok(&self.text(&engine), with_body)),
-            None => Some(http::refuse("503 Service Unavailable", "the stack is gone")),
+            None => Some(http::refuse("503 Service Unavailable", "the stack is gone", with_body)),
         })
     }
 
@@ -221,16 +221,16 @@ impl Service for MetricsService {
 fn answer(received: &[u8], page: impl FnOnce(&str, bool) -> Option<Vec<u8>>) -> Option<Answer> {
     let whole = match http::asked(received)? {
         Asked::Page { path, with_body } => page(&path, with_body)
-            .unwrap_or_else(|| http::refuse("404 Not Found", "there is no such page")),
-        Asked::OtherMethod => http::refuse("405 Method Not Allowed", "there is only GET"),
-        Asked::Nonsense => http::refuse("400 Bad Request", "this is no request of HTTP"),
+            .unwrap_or_else(|| http::refuse("404 Not Found", "there is no such page", with_body)),
+        Asked::OtherMethod => http::refuse("405 Method Not Allowed", "there is only GET", true),
+        Asked::Nonsense => http::refuse("400 Bad Request", "this is no request of HTTP", true),
     };
     Some(Box::new(iter::once(whole)))
 }
 
 fn too_long() -> Answer {
     let why = "a request has at most 4096 bytes";
-    Box::new(iter::once(http::refuse("431 Request Header Fields Too Large", why)))
+    Box::new(iter::once(http::refuse("431 Request Header Fields Too Large", why, true)))
 }
 
 /// Pages of an application, which are served as metrics are.

@@ -380,3 +380,24 @@ fn metrics_are_read_by_prometheus() {
         assert!(wrong.parse::<MetricsAddress>().is_err(), "{wrong}");
     }
 }
+
+#[test]
+fn a_head_comes_without_body_and_a_target_may_have_an_authority() {
+    in_folder(|folder| {
+        let stack = island(1);
+        let path = folder.join("metrics.sock");
+        let address: MetricsAddress = format!("unix:{}", path.display()).parse().expect("a path");
+        let _metrics = metrics::serve(&stack, &address, None).expect("served");
+        for (page, status) in
+            [("/metrics", 200), ("/nope", 404), ("http://x/metrics", 200), ("http://x", 404)]
+        {
+            let ask = |method: &str| {
+                let answer = raw(&path, format!("{method} {page} HTTP/1.1\r\n\r\n").as_bytes());
+                let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+                assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{page}: {head}");
+                body.len()
+            };
+            assert!(ask("GET") > 0 && ask("HEAD") == 0, "{page}");
+        }
+    });
+}

@@ -29,14 +29,25 @@ pub(super) fn asked(received: &[u8]) -> Option<Asked> {
         Ok(httparse::Status::Complete(_)) => {}
         Err(_) => return Some(Asked::Nonsense),
     }
-    let path = request.path.unwrap_or_default();
-    let path = path.split_once('?').map_or(path, |(path, _)| path);
+    let path = path(request.path.unwrap_or_default());
     Some(match request.method {
         Some(method @ ("GET" | "HEAD")) => {
             Asked::Page { path: path.to_owned(), with_body: method == "GET" }
         }
         _ => Asked::OtherMethod,
     })
+}
+
+/// The path of what is asked for, which a client may write with scheme and authority (RFC 9112
+/// section 3.2.2).
+fn path(target: &str) -> &str {
+    let target = target.split_once('?').map_or(target, |(target, _)| target);
+    let is_http =
+        |scheme: &str| ["http", "https"].iter().any(|own| own.eq_ignore_ascii_case(scheme));
+    match target.split_once("://") {
+        Some((scheme, rest)) if is_http(scheme) => rest.find('/').map_or("/", |at| &rest[at..]),
+        _ => target,
+    }
 }
 
 /// The response with these metrics.
@@ -55,8 +66,8 @@ pub(super) fn page(status: u16, text: &str, with_body: bool) -> Vec<u8> {
 }
 
 /// A response that says why there is no page.
-pub(super) fn refuse(status: &str, why: &str) -> Vec<u8> {
-    response(status, PLAIN_TEXT, &format!("{why}\n"), true)
+pub(super) fn refuse(status: &str, why: &str, with_body: bool) -> Vec<u8> {
+    response(status, PLAIN_TEXT, &format!("{why}\n"), with_body)
 }
 
 fn response(status: &str, kind: &str, body: &str, with_body: bool) -> Vec<u8> {
@@ -83,6 +94,16 @@ mod tests {
         assert_eq!(ask("GET /metrics?a=b HTTP/1.0\r\n\r\n"), page("/metrics", true));
         assert_eq!(ask("HEAD /metrics HTTP/1.1\r\n\r\n"), page("/metrics", false));
         assert_eq!(ask("GET / HTTP/1.1\r\n\r\n"), page("/", true));
+        for (target, path) in [
+            ("http://x/metrics", "/metrics"),
+            ("HTTP://[::1]:9100/metrics?a=/b", "/metrics"),
+            ("http://x", "/"),
+            ("http://x?a=/b", "/"),
+            ("/a://b", "/a://b"),
+            ("ftp://x/metrics", "ftp://x/metrics"),
+        ] {
+            assert_eq!(ask(&format!("GET {target} HTTP/1.1\r\n\r\n")), page(path, true));
+        }
         assert_eq!(ask("PUT /metrics HTTP/1.1\r\n\r\n"), Some(Asked::OtherMethod));
         assert_eq!(ask("\u{1}\u{2}\r\n\r\n"), Some(Asked::Nonsense));
     }
