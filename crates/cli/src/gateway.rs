@@ -14,6 +14,7 @@ mod options;
 pub(crate) mod own_namespaces;
 mod passing;
 mod ports;
+pub(crate) mod refused;
 mod routes;
 mod run;
 mod sandbox;

@@ -1,6 +1,6 @@
 //! Ports of this machine that are those of a sandbox: `-p [ADDR:]HOST:GUEST[/udp]`.
 
-use super::{Failure, sandbox};
+use super::{Failure, refused, sandbox};
 use neap_gateway::{Publication, Transport};
 use std::fmt;
 use std::io;
@@ -73,30 +73,14 @@ impl Ports {
                     Ok(socket) => bound.push(socket),
                     // Without IPv6 here, IPv4 is all.
                     Err(error) if self.address.is_none() && lacks_family(&error) => {}
-                    Err(error) => return Err(self.refused(port, &error)),
+                    Err(error) => {
+                        let why = refused::port(transport, port, &error);
+                        return Err(Failure::System(format!("-p {self}: {why}")));
+                    }
                 }
             }
         }
         Ok(bound)
-    }
-
-    fn refused(&self, port: SocketAddr, error: &io::Error) -> Failure {
-        let why = match error.kind() {
-            io::ErrorKind::AddrInUse => {
-                let list = if self.transport == Transport::Tcp { "-ltnp" } else { "-lunp" };
-                format!("{port} is taken: choose another port, or end who has it (ss {list})")
-            }
-            io::ErrorKind::AddrNotAvailable => {
-                format!("this machine has no address {}: `ip address` lists them", port.ip())
-            }
-            io::ErrorKind::PermissionDenied => {
-                "this user may not have it: choose a port from 1024 on, or lower \
-                 net.ipv4.ip_unprivileged_port_start"
-                    .to_owned()
-            }
-            _ => error.to_string(),
-        };
-        Failure::System(format!("-p {self}: {why}"))
     }
 }
 

@@ -1,10 +1,11 @@
 //! What shows an operator what a gateway does: its log, its control socket and its metrics.
 
-use super::Failure;
+use super::{Failure, refused};
 use clap::Args;
 use neap::Stack;
 use neap::control::{self, Application, Control, ControlListener};
 use neap::metrics::{self, Metrics, MetricsAddress, MetricsListener};
+use neap_gateway::Transport;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tracing::level_filters::LevelFilter;
@@ -80,8 +81,14 @@ impl Watching {
     /// finds the stack by.
     pub(crate) fn listen(&self, name: &str) -> Result<Listening, Failure> {
         let metrics = self.metrics.as_ref().map(|address| {
-            metrics::listen(address)
-                .map_err(|error| Failure::System(format!("--metrics {address}: {error}")))
+            metrics::listen(address).map_err(|error| {
+                let why = match address {
+                    MetricsAddress::Tcp(port) => refused::port(Transport::Tcp, port, &error),
+                    MetricsAddress::Unix(path) => refused::path(path, &error),
+                    _ => error.to_string(),
+                };
+                Failure::System(format!("--metrics {address}: {why}"))
+            })
         });
         Ok(Listening { control: listen(name), metrics: metrics.transpose()? })
     }

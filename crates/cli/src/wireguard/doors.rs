@@ -1,7 +1,9 @@
 //! The doors of a file, of which some are opened and closed while the others go on.
 
+use crate::gateway::refused;
 use crate::gateway::tunnel::names;
 use neap::Stack;
+use neap_gateway::Transport;
 use neap_gateway::doors::{
     Door, DoorId, Doors, DoorsConfig, DoorsHandle, DoorsInspector, ResolveStrategy, Target,
     TlsIdentity, TunnelResolver, Users,
@@ -121,8 +123,12 @@ fn why(kind: &DoorKind, error: &io::Error) -> String {
         DoorKind::Socks5 { bind, .. }
         | DoorKind::Http { bind, .. }
         | DoorKind::Client { bind, .. }
-        | DoorKind::Udp { bind, .. }
-        | DoorKind::Sni { bind } => format!("BindAddress {bind}: {error}"),
+        | DoorKind::Sni { bind } => {
+            format!("BindAddress {bind}: {}", refused::port(Transport::Tcp, bind, error))
+        }
+        DoorKind::Udp { bind, .. } => {
+            format!("BindAddress {bind}: {}", refused::port(Transport::Udp, bind, error))
+        }
         DoorKind::Server { listen_port, .. } => format!("ListenPort {listen_port}: {error}"),
         _ => error.to_string(),
     }

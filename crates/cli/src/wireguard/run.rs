@@ -9,9 +9,10 @@ use super::notify::Notifier;
 use super::{Args, Failure};
 use crate::gateway::tunnel::{self, Prepared, Settings, Tunnel};
 use crate::gateway::watching::Watched;
-use crate::gateway::{confine, raise_file_limit};
+use crate::gateway::{confine, raise_file_limit, refused};
 use neap::control::Application;
 use neap::metrics::{self, Metrics, MetricsAddress, MetricsListener};
+use neap_gateway::Transport;
 use neap_wireguard::file::{DoorKind, File, HostPort};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -209,5 +210,6 @@ impl Running {
 fn listen_for_pages(address: &HostPort) -> Result<MetricsListener, Failure> {
     let wrong = |why: String| Failure::System(format!("--info {address}: {why}"));
     let place = doors::listen(address).map_err(wrong)?;
-    metrics::listen(&MetricsAddress::Tcp(place)).map_err(|error| wrong(error.to_string()))
+    metrics::listen(&MetricsAddress::Tcp(place))
+        .map_err(|error| wrong(refused::port(Transport::Tcp, place, &error)))
 }

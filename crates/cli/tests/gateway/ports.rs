@@ -141,7 +141,7 @@ fn a_taken_port_is_told_in_one_line() {
             for (ports, hint) in [
                 ("18000:80", "0.0.0.0:18000 is taken"),
                 ("18000:80/udp", "0.0.0.0:18000 is taken"),
-                ("203.0.113.9:80:80", "no address 203.0.113.9"),
+                ("203.0.113.9:80:80", "not have the address of 203.0.113.9:80"),
             ] {
                 let (status, _, stderr) = finish(gateway(&["-p", ports, "--", "true"]));
                 let is_one_line = stderr.trim_end().lines().count() == 1;

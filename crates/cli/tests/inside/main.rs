@@ -432,9 +432,22 @@ fn metrics_of_a_gateway_are_served_at_an_address() {
         ] {
             assert!(text.lines().any(|own| own == line), "{line}: {text}");
         }
-        let (status, _, why) =
-            ground.finish(&["gateway", "run", "--metrics", address, "--", "true"]);
-        assert!(status == Some(1) && why.contains("--metrics 127.0.0.1:9100"), "{why}");
+        let nowhere = format!("unix:{}/nowhere/metrics", ground.folder.display());
+        let file = ground.folder.join("file");
+        fs::write(&file, "kept").expect("written");
+        let file = format!("unix:{}", file.display());
+        for (address, hint) in [
+            (address, "is taken: choose another port, or end who has it (ss -ltnp)"),
+            ("203.0.113.9:9100", "does not have the address"),
+            (&nowhere, "there is no folder"),
+            (&file, "choose another path"),
+            ("unix:/sys/metrics", "may not put a socket into /sys"),
+        ] {
+            let (status, _, why) =
+                ground.finish(&["gateway", "run", "--metrics", address, "--", "true"]);
+            let named = why.contains(&format!("--metrics {address}: "));
+            assert!(status == Some(1) && named && why.contains(hint), "{address}: {why}");
+        }
         let (status, _, why) = ground.finish(&["gateway", "run", "--metrics", "x", "--", "true"]);
         assert!(status == Some(2) && why.contains("unix:PATH"), "{why}");
         gateway.end();

@@ -2,6 +2,7 @@
 
 use super::folder::Folder;
 use super::namespace::run;
+use std::net::TcpListener;
 use std::process::{Command, Output};
 
 const KEY: &str = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
@@ -45,4 +46,29 @@ fn a_wrong_key_file_or_section_is_told_with_file_line_and_key() {
     let peer = format!("[Peer]\nPublicKey = {PEER}\nAllowedIPs = 0.0.0.0/0\n");
     let right = folder.write("right.conf", &format!("{interface}{peer}"));
     run(&format!("{} wireguard -n -c {right}", env!("CARGO_BIN_EXE_neap")));
+}
+
+#[test]
+fn a_port_that_is_taken_is_told_with_what_to_do() {
+    let folder = Folder::new("taken");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = listener.local_addr().expect("an address");
+    let tunnel = format!(
+        "[Interface]\nPrivateKey = {KEY}\nAddress = 10.0.0.2/32\n\
+         [Peer]\nPublicKey = {PEER}\nAllowedIPs = 0.0.0.0/0\n"
+    );
+    let door = folder.write("door.conf", &format!("{tunnel}[Socks5]\nBindAddress = {taken}\n"));
+    let tunnel = folder.write("tunnel.conf", &tunnel);
+    let taken = taken.to_string();
+    for (arguments, what) in [
+        (&["-c", &door] as &[&str], "BindAddress"),
+        (&["-c", &tunnel, "--info", &taken], "--info"),
+        (&["-c", &tunnel, "--metrics", &taken], "--metrics"),
+    ] {
+        let mut neap = Command::new(env!("CARGO_BIN_EXE_neap"));
+        let output = neap.arg("wireguard").args(arguments).output().expect("neap runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let why = format!("{what} {taken}: {taken} is taken: choose another port");
+        assert!(output.status.code() == Some(1) && errors.contains(&why), "{errors}");
+    }
 }
