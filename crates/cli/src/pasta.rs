@@ -30,10 +30,13 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::ExitCode;
 
+/// Name of this face, of its command and of a link to the program.
+pub(crate) const NAME: &str = "pasta";
+
 /// Whether the program was called by the name of this face, by a link to it.
 pub(crate) fn is_called_pasta() -> bool {
     let name = std::env::args_os().next();
-    name.is_some_and(|name| Path::new(&name).file_name() == Some(OsStr::new("pasta")))
+    name.is_some_and(|name| Path::new(&name).file_name() == Some(OsStr::new(NAME)))
 }
 
 /// Exit status for arguments that are not understood, as clap has it.

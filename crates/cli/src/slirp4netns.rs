@@ -9,10 +9,15 @@ mod outbound;
 mod request;
 mod serve;
 
-use arguments::{Command, HELP, VERSION};
+pub(crate) use arguments::command;
+
+use arguments::{Command, VERSION};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
+
+/// Name of this face, of its command and of a link to the program.
+pub(crate) const NAME: &str = "slirp4netns";
 
 /// Exit status for arguments that are not understood.
 const BAD_ARGUMENTS: u8 = 2;
@@ -31,7 +36,7 @@ impl Args {
     pub(crate) fn of_this_program() -> Option<Self> {
         let mut arguments = std::env::args_os();
         let name = arguments.next()?;
-        let is_called = Path::new(&name).file_name() == Some(OsStr::new("slirp4netns"));
+        let is_called = Path::new(&name).file_name() == Some(OsStr::new(NAME));
         is_called.then(|| Self { arguments: arguments.collect() })
     }
 }
@@ -48,7 +53,7 @@ enum Failure {
 pub(crate) fn main(args: &Args) -> ExitCode {
     let result = match arguments::parse(&args.arguments) {
         Ok(Command::Help) => {
-            print!("{HELP}");
+            print!("{}", arguments::help());
             return ExitCode::SUCCESS;
         }
         Ok(Command::Version) => {

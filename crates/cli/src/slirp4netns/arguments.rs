@@ -1,39 +1,14 @@
 //! The command line of slirp4netns 1.3.
 
+use super::NAME;
 use super::network::Network;
-use clap::Parser;
+use clap::{Arg, CommandFactory, Parser};
 use ipnet::Ipv4Net;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Version of slirp4netns whose options these are. Clients read it.
 pub(super) const VERSION: &str = "1.3.1";
-
-/// Clients look for the options that they want in this text.
-pub(super) const HELP: &str = "\
-Usage: slirp4netns [OPTION]... PID|PATH|FD [TAPNAME]
-The network of a namespace that was made without privileges, by neap.
-
--c, --configure          set the interface up: address, MTU and default route
--e, --exit-fd=FD         end when the other end of this descriptor is closed
--r, --ready-fd=FD        write \"1\" to this descriptor when the network is ready
--m, --mtu=MTU            MTU of the interface (default=1500, max=65521)
--6, --enable-ipv6        IPv6 as well
--a, --api-socket=PATH    make a socket for requests to publish ports
---cidr=CIDR              network of the guest (default=10.0.2.0/24)
---disable-host-loopback  keep the guest from 127.0.0.1 of the host
---netns-type=TYPE        what the first argument is ([path|pid|tapfd], default=pid)
---userns-path=PATH       user namespace to join before the network namespace
---enable-sandbox         give up all rights but that to ports below 1024, and most files
---enable-seccomp         give up system calls that are not needed
---outbound-addr=IPv4     send from this address or interface of the host
---outbound-addr6=IPv6    send from this address or interface of the host
---disable-dns            do not answer as the resolver (10.0.2.3 by default)
---macaddress=MAC         Ethernet address of the interface (only with -c)
---target-type=TYPE       netns; bess is not supported
--h, --help               show this text
--v, --version            show the version
-";
 
 const DEFAULT_CIDR: &str = "10.0.2.0/24";
 const DEFAULT_MTU: u16 = 1500;
@@ -43,52 +18,112 @@ const LEAST_MTU: u16 = 68;
 const LEAST_MTU_V6: u16 = 1280;
 const MOST_MTU: u16 = 65521;
 
+/// Widest option in the list of them, before what it is.
+const OPTION_WIDTH: usize = 25;
+
 #[derive(Parser)]
-#[command(no_binary_name = true, disable_help_flag = true, disable_version_flag = true)]
-#[command(infer_long_args = true, args_override_self = true)]
+#[command(name = NAME, no_binary_name = true, infer_long_args = true, args_override_self = true)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
 struct Words {
+    /// Set the interface up: address, MTU and default route
     #[arg(short, long)]
     configure: bool,
-    #[arg(short, long, value_parser = descriptor)]
+    /// End when the other end of this descriptor is closed
+    #[arg(short, long, value_name = "FD", value_parser = descriptor)]
     exit_fd: Option<i32>,
-    #[arg(short, long, value_parser = descriptor)]
+    /// Write "1" to this descriptor when the network is ready
+    #[arg(short, long, value_name = "FD", value_parser = descriptor)]
     ready_fd: Option<i32>,
-    #[arg(short, long, default_value_t = DEFAULT_MTU, value_parser = mtu)]
+    /// MTU of the interface, 65521 at most
+    #[arg(short, long, value_name = "MTU", default_value_t = DEFAULT_MTU, value_parser = mtu)]
     mtu: u16,
+    /// IPv6 as well
     #[arg(short = '6', long)]
     enable_ipv6: bool,
-    #[arg(short, long)]
+    /// Make a socket for requests to publish ports
+    #[arg(short, long, value_name = "PATH")]
     api_socket: Option<PathBuf>,
-    #[arg(long, default_value = DEFAULT_CIDR, value_parser = cidr)]
+    /// Network of the guest
+    #[arg(long, value_name = "CIDR", default_value = DEFAULT_CIDR, value_parser = cidr)]
     cidr: Ipv4Net,
+    /// Keep the guest from 127.0.0.1 of the host
     #[arg(long, alias = "no-host-loopback")]
     disable_host_loopback: bool,
-    #[arg(long)]
-    netns_type: Option<String>,
-    #[arg(long)]
+    /// What the first argument is: path, pid or tapfd
+    #[arg(long, value_name = "TYPE", default_value = "pid")]
+    netns_type: String,
+    /// User namespace to join before the network namespace
+    #[arg(long, value_name = "PATH")]
     userns_path: Option<PathBuf>,
+    /// Give up all rights but that to ports below 1024, and most files
     #[arg(long)]
     enable_sandbox: bool,
+    /// Give up system calls that are not needed
     #[arg(long)]
     enable_seccomp: bool,
-    #[arg(long)]
+    /// Send from this address or interface of the host
+    #[arg(long, value_name = "IPv4")]
     outbound_addr: Option<String>,
-    #[arg(long)]
+    /// Send from this address or interface of the host
+    #[arg(long, value_name = "IPv6")]
     outbound_addr6: Option<String>,
+    /// Do not answer as the resolver (10.0.2.3 by default)
     #[arg(long)]
     disable_dns: bool,
-    #[arg(long, value_parser = mac)]
+    /// Ethernet address of the interface (only with -c)
+    #[arg(long, value_name = "MAC", value_parser = mac)]
     macaddress: Option<[u8; 6]>,
-    #[arg(long)]
-    target_type: Option<String>,
+    /// Only netns; bess is not supported
+    #[arg(long, value_name = "TYPE", default_value = "netns")]
+    target_type: String,
+    /// Show the options
     #[arg(short, long)]
     help: bool,
+    /// Show the version
     #[arg(short, long)]
     version: bool,
+    /// The namespace, or the descriptor of a TAP
+    #[arg(value_name = "PID|PATH|FD")]
     target: Option<String>,
+    /// Name of the TAP in the namespace
+    #[arg(value_name = "TAPNAME")]
     tap: Option<String>,
     /// slirp4netns takes more words, and does nothing with them.
+    #[arg(hide = true)]
     rest: Vec<OsString>,
+}
+
+/// The options, for what is made of them.
+pub(crate) fn command() -> clap::Command {
+    Words::command()
+}
+
+/// What `--help` prints, as slirp4netns writes it: clients look for the options that they want.
+pub(super) fn help() -> String {
+    let mut text = format!(
+        "Usage: {NAME} [OPTION]... PID|PATH|FD [TAPNAME]\n\
+         The network of a namespace that was made without privileges, by neap.\n\n"
+    );
+    let command = command();
+    for option in command.get_arguments().filter(|argument| !argument.is_positional()) {
+        text += &format!("{}\n", line(option));
+    }
+    text
+}
+
+fn line(option: &Arg) -> String {
+    let mut line = option.get_short().map(|short| format!("-{short}, ")).unwrap_or_default();
+    line += &format!("--{}", option.get_long().unwrap_or_default());
+    let takes = option.get_action().takes_values();
+    for value in option.get_value_names().into_iter().flatten().filter(|_| takes) {
+        line += &format!("={value}");
+    }
+    let help = option.get_help().map(ToString::to_string).unwrap_or_default();
+    line = format!("{line:<OPTION_WIDTH$}{help}");
+    for value in option.get_default_values().iter().filter(|_| takes) {
+        line += &format!(" (default={})", value.display());
+    }
+    line
 }
 
 /// What is asked for.
@@ -143,12 +178,10 @@ pub(super) fn parse(arguments: &[OsString]) -> Result<Command, String> {
 
 impl Words {
     fn check(self) -> Result<Options, String> {
-        match self.target_type.as_deref() {
-            None | Some("netns") => {}
-            Some("bess") => {
-                return Err("--target-type=bess is not supported; expected netns".to_owned());
-            }
-            Some(other) => return Err(format!("--target-type={other}: expected netns")),
+        match self.target_type.as_str() {
+            "netns" => {}
+            "bess" => return Err("--target-type=bess is not supported; expected netns".to_owned()),
+            other => return Err(format!("--target-type={other}: expected netns")),
         }
         if self.macaddress.is_some() && !self.configure {
             return Err("--macaddress is for --configure, which is missing".to_owned());
@@ -179,12 +212,11 @@ impl Words {
     }
 
     fn target(&self) -> Result<Target, String> {
-        let kind = self.netns_type.as_deref().unwrap_or("pid");
         let Some(target) = &self.target else {
             return Err("expected PID TAPNAME, or with --netns-type PATH TAPNAME or FD".to_owned());
         };
         let tap = || self.tap.clone().ok_or("expected the name of the TAP as second argument");
-        match kind {
+        match self.netns_type.as_str() {
             "pid" => {
                 let pid = target.parse().ok().filter(|&pid: &u32| pid > 0);
                 let pid =
@@ -281,6 +313,14 @@ mod tests {
     fn help_and_version_need_no_target_and_long_options_may_be_short_ones() {
         assert!(matches!(parse_line("--help"), Ok(Command::Help)));
         assert!(matches!(parse_line("-v"), Ok(Command::Version)));
+        let help = help();
+        assert!(help.contains("\n-e, --exit-fd=FD         End when"), "{help}");
+        assert!(help.contains("\n-6, --enable-ipv6        IPv6 as well\n"), "{help}");
+        assert!(
+            help.contains(
+                "\n--cidr=CIDR              Network of the guest (default=10.0.2.0/24)\n"
+            )
+        );
         assert!(options("--disable-host --no-host-loopback 1 tap0").disable_host_loopback);
         assert_eq!(options("--netns-type=tapfd 5").target, Target::TapFd(5));
     }

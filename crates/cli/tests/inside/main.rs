@@ -472,6 +472,20 @@ fn bad_filters_end_with_status_2_and_say_what_is_expected() {
     }
 }
 
+/// What bash offers at the end of a line, with the completions of a program.
+fn completed(script: &str, program: &str, line: &str) -> String {
+    let words: Vec<_> = line.split(' ').map(|word| format!("'{word}'")).collect();
+    let (words, last) = (words.join(" "), words.len() - 1);
+    let ask = format!(
+        "{script}\nCOMP_WORDS=({words}); COMP_CWORD={last}\n\
+         _{program} {program} \"${{COMP_WORDS[{last}]}}\" \"${{COMP_WORDS[{last}-1]}}\"\n\
+         printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    );
+    let output = Command::new("bash").args(["--norc", "-c", &ask]).output().expect("bash runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
 #[test]
 fn manual_pages_and_completions_are_made_from_the_options() {
     let folder = env::temp_dir().join(format!("neap-man-{}", std::process::id()));
@@ -483,13 +497,31 @@ fn manual_pages_and_completions_are_made_from_the_options() {
     };
     let page = neap(&["man"]);
     assert!(page.contains(".TH neap 1") && page.contains("neap\\-ss(1)"), "{page}");
-    assert!(neap(&["completions", "bash"]).contains("nstat"));
+    let bash = neap(&["completions", "bash"]);
+    for (line, offers, hides) in [
+        ("neap ", "nstat", ["pasta-inside", "completions"]),
+        ("neap gateway ", "run", ["inside", "join"]),
+        ("neap slirp4netns --", "--disable-host-loopback", ["--listening", "--nothing"]),
+    ] {
+        let words = completed(&bash, "neap", line);
+        let has = |wanted: &str| words.lines().any(|word| word == wanted);
+        assert!(has(offers) && !hides.iter().any(|hidden| has(hidden)), "{line}: {words}");
+    }
+    for (name, option) in [("pasta", "--map-host-loopback"), ("slirp4netns", "--api-socket")] {
+        let bash = neap(&["completions", "bash", name]);
+        let words = completed(&bash, name, &format!("{name} --"));
+        assert!(words.lines().any(|word| word == option), "{words}");
+    }
     neap(&["man", "--folder", folder.to_str().expect("a name")]);
     let page = fs::read_to_string(folder.join("neap-ss.1")).expect("a page");
     let gateway = fs::read_to_string(folder.join("neap-gateway-run.1")).expect("a page");
+    let slirp4netns = fs::read_to_string(folder.join("neap-slirp4netns.1")).expect("a page");
+    let of_links = ["pasta.bash", "_slirp4netns"].map(|name| folder.join("completions").join(name));
+    let has_links = of_links.iter().all(|path| path.exists());
     let hidden = folder.join("neap-completions.1").exists();
     let completions = fs::read_dir(folder.join("completions")).expect("a folder").count();
     fs::remove_dir_all(&folder).expect("the folder is there");
     assert!(page.contains("\\-\\-listening") && gateway.contains("\\-\\-metrics"));
-    assert!(!hidden && completions >= 5);
+    assert!(!hidden && completions >= 5 && has_links);
+    assert!(slirp4netns.contains("\\-\\-api\\-socket"), "{slirp4netns}");
 }
