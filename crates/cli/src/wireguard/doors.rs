@@ -28,6 +28,16 @@ const DNS_PORT: u16 = 53;
 /// since they were told to end.
 pub(super) type Ended = Box<dyn FnOnce(Result<(), String>) + Send>;
 
+/// What becomes of a `[STDIOTunnel]` that is not open yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Streams {
+    /// It gets the standard streams.
+    Free,
+    /// It is left out, and the log says so: the process is in the background, or runs already, and
+    /// whoever has its streams expects nothing of them.
+    LeftOut,
+}
+
 /// The doors of a file, which one thread serves.
 pub(super) struct AllDoors {
     handle: DoorsHandle,
@@ -70,7 +80,7 @@ impl AllDoors {
     ///
     /// # Errors
     /// One line for each door that cannot be opened.
-    pub(super) fn serve(&mut self, file: &File) -> Result<(), Vec<String>> {
+    pub(super) fn serve(&mut self, file: &File, streams: Streams) -> Result<(), Vec<String>> {
         let resolver = resolver(file);
         let is_same = (&resolver.servers, &resolver.search, resolver.strategy)
             == (&self.resolver.servers, &self.resolver.search, self.resolver.strategy);
@@ -84,13 +94,19 @@ impl AllDoors {
                 new.swap_remove(place);
                 return true;
             }
-            // The tunnel ends with its standard streams, and they go on until then.
-            let is_stdio = matches!(kind, DoorKind::Stdio { .. });
+            // The connection of the standard streams goes on to its end, as none takes its place.
             // Where the thread has ended there is nothing left to close.
-            is_stdio || handle.close(*id).is_err()
+            is_stdio(kind) || handle.close(*id).is_err()
         });
+        // The tunnel ends with the standard streams if there is no other door by then.
+        new.sort_by_key(|(_, kind)| is_stdio(kind));
         let mut failed = Vec::new();
         for (line, kind) in new {
+            if is_stdio(kind) && streams == Streams::LeftOut {
+                let place = format!("{}:{line}: [STDIOTunnel]", file.path.display());
+                tracing::warn!("{place}: this is left out: it needs the streams of a new process");
+                continue;
+            }
             match door(kind).and_then(|door| handle.open(door).map_err(|error| why(kind, &error))) {
                 Ok(id) => self.opened.push((kind.clone(), id)),
                 Err(why) => failed.push(format!("{}:{line}: {why}", file.path.display())),
@@ -115,6 +131,11 @@ impl AllDoors {
         // One that panicked has ended too.
         let _ = self.thread.join();
     }
+}
+
+/// Whether a door has the standard streams.
+pub(super) fn is_stdio(kind: &DoorKind) -> bool {
+    matches!(kind, DoorKind::Stdio { .. })
 }
 
 /// Why a door cannot be opened: with what it is that cannot be had.

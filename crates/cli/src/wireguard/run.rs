@@ -2,7 +2,7 @@
 
 use super::alive::Alive;
 use super::background::Waiting;
-use super::doors::{self, AllDoors};
+use super::doors::{self, AllDoors, Streams};
 use super::health::Health;
 use super::inspector::Inspector;
 use super::notify::Notifier;
@@ -41,15 +41,8 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         println!("Config OK");
         return Ok(ExitCode::SUCCESS);
     }
-    let waiting = if args.in_background {
-        if has_stdio(&file) {
-            let why = "--daemon: a [STDIOTunnel] needs the standard streams";
-            return Err(Failure::Arguments(why.to_owned()));
-        }
-        Some(Waiting::new().map_err(|error| failed(&error))?)
-    } else {
-        None
-    };
+    let waiting = args.in_background.then(Waiting::new).transpose();
+    let waiting = waiting.map_err(|error| failed(&error))?;
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGQUIT]);
     let signals = signals.map_err(|error| failed(&error))?;
     let notifier = Notifier::new();
@@ -88,11 +81,6 @@ fn read(path: &Path) -> Result<File, Failure> {
     Ok(file)
 }
 
-/// Whether the standard streams are those of a connection.
-fn has_stdio(file: &File) -> bool {
-    file.doors.iter().any(|door| matches!(door.kind, DoorKind::Stdio { .. }))
-}
-
 /// What is served for others, until it is dropped.
 type Served = (Watched, Option<Metrics>);
 
@@ -126,7 +114,8 @@ impl Running {
         };
         let doors = AllDoors::start(tunnel.stack.clone(), limit / 4 * 3, Box::new(ended));
         let mut doors = doors.map_err(Failure::System)?;
-        doors.serve(&tunnel.file).map_err(|lines| Failure::System(lines.join("\n")))?;
+        let streams = if args.in_background { Streams::LeftOut } else { Streams::Free };
+        doors.serve(&tunnel.file, streams).map_err(|lines| Failure::System(lines.join("\n")))?;
         let alive = Alive::default();
         alive.set(&tunnel.file.interface);
         alive.watch(&tunnel.stack).map_err(|error| failed(&error))?;
@@ -162,7 +151,9 @@ impl Running {
         notifier.stopping();
         let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(why) = failure {
-            let what = if has_stdio(&self.tunnel.file) { "[STDIOTunnel]" } else { "the doors" };
+            let doors = &self.tunnel.file.doors;
+            let is_alone = matches!(doors.as_slice(), [door] if doors::is_stdio(&door.kind));
+            let what = if is_alone { "[STDIOTunnel]" } else { "the doors" };
             self.end();
             return Err(Failure::System(format!("{what}: {why}")));
         }
@@ -200,7 +191,7 @@ impl Running {
         })?;
         let changed = self.tunnel.change(file);
         self.alive.set(&self.tunnel.file.interface);
-        let served = self.doors.serve(&self.tunnel.file);
+        let served = self.doors.serve(&self.tunnel.file, Streams::LeftOut);
         let failures: Vec<_> = [changed, served].into_iter().filter_map(Result::err).collect();
         if failures.is_empty() { Ok(()) } else { Err(failures.concat().join("\n")) }
     }

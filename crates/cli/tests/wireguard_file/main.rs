@@ -449,10 +449,11 @@ fn a_tunnel_goes_into_the_background_and_ends_by_a_signal() {
         let folder = Folder::new("background");
         let keys = Keys::new();
         // The host knows the name.
-        let text = keys.near("", "").replace(&format!("{FAR}:51820"), "localhost:51820");
+        let text = keys.near("", &stdio(80)).replace(&format!("{FAR}:51820"), "localhost:51820");
         let file = folder.write("wg.conf", &text);
-        let (status, _, err) = folder.finish(&["wireguard", "-d", "-s", "-c", &file]);
+        let (status, _, err) = folder.finish(&["wireguard", "-d", "-c", &file]);
         assert_eq!(status, Some(0), "{err}");
+        assert!(err.contains("wg.conf:10: [STDIOTunnel]: this is left out"), "{err}");
         let endpoints = folder.print(&["wg", "show", "wg", "endpoints"]);
         assert!(endpoints.ends_with(":51820\n"), "{endpoints}");
         let sockets = fs::read_dir(folder.path("neap")).expect("the folder of control sockets");
@@ -463,10 +464,46 @@ fn a_tunnel_goes_into_the_background_and_ends_by_a_signal() {
         run(&format!("kill {pid}"));
         // Its end closes the socket that `wg show` asks.
         while folder.finish(&["wg", "show"]).0 == Some(0) {}
-        let stdio = keys.near("", "[STDIOTunnel]\nTarget = 10.9.0.2:80\n");
-        let file = folder.write("stdio.conf", &stdio);
-        let (status, _, err) = folder.finish(&["wireguard", "-d", "-c", &file]);
-        assert!(status == Some(2) && err.contains("[STDIOTunnel]"), "{status:?} {err}");
+    });
+}
+
+/// A section that leads the standard streams to this port of the far end.
+fn stdio(port: u16) -> String {
+    format!("[STDIOTunnel]\nTarget = 10.9.0.2:{port}\n")
+}
+
+#[test]
+fn standard_streams_beside_other_doors_end_alone() {
+    in_namespace(|| {
+        let folder = Folder::new("streams");
+        let far_host = Host::new(false);
+        veth(&far_host);
+        let keys = Keys::new();
+        let far = folder.write("far.conf", &keys.far("", SERVER));
+        let (_far, _echo) = far_host.inside(|| (Tunnel::start(&folder, &["-c", &far]), echo()));
+
+        // The end of the standard input, and a target that refuses.
+        for (port, counter) in [(80, "DoorsFinished"), (81, "DoorsUnreached")] {
+            let doors = stdio(port) + &client(9001);
+            let near = folder.write(&format!("{counter}.conf"), &keys.near("", &doors));
+            let mut command = folder.neap(&["wireguard"]);
+            command.stdin(Stdio::null()).stdout(Stdio::piped());
+            let _tunnel = Tunnel::spawn(&folder, command, &["-c", &near]);
+            let is_over = |figures: &str| figures.contains(&format!("{counter} "));
+            while !is_over(&folder.print(&["nstat", "-a", "--name", counter])) {}
+            say(&TcpStream::connect("127.0.0.1:9001").expect("a door"), "after the streams");
+        }
+
+        // One that comes with a signal is left out.
+        let near = folder.write("near.conf", &keys.near("", &client(9001)));
+        let tunnel = Tunnel::start(&folder, &["-c", &near]);
+        let kept = TcpStream::connect("127.0.0.1:9001").expect("a door");
+        say(&kept, "before");
+        folder.write("near.conf", &keys.near("", &(stdio(80) + &client(9001))));
+        tunnel.reload();
+        say(&kept, "after");
+        let log = tunnel.end();
+        assert!(log.contains("near.conf:10: [STDIOTunnel]: this is left out"), "{log}");
     });
 }
 

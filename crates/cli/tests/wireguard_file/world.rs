@@ -171,7 +171,8 @@ impl Tunnel {
         Self::spawn(folder, command, arguments)
     }
 
-    fn spawn(folder: &Folder, mut command: Command, arguments: &[&str]) -> Self {
+    /// The same of a command that `neap wireguard` and its standard streams belong to.
+    pub(crate) fn spawn(folder: &Folder, mut command: Command, arguments: &[&str]) -> Self {
         let name = Path::new(arguments[1]).with_extension("notify");
         let place = folder.path(name.file_name().and_then(|name| name.to_str()).expect("text"));
         let told = UnixDatagram::bind(&place).expect("a socket");

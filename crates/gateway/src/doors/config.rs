@@ -55,7 +55,7 @@ pub enum Door {
         target: Target,
     },
     /// One connection through the stack, whose data come from and go to two descriptors. The run
-    /// ends with it.
+    /// ends with it if no other door is open then.
     Stdio {
         /// Where it goes.
         target: Target,

@@ -34,7 +34,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
-use tracing::debug;
+use tracing::{debug, warn};
 
 mod opening;
 
@@ -104,7 +104,7 @@ pub struct Doors {
     requests: Requests<Request>,
     /// When the run ends, though connections are left.
     ends: Option<Instant>,
-    /// How the connection of standard input and output has ended, once it has.
+    /// How the connection of standard input and output has ended, once the run ends with it.
     stdio: Option<io::Result<()>>,
 }
 
@@ -177,12 +177,12 @@ impl Doors {
         self.counters.figures()
     }
 
-    /// Serves until it is [stopped](DoorsHandle::stop), and sleeps while nothing happens. With a
-    /// [`Door::Stdio`] it ends with that connection.
+    /// Serves until it is [stopped](DoorsHandle::stop), and sleeps while nothing happens. Where a
+    /// [`Door::Stdio`] is the only one that is open, it ends with that connection.
     ///
     /// # Errors
-    /// The process cannot wait for its descriptors; the connection of standard input and output
-    /// could not be opened, or was lost.
+    /// The process cannot wait for its descriptors; the connection with which it ends could not be
+    /// opened, or was lost.
     pub fn run(&mut self) -> io::Result<()> {
         self.begin_stdio();
         let ended = self.serve();
@@ -461,13 +461,28 @@ impl Doors {
             let Some(stdio) = stdio.take() else { continue };
             let slot = self.next_slot();
             if let Err(error) = stdio.enter(&self.poller, Token::Flow(slot).to_bits()) {
-                self.stdio = Some(Err(error));
-                return;
+                return self.end_stdio(door, Err(error));
             }
             let mut near = Near::new(stdio);
             near.ends_with_far = true;
             let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
             self.begin(slot, door, near, nowhere, nowhere);
+        }
+    }
+
+    /// The connection of standard input and output is over, and with it the run, unless another
+    /// door is open or the run waits for the last connection.
+    fn end_stdio(&mut self, door: usize, how: io::Result<()>) {
+        // It may be closed, or have failed before its session is removed.
+        if !matches!(self.ports[door], Port::Stdio(_)) {
+            return;
+        }
+        self.ports[door] = Port::Closed;
+        let is_last = self.ports.iter().all(|port| matches!(port, Port::Closed));
+        match how {
+            how if is_last => self.stdio = Some(how),
+            Err(error) => warn!(%error, "the connection of the standard streams is over"),
+            Ok(()) => {}
         }
     }
 
@@ -620,10 +635,7 @@ impl Doors {
             session.reset();
         }
         debug!(client = %session.client, door = session.door, how, "connection ended");
-        if matches!(self.doors[session.door], Door::Stdio { .. }) && self.stdio.is_none() {
-            let is_good = how == "finished";
-            let lost = || Err(io::ErrorKind::ConnectionReset.into());
-            self.stdio = Some(if is_good { Ok(()) } else { lost() });
-        }
+        let lost = || Err(io::ErrorKind::ConnectionReset.into());
+        self.end_stdio(session.door, if how == "finished" { Ok(()) } else { lost() });
     }
 }

@@ -145,6 +145,25 @@ fn standard_input_without_a_target_is_an_error_that_says_why() {
 }
 
 #[test]
+fn the_run_goes_on_behind_standard_streams_while_another_door_is_open() {
+    for stdio_target in ["both.test:7", "10.1.0.2:9", "no.such.name.test:7"] {
+        let (input, writer) = std::io::pipe().expect("a pipe");
+        let (_reader, output) = std::io::pipe().expect("a pipe");
+        let (input, output) = (input.into(), output.into());
+        let stdio = Door::Stdio { target: target(stdio_target), input, output };
+        let other = Door::Client { listen: any(), target: target("10.1.0.2:7") };
+        let world = World::new(vec![other, stdio]);
+        world.serve(7, echo);
+        drop(writer);
+        world.until(|figures| figures.finished + figures.unreached == 1);
+        let mut stream = world.client(0);
+        stream.write_all(b"one").expect("sent");
+        stream.read_exact(&mut [0; 3]).expect("the echo");
+        world.end();
+    }
+}
+
+#[test]
 fn doors_that_drain_take_nothing_new_and_end_with_the_last_connection() {
     let world = World::new(vec![Door::Client { listen: any(), target: target("10.1.0.2:7") }]);
     world.serve(7, echo);

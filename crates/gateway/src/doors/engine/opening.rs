@@ -170,9 +170,9 @@ impl Doors {
         let session = &mut self.sessions[key];
         let target = &wanted.request.target;
         debug!(client = %session.client, %target, why = why.words(), "connection not opened");
-        if matches!(self.doors[session.door], Door::Stdio { .. }) {
-            self.stdio = Some(Err(io::Error::other(format!("{target}: {}", why.words()))));
-        }
+        let error = io::Error::other(format!("{target}: {}", why.words()));
+        let door = session.door;
+        self.end_stdio(door, Err(error));
         self.leave(key, wanted.dialogue.failed(why));
     }
 }
