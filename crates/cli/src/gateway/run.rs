@@ -56,7 +56,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let way = args.way_out.open(&mut config)?;
     let (socket, theirs) = passing::pair().map_err(system("a socket"))?;
     let signals = Signals::new(not_ignored(&FORWARDED)).map_err(system("signals"))?;
-    let mut child = start(args, theirs)?;
+    let mut child = start(args, &way, theirs)?;
     limit.give_to(&child);
     let input = io::stdin().as_fd().try_clone_to_owned().map_err(system("the standard input"))?;
     let device = passing::send(&socket, &Message::Input(input))
@@ -102,10 +102,14 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::System(format!("{what}: {error}"))
 }
 
-/// Starts the other half, whose standard input is the socket.
-fn start(args: &Args, socket: OwnedFd) -> Result<Child, Failure> {
+/// Starts the other half, whose standard input is the socket. It knows no secrets of the way out.
+fn start(args: &Args, way: &Way, socket: OwnedFd) -> Result<Child, Failure> {
     let program = std::env::current_exe().map_err(system("this program"))?;
-    Command::new(program)
+    let mut command = Command::new(program);
+    for name in way.variables() {
+        command.env_remove(name);
+    }
+    command
         .args(["gateway", "inside", "--mtu", &args.mtu.to_string(), "--"])
         .args(&args.command)
         .stdin(Stdio::from(socket))

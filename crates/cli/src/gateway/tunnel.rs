@@ -104,6 +104,11 @@ impl Prepared {
         Needs { capabilities, resolvers: true, ..Needs::default() }
     }
 
+    /// The environment variables that the files name, which may be secrets.
+    pub(crate) fn variables(&self) -> &[String] {
+        &self.file.variables
+    }
+
     /// The folders of the files, where a new file may take the place of an old one.
     pub(crate) fn folders(&self) -> Vec<PathBuf> {
         let folder = |path: &Path| match path.parent() {

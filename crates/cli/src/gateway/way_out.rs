@@ -110,6 +110,14 @@ impl Way {
         }
     }
 
+    /// The environment variables that the file of a tunnel names, which are not for others.
+    pub(super) fn variables(&self) -> &[String] {
+        match self {
+            Self::Ready(_) => &[],
+            Self::Tunnel(prepared, _) => prepared.variables(),
+        }
+    }
+
     /// The upstream, once rights are given up, and what others see of a tunnel.
     pub(super) fn start(self) -> Result<(Box<dyn Upstream>, Option<Tunnelled>), Failure> {
         match self {

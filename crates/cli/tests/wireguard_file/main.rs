@@ -443,6 +443,25 @@ fn a_sandbox_and_standard_streams_go_through_a_tunnel() {
 }
 
 #[test]
+fn a_command_in_a_sandbox_gets_no_secrets_of_the_file() {
+    in_namespace(|| {
+        run("ip link set lo up");
+        let folder = Folder::new("secrets");
+        let keys = Keys::new();
+        let door = "[Socks5]\nBindAddress = :1080\nUsername = me\nPassword = $SOCKS_PASSWORD\n";
+        let text = keys.near("DNS = 10.9.0.2\n", door);
+        let text = text.replace(&keys.near_private, "$WIREGUARD_KEY");
+        let upstream = format!("wireguard:{}", folder.write("near.conf", &text));
+        let mut command = folder.neap(&["gateway", "run", "--upstream", &upstream, "--", "env"]);
+        command.env("WIREGUARD_KEY", &keys.near_private).env("SOCKS_PASSWORD", "a password");
+        let output = command.env("ANOTHER", "stays").output().expect("neap runs");
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && told.contains("ANOTHER=stays"), "{output:?}");
+        assert!(!told.contains("WIREGUARD_KEY") && !told.contains("SOCKS_PASSWORD"), "{told}");
+    });
+}
+
+#[test]
 fn a_tunnel_goes_into_the_background_and_ends_by_a_signal() {
     in_namespace(|| {
         run("ip link set lo up");

@@ -85,6 +85,11 @@ impl Value {
     }
 }
 
+/// The variable of the environment that a value names by a `$` in front.
+pub(super) fn variable(value: &str) -> Option<&str> {
+    value.strip_prefix('$').filter(|name| !name.starts_with('$'))
+}
+
 impl<'a, 'b> Keys<'a, 'b> {
     /// All keys of a section, which is documented by this name.
     pub(super) fn new(
@@ -159,17 +164,14 @@ impl<'a, 'b> Keys<'a, 'b> {
         }
     }
 
-    /// The value of an entry. A `$` in front names a variable of the environment, `$$` is a `$`.
+    /// The value of an entry, in which `$$` in front is a `$`.
     fn value(&self, key: &str, entry: &Entry) -> Result<Value, FileError> {
         let place = self.place_of(key, entry.line);
-        let Some(name) = entry.value.strip_prefix('$') else {
-            let text = entry.value.clone();
+        let Some(name) = variable(&entry.value) else {
+            let text = entry.value.strip_prefix('$').unwrap_or(&entry.value);
+            let text = Zeroizing::new(text.to_owned());
             return Ok(Value { text, place, is_variable: false });
         };
-        if name.starts_with('$') {
-            let text = Zeroizing::new(name.to_owned());
-            return Ok(Value { text, place, is_variable: false });
-        }
         match self.context.source.variable(name) {
             Some(text) => Ok(Value { text, place, is_variable: true }),
             // A password that begins with `$` would be told otherwise.

@@ -43,9 +43,10 @@ pub use value::{Host, HostPort, ParseHostPortError, Password};
 
 use crate::{Peer, WireguardConfig};
 use doors::SECTIONS;
-use keys::{Context, Keys};
+use keys::{Context, Keys, variable};
 use lines::Section;
 use source::{MOST_BYTES, Source, System, Text, named_by};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -67,6 +68,9 @@ pub struct File {
     pub resolve: ResolveStrategy,
     /// What the user should know of.
     pub warnings: Vec<Warning>,
+    /// The environment variables that it names, in the order of the alphabet. Their values may be
+    /// secrets.
+    pub variables: Vec<String>,
 }
 
 impl File {
@@ -83,6 +87,7 @@ impl File {
         let mut context = new_context(path, source);
         let tunnel_path = tunnel_path(&mut context, &sections[0])?;
         let mut reading = Reading::default();
+        reading.note_variables(&sections);
         let Some(tunnel_path) = tunnel_path else {
             reading.read(&mut context, &sections[1..], &[Part::Tunnel, Part::Doors])?;
             warn_of_secrets(&mut context, &text);
@@ -91,6 +96,7 @@ impl File {
         reading.read(&mut context, &sections[1..], &[Part::Doors])?;
         warn_of_secrets(&mut context, &text);
         let (text, sections) = load(&tunnel_path, source)?;
+        reading.note_variables(&sections);
         let mut of_tunnel = new_context(&tunnel_path, source);
         Keys::new(&mut of_tunnel, &sections[0], "").end()?;
         reading.read(&mut of_tunnel, &sections[1..], &[Part::Tunnel])?;
@@ -144,6 +150,7 @@ struct Reading {
     peers: Vec<PeerSection>,
     doors: Vec<DoorSection>,
     resolve: Option<(usize, ResolveStrategy)>,
+    variables: BTreeSet<String>,
 }
 
 fn new_context<'a>(file: &'a Path, source: &'a dyn Source) -> Context<'a> {
@@ -184,6 +191,13 @@ fn warn_of_secrets(context: &mut Context<'_>, text: &Text) {
 }
 
 impl Reading {
+    /// Notes the variables that are named, also where the value is not used.
+    fn note_variables(&mut self, sections: &[Section]) {
+        let entries = sections.iter().flat_map(|section| &section.entries);
+        self.variables
+            .extend(entries.filter_map(|entry| variable(&entry.value)).map(str::to_owned));
+    }
+
     /// Reads sections. Those of the other part belong into another file.
     fn read(
         &mut self,
@@ -304,6 +318,7 @@ impl Reading {
             doors: self.doors,
             resolve: self.resolve.map(|(_, strategy)| strategy).unwrap_or_default(),
             warnings,
+            variables: self.variables.into_iter().collect(),
         })
     }
 }

@@ -186,6 +186,7 @@ fn values_come_from_the_environment() {
     let file = given.read().expect("the file is right");
     assert_eq!(file.interface.addresses.len(), 2);
     assert_eq!(file.peers[0].endpoint, Some(host_port("example.org:1")));
+    assert_eq!(file.variables, ["ADDRESS", "KEY", "PASS", "WHERE"]);
     let DoorKind::Socks5 { login: Some(login), .. } = &file.doors[0].kind else {
         panic!("{file:?}")
     };
