@@ -218,6 +218,15 @@ fn identity(certificate: &Certificate) -> Result<TlsIdentity, String> {
         .map_err(|error| format!("[http] {} and {}: {error}", chain.display(), key.display()))
 }
 
+/// Whether a target is a name that is looked up: `localhost` and names below it are not (RFC 6761
+/// section 6.3).
+pub(super) fn needs_resolver(target: &HostPort) -> bool {
+    let Host::Name(name) = &target.host else { return false };
+    // An address with a zone is no name.
+    let name = name.trim_end_matches('.').to_ascii_lowercase();
+    name != "localhost" && !name.ends_with(".localhost") && !name.contains('%')
+}
+
 fn destination(target: &HostPort) -> Result<Target, String> {
     let target = target.to_string();
     target.parse().map_err(|error| format!("Target {target}: {error}"))

@@ -71,14 +71,36 @@ fn path(args: &Args) -> Result<PathBuf, Failure> {
 /// Reads a file with doors, and tells of what the user should know.
 fn read(path: &Path) -> Result<File, Failure> {
     let file = tunnel::read(path)?;
+    if file.interface.dns.is_empty() {
+        warn_of_names(&file);
+    }
+    Ok(file)
+}
+
+/// Tells of the names in a file that have no address without DNS.
+fn warn_of_names(file: &File) {
+    let path = file.path.display();
     let is_proxy = |kind: &DoorKind| {
         matches!(kind, DoorKind::Socks5 { .. } | DoorKind::Http { .. } | DoorKind::Sni { .. })
     };
-    if file.interface.dns.is_empty() && file.doors.iter().any(|door| is_proxy(&door.kind)) {
-        let path = path.display();
+    if file.doors.iter().any(|door| is_proxy(&door.kind)) {
         tracing::warn!("{path}: without DNS in [Interface] no name has an address in the tunnel");
     }
-    Ok(file)
+    for door in &file.doors {
+        let (DoorKind::Client { target, .. }
+        | DoorKind::Server { target, .. }
+        | DoorKind::Stdio { target }
+        | DoorKind::Udp { target, .. }) = &door.kind
+        else {
+            continue;
+        };
+        if doors::needs_resolver(target) {
+            let line = door.line;
+            tracing::warn!(
+                "{path}:{line}: without DNS in [Interface] Target {target} has no address"
+            );
+        }
+    }
 }
 
 /// What is served for others, until it is dropped.

@@ -64,6 +64,26 @@ fn a_file_is_checked_without_a_tunnel() {
 }
 
 #[test]
+fn a_target_by_name_is_told_of_where_nobody_resolves_names() {
+    let folder = Folder::new("names-without-dns");
+    let server = |port: u16, target: &str| {
+        format!("[TCPServerTunnel]\nListenPort = {port}\nTarget = {target}:80\n")
+    };
+    let targets = ["db.test", "localhost", "127.0.0.1"];
+    let servers: String = (1..).zip(targets).map(|(port, target)| server(port, target)).collect();
+    let check = |dns: &str| {
+        let file = folder.write("near.conf", &Keys::new().near(dns, &servers));
+        let (status, _, err) = folder.finish(&["wireguard", "-n", "-c", &file]);
+        assert_eq!(status, Some(0), "{err}");
+        err
+    };
+    let told = check("");
+    let expected = "near.conf:11: without DNS in [Interface] Target db.test:80 has no address";
+    assert!(told.contains(expected) && told.lines().count() == 1, "{told}");
+    assert_eq!(check("DNS = 10.9.0.2\n"), "");
+}
+
+#[test]
 fn two_tunnels_reach_each_other_and_wg_shows_the_same() {
     in_namespace(|| {
         let folder = Folder::new("pair");
@@ -472,7 +492,7 @@ fn a_tunnel_goes_into_the_background_and_ends_by_a_signal() {
         let file = folder.write("wg.conf", &text);
         let (status, _, err) = folder.finish(&["wireguard", "-d", "-c", &file]);
         assert_eq!(status, Some(0), "{err}");
-        assert!(err.contains("wg.conf:10: [STDIOTunnel]: this is left out"), "{err}");
+        assert!(err.contains("wg.conf:11: [STDIOTunnel]: this is left out"), "{err}");
         let endpoints = folder.print(&["wg", "show", "wg", "endpoints"]);
         assert!(endpoints.ends_with(":51820\n"), "{endpoints}");
         let sockets = fs::read_dir(folder.path("neap")).expect("the folder of control sockets");
@@ -522,7 +542,7 @@ fn standard_streams_beside_other_doors_end_alone() {
         tunnel.reload();
         say(&kept, "after");
         let log = tunnel.end();
-        assert!(log.contains("near.conf:10: [STDIOTunnel]: this is left out"), "{log}");
+        assert!(log.contains("near.conf:11: [STDIOTunnel]: this is left out"), "{log}");
     });
 }
 
