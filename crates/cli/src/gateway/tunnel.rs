@@ -109,11 +109,16 @@ impl Prepared {
         &self.file.variables
     }
 
-    /// The folders of the files, where a new file may take the place of an old one.
+    /// The folders of the files, where a new file may take the place of an old one, and those that
+    /// links lead to.
     pub(crate) fn folders(&self) -> Vec<PathBuf> {
         let folder = |path: &Path| match path.parent() {
             Some(parent) if parent != Path::new("") => parent.to_owned(),
             _ => PathBuf::from("."),
+        };
+        let folders_of = |path: &Path| {
+            let real = path.canonicalize().ok();
+            [Some(folder(path)), real.as_deref().map(folder)].into_iter().flatten()
         };
         let own = std::iter::once(self.file.path.as_path());
         let certificates = self.file.doors.iter().filter_map(|door| match &door.kind {
@@ -123,7 +128,7 @@ impl Prepared {
             _ => None,
         });
         let files = own.chain(self.file.tunnel_path.as_deref()).chain(certificates.flatten());
-        files.map(folder).collect()
+        files.flat_map(folders_of).collect()
     }
 
     /// Starts the stack, once rights are given up.

@@ -388,6 +388,26 @@ fn flows_go_on_while_files_change() {
 }
 
 #[test]
+fn a_file_behind_a_link_is_read_again() {
+    in_namespace(|| {
+        run("ip link set lo up");
+        let folder = Folder::new("link");
+        for name in ["links", "files"] {
+            fs::create_dir(folder.path(name)).expect("a folder");
+        }
+        let keys = Keys::new();
+        let real = folder.write("files/real.conf", &keys.near("", ""));
+        let link = folder.path("links/near.conf");
+        std::os::unix::fs::symlink("../files/real.conf", &link).expect("a link");
+        let tunnel = Tunnel::start(&folder, &["-c", link.to_str().expect("text")]);
+        fs::write(&real, keys.near("", &client(9001))).expect("written");
+        tunnel.reload();
+        TcpStream::connect("127.0.0.1:9001").expect("the new door");
+        assert_eq!(tunnel.end(), "");
+    });
+}
+
+#[test]
 fn connections_go_on_for_a_while_after_a_signal() {
     in_namespace(|| {
         let folder = Folder::new("drain");
