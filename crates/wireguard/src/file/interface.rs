@@ -156,7 +156,8 @@ fn off_or(value: &Value, most: u32, example: &str) -> Result<Option<u32>, FileEr
 }
 
 impl PeerSection {
-    pub(super) fn read(mut keys: Keys<'_, '_>) -> Result<Self, FileError> {
+    /// A section, and whether it has the key AllowedIPs.
+    pub(super) fn read(mut keys: Keys<'_, '_>) -> Result<(Self, bool), FileError> {
         let line = keys.place().line.unwrap_or_default();
         let public_key = keys.needed("PublicKey", KEY)?.parse(KEY)?;
         let preshared_key = keys.secret("PresharedKey")?;
@@ -184,13 +185,22 @@ impl PeerSection {
         let keepalive = keepalive.map(|seconds| off_or(&seconds, u16::MAX.into(), "25"));
         let keepalive = keepalive.transpose()?.flatten();
         keys.end()?;
-        Ok(Self {
-            line,
-            public_key,
-            preshared_key,
-            allowed_ips,
-            endpoint,
-            persistent_keepalive: keepalive.map(|seconds| Duration::from_secs(seconds.into())),
-        })
+        let persistent_keepalive = keepalive.map(|seconds| Duration::from_secs(seconds.into()));
+        let peer =
+            Self { line, public_key, preshared_key, allowed_ips, endpoint, persistent_keepalive };
+        Ok((peer, !allowed.is_empty()))
+    }
+
+    /// Adds what another section says of the same peer: prefixes add up, as for wireproxy, and
+    /// other values take the place of those before.
+    pub(super) fn merge(&mut self, other: Self) {
+        for prefix in other.allowed_ips {
+            if !self.allowed_ips.contains(&prefix) {
+                self.allowed_ips.push(prefix);
+            }
+        }
+        self.preshared_key = other.preshared_key.or(self.preshared_key.take());
+        self.endpoint = other.endpoint.or(self.endpoint.take());
+        self.persistent_keepalive = other.persistent_keepalive.or(self.persistent_keepalive);
     }
 }

@@ -60,14 +60,18 @@ impl Value {
         FileError { place: self.place.clone(), problem: problem.into() }
     }
 
-    /// The value as a type that is read from text.
+    /// The value as a type that is read from text. As for wg(8) spaces within mean nothing.
     pub(super) fn parse<T: std::str::FromStr>(&self, expected: &str) -> Result<T, FileError> {
-        self.text.parse().map_err(|_| self.wrong(format!("expected {expected}")))
+        // Text that never grows leaves no copies of keys behind.
+        let mut text = Zeroizing::new(String::with_capacity(self.text.len()));
+        text.extend(self.text.split_ascii_whitespace());
+        text.parse().map_err(|_| self.wrong(format!("expected {expected}")))
     }
 
-    /// The parts between commas, empty ones left out.
+    /// The parts between commas or spaces, as wg-quick has it, empty ones left out.
     pub(super) fn parts(&self) -> impl Iterator<Item = &str> {
-        self.text.split(',').map(str::trim).filter(|part| !part.is_empty())
+        let is_between = |c: char| c == ',' || c.is_ascii_whitespace();
+        self.text.split(is_between).filter(|part| !part.is_empty())
     }
 
     /// The value as a whole number, decimal or with `0x`.

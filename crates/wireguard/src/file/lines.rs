@@ -40,14 +40,13 @@ pub(super) fn sections(file: &Path, bytes: &[u8]) -> Result<Vec<Section>, FileEr
         },
         problem: problem.to_owned(),
     };
-    let text = std::str::from_utf8(bytes).map_err(|error| {
-        let before = &bytes[..error.valid_up_to()];
-        let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
-        wrong(line, None, "expected text in UTF-8")
-    })?;
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
+    let texts = bytes.split(|&byte| byte == b'\n').zip(1..).map(|(line, number)| {
+        text(line).map(str::trim).ok_or_else(|| wrong(number, None, "expected text in UTF-8"))
+    });
+    let texts = texts.collect::<Result<Vec<_>, _>>()?;
     let mut all = vec![Section { name: String::new(), line: 1, entries: Vec::new() }];
-    let mut lines = text.lines().map(str::trim).zip(1..);
+    let mut lines = texts.into_iter().zip(1..);
     while let Some((line, number)) = lines.next() {
         let last = all.last_mut().expect("there is one without a name");
         if line.is_empty() || line.starts_with(['#', ';']) {
@@ -77,6 +76,17 @@ pub(super) fn sections(file: &Path, bytes: &[u8]) -> Result<Vec<Section>, FileEr
         last.entries.push(Entry { key: key.to_owned(), line: number, value });
     }
     Ok(all)
+}
+
+/// The text of a line. A comment may have any bytes, where it is sure to be one.
+fn text(line: &[u8]) -> Option<&str> {
+    let end = match str::from_utf8(line) {
+        Ok(text) => return Some(text),
+        Err(error) => error.valid_up_to(),
+    };
+    let text = str::from_utf8(&line[..end]).ok()?;
+    let (before, _) = text.split_once(['#', ';'])?;
+    (!QUOTES.iter().any(|quote| before.contains(quote))).then_some(before)
 }
 
 /// Whether text can be the name of a section or a key. Keys of WireGuard and passwords seldom are,

@@ -43,6 +43,7 @@ pub use value::{Host, HostPort, ParseHostPortError, Password};
 
 use crate::{Peer, WireguardConfig};
 use doors::SECTIONS;
+use ipnet::IpNet;
 use keys::{Context, Keys, variable};
 use lines::Section;
 use source::{MOST_BYTES, Source, System, Text, named_by};
@@ -241,8 +242,8 @@ impl Reading {
                     self.resolve = Some((line, ResolveStrategy::read(keys)?));
                 }
                 _ => {
-                    let peer = PeerSection::read(keys)?;
-                    self.add_peer(context, peer)?;
+                    let (peer, has_allowed) = PeerSection::read(keys)?;
+                    self.add_peer(context, peer, has_allowed);
                 }
             }
         }
@@ -264,24 +265,36 @@ impl Reading {
         Ok(())
     }
 
-    /// Adds a peer. What two peers are to have is the later one's, as in the kernel.
-    fn add_peer(&mut self, context: &mut Context<'_>, peer: PeerSection) -> Result<(), FileError> {
-        let place = |key| context.place("Peer", peer.line, Some(key));
-        let is_same = |other: &&PeerSection| other.public_key == peer.public_key;
-        if let Some(other) = self.peers.iter().find(is_same) {
-            let problem = format!("the peer in line {} has this key already", other.line);
-            return Err(FileError { place: place("PublicKey"), problem });
+    /// Adds a peer, or to the one that has this key. What two peers are to have is the later one's,
+    /// as in the kernel.
+    fn add_peer(&mut self, context: &mut Context<'_>, mut peer: PeerSection, has_allowed: bool) {
+        let key = peer.public_key;
+        let (same, others): (Vec<_>, Vec<_>) =
+            self.peers.iter_mut().partition(|other| other.public_key == key);
+        if !same.is_empty() && !has_allowed {
+            // Everything is for a peer of which nothing else is said.
+            peer.allowed_ips.clear();
         }
-        let of_other = |other: &PeerSection| {
-            let shared = peer.allowed_ips.iter().find(|one| other.allowed_ips.contains(one));
-            shared.map(|prefix| format!("{prefix} is taken from the peer in line {}", other.line))
-        };
-        if let Some(problem) = self.peers.iter().find_map(of_other) {
-            let place = place("AllowedIPs");
-            context.warn(place, problem);
+        let mut taken = None;
+        for other in others {
+            let is_shared = |prefix: &IpNet| peer.allowed_ips.contains(prefix);
+            let first = other.allowed_ips.iter().copied().find(is_shared);
+            taken = taken.or(first.map(|prefix| (prefix, other.line)));
+            other.allowed_ips.retain(|prefix| !is_shared(prefix));
         }
-        self.peers.push(peer);
-        Ok(())
+        if let Some((prefix, line)) = taken {
+            let place = context.place("Peer", peer.line, Some("AllowedIPs"));
+            context.warn(place, format!("{prefix} is taken from the peer in line {line}"));
+        }
+        match same.into_iter().next() {
+            Some(same) => {
+                let place = context.place("Peer", peer.line, Some("PublicKey"));
+                let problem = format!("this adds to the peer in line {} of this key", same.line);
+                context.warn(place, problem);
+                same.merge(peer);
+            }
+            None => self.peers.push(peer),
+        }
     }
 
     /// The whole file.

@@ -229,6 +229,47 @@ fn the_tunnel_may_be_in_a_file_of_its_own() {
 }
 
 #[test]
+fn what_wg_and_wg_quick_take_is_taken() {
+    let interface = "DNS = 1.1.1.1 8.8.8.8,corp.example\nAddress = fd00::2/128\t10.0.0.9/32 ,";
+    let (begin, end) = OTHER.split_at(20);
+    let peer = format!("PresharedKey = {begin} {end}\nEndpoint = [192.0.2.1]:51820");
+    let text = tunnel(interface, &peer, "").replace("[Peer]", "[Peer] # caf\u{e9}\n# \u{e9}");
+    // Each byte of Latin-1 is the character of that number.
+    let latin: Vec<u8> = text.chars().filter_map(|c| u8::try_from(c).ok()).collect();
+    let file = read(latin);
+    assert_eq!((file.interface.dns.len(), file.interface.search.len()), (2, 1));
+    assert_eq!(file.interface.addresses.len(), 3);
+    assert_eq!(file.peers[0].endpoint, Some(host_port("192.0.2.1:51820")));
+    assert!(file.peers[0].preshared_key.is_some());
+}
+
+#[test]
+fn sections_of_the_same_peer_are_joined() {
+    let peers = format!(
+        "AllowedIPs = 10.0.0.0/8\nEndpoint = 192.0.2.1:1\n\
+         [Peer]\nPublicKey = {OTHER}\nAllowedIPs = 10.1.0.0/16\n\
+         [Peer]\nPublicKey = {PUBLIC}\nAllowedIPs = 10.0.0.0/8, 10.1.0.0/16\n\
+         [Peer]\nPublicKey = {PUBLIC}\nEndpoint = 192.0.2.2:2\nPersistentKeepalive = 9"
+    );
+    let file = read(tunnel("", &peers, ""));
+    let prefixes = ["10.0.0.0/8", "10.1.0.0/16"].map(|text| text.parse().expect("a prefix"));
+    assert_eq!(file.peers.len(), 2);
+    assert_eq!(
+        (&*file.peers[0].allowed_ips, &*file.peers[1].allowed_ips),
+        (&prefixes[..], &[][..])
+    );
+    assert_eq!(file.peers[0].endpoint, Some(host_port("192.0.2.2:2")));
+    assert_eq!(file.peers[0].persistent_keepalive, Some(Duration::from_secs(9)));
+    let told = warnings(&file);
+    let expected = [
+        "dir/wg0.conf:12: [Peer] AllowedIPs: 10.1.0.0/16 is taken from the peer in line 9",
+        "dir/wg0.conf:12: [Peer] PublicKey: this adds to the peer in line 5 of this key",
+        "dir/wg0.conf:15: [Peer] PublicKey: this adds to the peer in line 5 of this key",
+    ];
+    assert_eq!(told, expected);
+}
+
+#[test]
 fn two_peers_do_not_share_a_prefix() {
     let peers = format!(
         "AllowedIPs = 10.0.0.0/8\n[Peer]\nPublicKey = {OTHER}\n\
@@ -287,14 +328,15 @@ fn errors_name_file_line_section_and_key() {
         (peer("Endpoint = :51820"), ":7: [Peer] Endpoint: expected ADDRESS:PORT"),
         (peer("Endpoint = ::1:51820"), ":7: [Peer] Endpoint: expected ADDRESS:PORT"),
         (peer("PersistentKeepalive = 65536"), ":7: [Peer] PersistentKeepalive: expected off, or"),
-        (peer(&format!("[Peer]\nPublicKey={PUBLIC}")), ":7: [Peer] PublicKey: the peer in line 5"),
         (
             peer(&format!("[Peer]\nPublicKey={own}")),
             ":7: [Peer] PublicKey: expected the key of another interface",
         ),
     ]);
-    let error = Given::new(b"[Interface]\n\xff").read().expect_err("no text").to_string();
-    assert_eq!(error, "dir/wg0.conf:2: expected text in UTF-8");
+    for line in [b"\xff" as &[u8], b"PrivateKey = \xff # key", b"Address = '#\xff'"] {
+        let error = Given::new([b"[Interface]\n", line].concat()).read().expect_err("no text");
+        assert_eq!(error.to_string(), "dir/wg0.conf:2: expected text in UTF-8");
+    }
 }
 
 #[test]
@@ -366,8 +408,11 @@ fn hosts_are_printed_as_they_are_read() {
     for text in ["192.0.2.1:1", "[2001:db8::1]:2", "vpn.example.org:3", ":4", "[fe80::1%eth0]:5"] {
         assert_eq!(host_port(text).to_string(), text);
     }
-    for text in ["", ":", "a", "a:", "a:+1", "[::1]", "::1:1", "[1.2.3.4]:1", "1.2.3:1", "a b:1"] {
+    for text in ["", ":", "a", "a:", "a:+1", "[::1]", "::1:1", "[]:1", "1.2.3:1", "a b:1"] {
         assert_eq!(HostPort::parse(text), None, "{text}");
+    }
+    for (text, shown) in [("[192.0.2.1]:1", "192.0.2.1:1"), ("[a.test]:2", "a.test:2")] {
+        assert_eq!(host_port(text).to_string(), shown);
     }
     assert!(host_port("localhost:1").is_local() && host_port("[::1]:1").is_local());
     assert!(!host_port(":1").is_local() && !host_port("10.0.0.1:1").is_local());

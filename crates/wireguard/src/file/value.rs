@@ -1,7 +1,7 @@
 //! Values that several sections have.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use zeroize::Zeroizing;
 
@@ -37,15 +37,9 @@ impl HostPort {
         let port = port.parse().ok().filter(|_| is_number)?;
         let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
         let host = match bracketed {
-            Some(v6) => match v6.split_once('%') {
-                Some((address, zone)) => {
-                    let is_zone = is_name(zone) && address.parse::<Ipv6Addr>().is_ok();
-                    is_zone.then(|| Host::Name(v6.to_owned()))?
-                }
-                None => Host::Address(v6.parse::<Ipv6Addr>().ok()?.into()),
-            },
+            Some(host) => named_in_brackets(host)?,
             None if host.is_empty() => Host::Any,
-            None => match host.parse::<std::net::Ipv4Addr>() {
+            None => match host.parse::<Ipv4Addr>() {
                 Ok(v4) => Host::Address(v4.into()),
                 Err(_) => is_name(host).then(|| Host::Name(host.to_owned()))?,
             },
@@ -71,6 +65,18 @@ impl HostPort {
             Host::Name(name) => name.eq_ignore_ascii_case("localhost"),
         }
     }
+}
+
+/// A host in brackets: as for wg(8), any but the one without a name.
+fn named_in_brackets(host: &str) -> Option<Host> {
+    if let Ok(address) = host.parse() {
+        return Some(Host::Address(address));
+    }
+    let is_host = match host.split_once('%') {
+        Some((address, zone)) => is_name(zone) && address.parse::<Ipv6Addr>().is_ok(),
+        None => is_name(host),
+    };
+    is_host.then(|| Host::Name(host.to_owned()))
 }
 
 /// Text that is no [`HostPort`].
