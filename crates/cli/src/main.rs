@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod background;
 mod gateway;
 mod lab;
 mod link;

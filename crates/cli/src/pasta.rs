@@ -7,7 +7,6 @@
 
 mod agent;
 mod arguments;
-mod background;
 mod channel;
 mod follow;
 mod host;
@@ -26,6 +25,7 @@ mod watch;
 pub(crate) use arguments::Args;
 pub(crate) use inside::{Args as InsideArgs, main as inside};
 
+use crate::background;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::ExitCode;
@@ -54,7 +54,10 @@ enum Failure {
 pub(crate) fn main(args: &Args) -> ExitCode {
     let result = args.check().map_err(Failure::Arguments).and_then(|()| {
         if args.goes_to_background() && !args.in_background {
-            background::start()
+            // `neap pasta ...` and `pasta ...` have the same arguments behind the name.
+            let names = if is_called_pasta() { 1 } else { 2 };
+            background::start("pasta", std::env::args_os().skip(names))
+                .map_err(|error| Failure::System(format!("the background: {error}")))
         } else {
             serve::main(args)
         }

@@ -1,13 +1,13 @@
 //! `neap wireguard`: a WireGuard tunnel in this process, with the proxies and tunnels of its file.
 
 mod alive;
-mod background;
 mod doors;
 mod health;
 mod inspector;
 mod notify;
 mod run;
 
+use crate::background;
 use crate::gateway::Failure;
 use crate::gateway::watching::Watching;
 use clap::Args as ClapArgs;
@@ -62,7 +62,8 @@ pub(crate) struct Args {
 
 pub(crate) fn main(args: &Args) -> ExitCode {
     let done = if args.daemon && !args.in_background && !args.configtest {
-        background::start()
+        background::start("wireguard", std::env::args_os().skip(2))
+            .map_err(|error| Failure::System(format!("the background: {error}")))
     } else {
         run::main(args)
     };

@@ -3,7 +3,6 @@
 
 use super::agent::Agent;
 use super::arguments::{AllPorts, Args};
-use super::background::Waiting;
 use super::follow::Follower;
 use super::host::Host;
 use super::inside::Setup;
@@ -15,6 +14,7 @@ use super::resolvers::Resolvers;
 use super::user::Identity;
 use super::watch::Watch;
 use super::{Failure, netlink};
+use crate::background::Waiting;
 use crate::gateway::command::{exit_code, not_ignored};
 use crate::gateway::confine::{Needs, confine};
 use crate::gateway::shown::Shown;

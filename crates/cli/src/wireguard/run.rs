@@ -1,12 +1,12 @@
 //! A tunnel from its beginning to its end.
 
 use super::alive::Alive;
-use super::background::Waiting;
 use super::doors::{self, AllDoors, Streams};
 use super::health::Health;
 use super::inspector::Inspector;
 use super::notify::Notifier;
 use super::{Args, Failure};
+use crate::background::Waiting;
 use crate::gateway::tunnel::{self, Prepared, Settings, Tunnel};
 use crate::gateway::watching::Watched;
 use crate::gateway::{confine, raise_file_limit, refused};

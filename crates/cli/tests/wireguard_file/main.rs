@@ -510,8 +510,15 @@ fn a_tunnel_goes_into_the_background_and_ends_by_a_signal() {
         // The host knows the name.
         let text = keys.near("", &stdio(80)).replace(&format!("{FAR}:51820"), "localhost:51820");
         let file = folder.write("wg.conf", &text);
-        let (status, _, err) = folder.finish(&["wireguard", "-d", "-c", &file]);
-        assert_eq!(status, Some(0), "{err}");
+        // What the caller has open is closed, or the output would not end.
+        let output = Command::new("sh")
+            .args(["-c", "exec \"$0\" \"$@\" 3>&1", env!("CARGO_BIN_EXE_neap")])
+            .args(["wireguard", "-d", "-c", &file])
+            .env("XDG_RUNTIME_DIR", folder.path(""))
+            .output()
+            .expect("sh runs");
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{err}");
         assert!(err.contains("wg.conf:11: [STDIOTunnel]: this is left out"), "{err}");
         let endpoints = folder.print(&["wg", "show", "wg", "endpoints"]);
         assert!(endpoints.ends_with(":51820\n"), "{endpoints}");
