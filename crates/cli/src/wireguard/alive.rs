@@ -1,13 +1,13 @@
 //! CheckAlive: pings through the tunnel, and when each address answered last.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use neap::{IcmpMessage, IcmpOptions, IcmpSocket, Stack};
+use neap::{Events, IcmpMessage, IcmpOptions, IcmpSocket, Poller, Stack};
 use neap_wireguard::file::InterfaceSection;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -26,26 +26,43 @@ struct Watched {
 }
 
 /// The pings, as other threads see them.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Alive {
-    shared: Arc<(Mutex<Watched>, Condvar)>,
+#[derive(Clone, Debug)]
+pub(super) struct Alive(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    watched: Mutex<Watched>,
+    /// Where the pings wait, for answers and for another file.
+    poller: Poller,
 }
 
 impl Alive {
+    /// No addresses.
+    ///
+    /// # Errors
+    /// There is no descriptor.
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self(Arc::new(Shared { watched: Mutex::default(), poller: Poller::new()? })))
+    }
+
+    fn watched(&self) -> MutexGuard<'_, Watched> {
+        self.0.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Takes the addresses of a file. Those that stay keep their last answers.
     pub(super) fn set(&self, interface: &InterfaceSection) {
-        let (mutex, changed) = &*self.shared;
-        let mut inside = mutex.lock().unwrap_or_else(PoisonError::into_inner);
-        inside.interval = interface.check_alive_interval;
-        let answered = &inside.answered;
+        let mut watched = self.watched();
+        watched.interval = interface.check_alive_interval;
+        let answered = &watched.answered;
         let of = |ip: &IpAddr| (*ip, answered.get(ip).copied().unwrap_or(0));
-        inside.answered = interface.check_alive.iter().map(of).collect();
-        changed.notify_all();
+        watched.answered = interface.check_alive.iter().map(of).collect();
+        drop(watched);
+        self.0.poller.notify();
     }
 
     /// When each address answered last, and whether all have answered in time.
     pub(super) fn answers(&self) -> (Vec<(IpAddr, u64)>, bool) {
-        let inside = self.shared.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let inside = self.watched();
         let oldest = now().saturating_sub((inside.interval + LEEWAY).as_secs());
         let is_alive = inside.answered.values().all(|&second| second >= oldest);
         (inside.answered.iter().map(|(&ip, &second)| (ip, second)).collect(), is_alive)
@@ -58,41 +75,55 @@ impl Alive {
     pub(super) fn watch(&self, stack: &Arc<Stack>) -> io::Result<()> {
         let (alive, stack) = (self.clone(), Arc::downgrade(stack));
         let thread = thread::Builder::new().name("alive".to_owned());
-        let run = move || {
-            let mut pings = None;
-            loop {
-                let (addresses, interval) = alive.wait();
-                let Some(stack) = stack.upgrade() else { return };
-                let pings = match &mut pings {
-                    Some(pings) => pings,
-                    None => match Pings::open(&stack) {
-                        Ok(opened) => pings.insert(opened),
-                        Err(_) => return,
-                    },
-                };
-                drop(stack);
-                match pings.round(&addresses, interval, |from| alive.learn(from)) {
-                    Ok(()) => {}
-                    // The stack is gone.
-                    Err(_) => return,
-                }
-            }
-        };
-        thread.spawn(run).map(drop)
+        // It ends with an error when the stack is gone.
+        thread.spawn(move || drop(alive.ping(&stack))).map(drop)
     }
 
-    /// Waits until there are addresses.
-    fn wait(&self) -> (Vec<IpAddr>, Duration) {
-        let (mutex, changed) = &*self.shared;
-        let inside = mutex.lock().unwrap_or_else(PoisonError::into_inner);
-        let inside = changed
-            .wait_while(inside, |inside| inside.answered.is_empty())
-            .unwrap_or_else(PoisonError::into_inner);
+    fn ping(&self, stack: &Weak<Stack>) -> io::Result<()> {
+        let mut pings = None;
+        loop {
+            let (addresses, interval) = self.wanted();
+            if addresses.is_empty() {
+                self.0.poller.wait(&mut Vec::new(), None)?;
+                continue;
+            }
+            let pings = match &mut pings {
+                Some(pings) => pings,
+                None => {
+                    let stack = stack.upgrade().ok_or(ErrorKind::ConnectionAborted)?;
+                    pings.insert(Pings::open(&stack, &self.0.poller)?)
+                }
+            };
+            let end = Instant::now() + interval;
+            let payload = pings.send(&addresses, end)?;
+            while self.is_current(&addresses, interval) {
+                while let Some(message) = pings.receive()? {
+                    if pings.is_answer(&message, &payload) {
+                        self.learn(message.source);
+                    }
+                }
+                let left = end.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break;
+                }
+                self.0.poller.wait(&mut Vec::new(), Some(left))?;
+            }
+        }
+    }
+
+    fn wanted(&self) -> (Vec<IpAddr>, Duration) {
+        let inside = self.watched();
         (inside.answered.keys().copied().collect(), inside.interval)
     }
 
+    /// Whether these are still the addresses and the interval of the file.
+    fn is_current(&self, addresses: &[IpAddr], interval: Duration) -> bool {
+        let inside = self.watched();
+        inside.interval == interval && inside.answered.keys().eq(addresses)
+    }
+
     fn learn(&self, from: IpAddr) {
-        let mut inside = self.shared.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inside = self.watched();
         if let Some(second) = inside.answered.get_mut(&from) {
             *second = now();
         }
@@ -113,27 +144,23 @@ struct Pings {
 }
 
 impl Pings {
-    fn open(stack: &Stack) -> io::Result<Self> {
+    fn open(stack: &Stack, poller: &Poller) -> io::Result<Self> {
         let options =
             IcmpOptions { foreign: false, own: true, transparent: false, ..IcmpOptions::default() };
         let socket = IcmpSocket::open(stack, options)?;
+        poller.add(&socket, 0, Events::IN)?;
         let identifier = u16::from_ne_bytes(random()?);
         Ok(Self { socket, identifier, sequence: 0 })
     }
 
-    /// Pings all addresses once, and tells of answers until the time for the next round has come.
+    /// Pings all addresses once, by `end` at the latest. What their answers carry.
     ///
     /// # Errors
     /// The stack is gone, or there are no random bytes.
-    fn round(
-        &mut self,
-        addresses: &[IpAddr],
-        interval: Duration,
-        answered: impl Fn(IpAddr),
-    ) -> io::Result<()> {
-        let end = Instant::now() + interval;
+    fn send(&mut self, addresses: &[IpAddr], end: Instant) -> io::Result<[u8; PAYLOAD]> {
         self.sequence = self.sequence.wrapping_add(1);
-        let payload: [u8; PAYLOAD] = random()?;
+        let payload = random()?;
+        self.socket.set_nonblocking(false)?;
         for &to in addresses {
             let left = end.saturating_duration_since(Instant::now());
             self.socket.set_write_timeout(Some(left.max(Duration::from_millis(1))))?;
@@ -144,24 +171,26 @@ impl Pings {
                 Ok(()) => {}
             }
         }
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(());
-            }
-            self.socket.set_read_timeout(Some(left))?;
-            match self.socket.recv() {
-                Ok(message) => {
-                    let is_ours = message.echo() == Some((self.identifier, self.sequence));
-                    let has_payload = message.data.get(8..) == Some(&payload);
-                    if is_ours && has_payload && !message.is_echo_request() {
-                        answered(message.source);
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error),
-            }
+        self.socket.set_nonblocking(true)?;
+        Ok(payload)
+    }
+
+    /// A message that has come, if there is one.
+    ///
+    /// # Errors
+    /// The stack is gone.
+    fn receive(&self) -> io::Result<Option<IcmpMessage>> {
+        match self.socket.recv() {
+            Ok(message) => Ok(Some(message)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
         }
+    }
+
+    /// Whether a message answers the last pings.
+    fn is_answer(&self, message: &IcmpMessage, payload: &[u8; PAYLOAD]) -> bool {
+        let is_ours = message.echo() == Some((self.identifier, self.sequence));
+        is_ours && message.data.get(8..) == Some(payload) && !message.is_echo_request()
     }
 
     fn request(&self, to: IpAddr, payload: &[u8]) -> IcmpMessage {

@@ -138,7 +138,7 @@ impl Running {
         let mut doors = doors.map_err(Failure::System)?;
         let streams = if args.in_background { Streams::LeftOut } else { Streams::Free };
         doors.serve(&tunnel.file, streams).map_err(|lines| Failure::System(lines.join("\n")))?;
-        let alive = Alive::default();
+        let alive = Alive::new().map_err(|error| failed(&error))?;
         alive.set(&tunnel.file.interface);
         alive.watch(&tunnel.stack).map_err(|error| failed(&error))?;
         let inspector = Inspector { tunnel: tunnel.shown(), doors: doors.inspector() };

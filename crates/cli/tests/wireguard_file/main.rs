@@ -117,18 +117,45 @@ fn two_tunnels_reach_each_other_and_wg_shows_the_same() {
     });
 }
 
+/// The status of the page, and the second in which the far end has answered last.
+fn readiness(path: &str) -> (u16, u64) {
+    let (status, body) = get(INFO, path);
+    let answers: Value = serde_json::from_str(&body).expect("JSON");
+    (status, answers["10.9.0.2"].as_u64().expect("a second"))
+}
+
 /// Asks until the far end has answered: the first ping waits for the handshake.
 fn wait_until_ready() {
     loop {
-        let (status, body) = get(INFO, "/readyz");
-        let answers: Value = serde_json::from_str(&body).expect("JSON");
-        let second = answers["10.9.0.2"].as_u64().expect("a second");
-        assert_eq!(second > 0, status == 200, "{status} {body}");
+        let (status, second) = readiness("/readyz");
+        assert_eq!(second > 0, status == 200, "{status} {second}");
         if status == 200 {
             return;
         }
-        assert_eq!(status, 503, "{body}");
+        assert_eq!(status, 503, "{second}");
     }
+}
+
+#[test]
+fn pings_follow_the_interval_of_a_file_that_is_read_again() {
+    in_namespace(|| {
+        let folder = Folder::new("interval");
+        let far_host = Host::new(false);
+        veth(&far_host);
+        let keys = Keys::new();
+        let near = |interval: &str| {
+            let text = keys.near(&ALIVE.replace("= 1\n", interval), "");
+            folder.write("near.conf", &text)
+        };
+        let far = folder.write("far.conf", &keys.far("", ""));
+        let _far = far_host.inside(|| Tunnel::start(&folder, &["-c", &far]));
+        let tunnel = Tunnel::start(&folder, &["-c", &near("= 86400\n"), "-i", INFO]);
+        wait_until_ready();
+        let (_, first) = readiness("/readyz");
+        near("= 1\n");
+        tunnel.reload();
+        while readiness("/readyz").1 == first {}
+    });
 }
 
 /// Joins the far end by a name that `/etc/hosts` has rightly only once the tunnel is there. Returns
