@@ -198,7 +198,7 @@ fn users(login: Option<&Login>) -> Result<Users, String> {
     if let Some(login) = login
         && !users.add(&login.user, login.password.expose())
     {
-        return Err("Username: expected 1 to 255 bytes without a colon".to_owned());
+        return Err("Username: expected 1 to 255 bytes".to_owned());
     }
     Ok(users)
 }

@@ -145,7 +145,8 @@ fn target(keys: &mut Keys<'_, '_>) -> Result<HostPort, FileError> {
     Ok(found)
 }
 
-fn login(keys: &mut Keys<'_, '_>) -> Result<Option<Login>, FileError> {
+/// Who may use a proxy. The name of one that speaks HTTP has no colon (RFC 7617 section 2).
+fn login(keys: &mut Keys<'_, '_>, is_http: bool) -> Result<Option<Login>, FileError> {
     let (user, password) = (keys.one("Username")?, keys.secret("Password")?);
     let fits = |value: &Value| match (1..=LONGEST_LOGIN).contains(&value.text.len()) {
         true => Ok(()),
@@ -160,7 +161,7 @@ fn login(keys: &mut Keys<'_, '_>) -> Result<Option<Login>, FileError> {
         (Some(user), Some(password)) => {
             fits(&user)?;
             fits(&password)?;
-            if user.text.contains(':') {
+            if is_http && user.text.contains(':') {
                 return Err(user.wrong("expected a name without a colon"));
             }
             let (user, password) = (user.text.to_string(), Password(password.text));
@@ -183,13 +184,13 @@ fn warn_of_open(keys: &mut Keys<'_, '_>, bind: &HostPort, has_login: bool, advic
 const LOGIN_OR_LOOPBACK: &str = "give it a Username and a Password, or bind it to 127.0.0.1";
 
 fn socks5(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
-    let (bind, login) = (bind(keys)?, login(keys)?);
+    let (bind, login) = (bind(keys)?, login(keys, false)?);
     warn_of_open(keys, &bind, login.is_some(), LOGIN_OR_LOOPBACK);
     Ok(DoorKind::Socks5 { bind, login })
 }
 
 fn http(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
-    let (bind, login) = (bind(keys)?, login(keys)?);
+    let (bind, login) = (bind(keys)?, login(keys, true)?);
     let path = |value: Value, context: &super::keys::Context<'_>| {
         named_by(context.file, Path::new(value.text.as_str()), context.source)
     };

@@ -244,6 +244,16 @@ fn what_wg_and_wg_quick_take_is_taken() {
 }
 
 #[test]
+fn a_user_of_socks_may_have_a_colon() {
+    let door = "[Socks5]\nBindAddress = 127.0.0.1:1\nUsername = a:b\nPassword = c";
+    let file = read(tunnel("", "", door));
+    let DoorKind::Socks5 { login: Some(login), .. } = &file.doors[0].kind else {
+        panic!("{file:?}")
+    };
+    assert_eq!(login.user, "a:b");
+}
+
+#[test]
 fn sections_of_the_same_peer_are_joined() {
     let peers = format!(
         "AllowedIPs = 10.0.0.0/8\nEndpoint = 192.0.2.1:1\n\
@@ -349,8 +359,8 @@ fn errors_of_doors_name_their_line_too() {
         (door("[http]\nBindAddress=:1\nUsername=a"), ":10: [http] Username: expected a Password"),
         (door("[http]\nBindAddress=:1\nPassword=a"), ":10: [http] Password: expected a Username"),
         (
-            door("[Socks5]\nBindAddress=:1\nUsername=a:b\nPassword=c"),
-            ":10: [Socks5] Username: expected a name without a colon",
+            door("[http]\nBindAddress=:1\nUsername=a:b\nPassword=c"),
+            ":10: [http] Username: expected a name without a colon",
         ),
         (door("[http]\nBindAddress=:1\nCertFile=a"), ":10: [http] CertFile: expected a KeyFile"),
         (door("[TCPClientTunnel]\nBindAddress=:1"), ":8: [TCPClientTunnel] Target: missing"),
