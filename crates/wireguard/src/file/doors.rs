@@ -202,7 +202,12 @@ fn http(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
         (Some(chain), None) => return Err(chain.wrong("expected a KeyFile beside it")),
         (None, Some(key)) => return Err(key.wrong("expected a CertFile beside it")),
         (Some(chain), Some(key)) => {
-            let (chain, key) = (path(chain, keys.context), path(key, keys.context));
+            let (chain, place) = (path(chain, keys.context), key.place.clone());
+            let key = path(key, keys.context);
+            if keys.context.source.is_open(&key) {
+                let advice = format!("others may read this key: chmod 600 {}", key.display());
+                keys.context.warn(place, advice);
+            }
             Some(Certificate { chain, key })
         }
     };

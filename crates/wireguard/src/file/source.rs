@@ -1,6 +1,6 @@
 //! What files are read from: the file system and the environment of the process, or a test's.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -24,6 +24,9 @@ pub(super) trait Source {
     /// Whether a file is there.
     fn has(&self, path: &Path) -> bool;
 
+    /// Whether users other than the owner may read a file.
+    fn is_open(&self, path: &Path) -> bool;
+
     /// The value of an environment variable.
     fn variable(&self, name: &str) -> Option<Zeroizing<String>>;
 }
@@ -34,6 +37,10 @@ pub(super) struct System;
 /// Bits of a mode by which others than the owner may read.
 const READABLE_BY_OTHERS: u32 = 0o044;
 
+fn is_open(found: &Metadata) -> bool {
+    found.is_file() && found.mode() & READABLE_BY_OTHERS != 0
+}
+
 impl Source for System {
     fn read(&self, path: &Path) -> io::Result<Text> {
         let file = File::open(path)?;
@@ -41,7 +48,7 @@ impl Source for System {
         if found.is_dir() {
             return Err(ErrorKind::IsADirectory.into());
         }
-        let is_open = found.is_file() && found.mode() & READABLE_BY_OTHERS != 0;
+        let is_open = is_open(&found);
         // A buffer that never grows leaves no copies of keys behind.
         let mut bytes = Zeroizing::new(Vec::with_capacity(MOST_BYTES + 1));
         file.take(MOST_BYTES as u64 + 1).read_to_end(&mut bytes)?;
@@ -50,6 +57,10 @@ impl Source for System {
 
     fn has(&self, path: &Path) -> bool {
         path.exists()
+    }
+
+    fn is_open(&self, path: &Path) -> bool {
+        path.metadata().is_ok_and(|found| is_open(&found))
     }
 
     fn variable(&self, name: &str) -> Option<Zeroizing<String>> {

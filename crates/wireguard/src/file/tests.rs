@@ -30,6 +30,10 @@ impl Source for Given {
         self.files.contains_key(path)
     }
 
+    fn is_open(&self, _: &Path) -> bool {
+        self.is_open
+    }
+
     fn variable(&self, name: &str) -> Option<Zeroizing<String>> {
         self.variables.get(name).cloned().map(Zeroizing::new)
     }
@@ -251,6 +255,17 @@ fn a_user_of_socks_may_have_a_colon() {
         panic!("{file:?}")
     };
     assert_eq!(login.user, "a:b");
+}
+
+#[test]
+fn a_key_of_tls_that_others_may_read_is_told_of() {
+    let door = "[http]\nBindAddress = 127.0.0.1:1\nCertFile = /a.pem\nKeyFile = /a.key";
+    let mut given = Given::new(tunnel("", "", door).replace(PRIVATE, "$KEY"));
+    given.variables.insert("KEY", PRIVATE.to_owned());
+    assert_eq!(warnings(&given.read().expect("it is right")), [""; 0]);
+    given.is_open = true;
+    let expected = "dir/wg0.conf:11: [http] KeyFile: others may read this key: chmod 600 /a.key";
+    assert_eq!(warnings(&given.read().expect("it is right")), [expected]);
 }
 
 #[test]
