@@ -18,12 +18,25 @@ pub(super) struct Health {
 
 impl Pages for Health {
     fn page(&self, path: &str) -> Option<Page> {
-        match path.trim_end_matches('/') {
+        match clean(path).as_str() {
             "/metrics" => Some(Page { status: 200, text: metrics(&self.handle.status()) }),
             "/readyz" => Some(readiness(&self.alive)),
             _ => None,
         }
     }
+}
+
+/// The shortest path to the same place, as wireproxy makes it.
+fn clean(path: &str) -> String {
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
 }
 
 fn readiness(alive: &Alive) -> Page {

@@ -98,6 +98,8 @@ fn two_tunnels_reach_each_other_and_wg_shows_the_same() {
         wait_until_ready();
         let (status, uapi) = get(INFO, "/metrics");
         assert_eq!(status, 200);
+        assert_eq!(readiness("//./x/../readyz/").0, 200);
+        assert_eq!(get(INFO, "/readyz/x").0, 404);
         assert!(!uapi.contains(&keys.near_private) && uapi.contains("private_key=REDACTED\n"));
         let shown = folder.print(&["wg", "show", "near"]);
         for line in [
