@@ -94,11 +94,11 @@ fn shown(command: &Command) -> Command {
         .about(command.get_about().cloned().unwrap_or_default())
         .args(arguments.cloned())
         .subcommands(commands.map(self::shown))
-        .disable_help_flag(command.is_disable_help_flag_set());
+        .disable_help_flag(command.is_disable_help_flag_set())
+        // An option of the command's own may print it.
+        .disable_version_flag(command.is_disable_version_flag_set());
     match command.get_version() {
-        Some(version) if !command.is_disable_version_flag_set() => {
-            shown.version(version.to_owned())
-        }
-        _ => shown,
+        Some(version) => shown.version(version.to_owned()),
+        None => shown,
     }
 }

@@ -10,7 +10,7 @@ mod run;
 use crate::background;
 use crate::gateway::Failure;
 use crate::gateway::watching::Watching;
-use clap::Args as ClapArgs;
+use clap::{Arg, ArgAction, Args as ClapArgs};
 use neap_wireguard::file::HostPort;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,6 +25,7 @@ const BAD_ARGUMENTS: u8 = 2;
 /// reads it again: what it has not changed goes on. SIGINT and SIGTERM end the tunnel; with --drain
 /// a second one ends it at once.
 #[derive(ClapArgs, Clone, Debug)]
+#[command(version, disable_version_flag = true, arg = version())]
 pub(crate) struct Args {
     /// The file [default: /etc/wireproxy/wireproxy.conf, or else ~/.config/wireproxy.conf]
     #[arg(short, long, value_name = "FILE")]
@@ -58,6 +59,12 @@ pub(crate) struct Args {
     drain: u32,
     #[command(flatten)]
     watching: Watching,
+}
+
+/// The option has the letter that wireproxy gives it.
+fn version() -> Arg {
+    let version = Arg::new("version").short('v').long("version");
+    version.action(ArgAction::Version).help("Print version")
 }
 
 pub(crate) fn main(args: &Args) -> ExitCode {
