@@ -203,6 +203,20 @@ fn users(login: Option<&Login>) -> Result<Users, String> {
     Ok(users)
 }
 
+/// Checks what a file names besides itself: certificates and their keys.
+///
+/// # Errors
+/// One line about the first that is of no use.
+pub(super) fn check(file: &File) -> Result<(), String> {
+    for door in &file.doors {
+        if let DoorKind::Http { certificate: Some(certificate), .. } = &door.kind {
+            let wrong = |why| format!("{}:{}: {why}", file.path.display(), door.line);
+            identity(certificate).map_err(wrong)?;
+        }
+    }
+    Ok(())
+}
+
 /// What clients of a proxy see of it.
 fn identity(certificate: &Certificate) -> Result<TlsIdentity, String> {
     let Certificate { chain, key, .. } = certificate;

@@ -38,6 +38,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     args.watching.start_log(args.silent);
     let file = read(&path(args)?)?;
     if args.configtest {
+        doors::check(&file).map_err(Failure::Arguments)?;
         println!("Config OK");
         return Ok(ExitCode::SUCCESS);
     }

@@ -61,6 +61,16 @@ fn a_file_is_checked_without_a_tunnel() {
     assert!(err.contains("a proxy without a password at :1080"), "{err}");
     let (_, _, err) = folder.finish(&["wireguard", "-s", "-n", "-c", &open]);
     assert_eq!(err, "");
+    let door = "[http]\nBindAddress = :1\nUsername = a\nPassword = b\nCertFile = no.pem\n\
+                KeyFile = no.key\n";
+    let absent = folder.write("absent.conf", &keys.near("", door));
+    let (status, out, err) = folder.finish(&["wireguard", "-n", "-c", &absent]);
+    assert_eq!((status, out.as_str()), (Some(2), ""));
+    assert!(err.contains("absent.conf:11: [http] ") && err.contains("no.pem: No such"), "{err}");
+    for option in ["-v", "--version"] {
+        let version = folder.print(&["wireguard", option]);
+        assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+    }
 }
 
 #[test]
