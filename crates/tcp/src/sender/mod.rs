@@ -505,7 +505,7 @@ impl Sender {
         sample.acked_sacked = delivered;
         sample.min_rtt = self.rtt.min_rtt();
         sample.srtt = self.rtt.srtt();
-        self.rate.sample(&rtts.newest, &mut sample, false);
+        self.rate.sample(&rtts.newest, &mut sample, self.recovery.is_reneging());
         self.queue.reclaim();
         self.steady.on_ack(now, self.rate.delivered(), self.rate.is_app_limited());
         self.adapt_reordering_window(sample.prior_delivered);
@@ -628,11 +628,12 @@ impl Sender {
     }
 
     fn credit_delivery(&mut self, now: Instant, part: Delivered<'_>, newest: &mut Newest) {
-        let Delivered { sent, end, .. } = part;
+        let Delivered { sent, end, segments, .. } = part;
         self.rack_advance(now, sent, end);
-        let (sent_at, mut snapshot) = (sent.sent_at, sent.snapshot);
-        self.rate.on_delivered(newest, &mut snapshot, sent_at, end);
-        sent.snapshot = snapshot;
+        // A part of a segment is no delivery, and its other part is yet to come.
+        if segments > 0 {
+            self.rate.on_delivered(newest, &sent.snapshot, sent.sent_at, end);
+        }
     }
 
     /// SACK and DSACK blocks (`tcp_sacktag_write_queue`).
