@@ -77,6 +77,8 @@ struct Entry {
     /// An initiation was answered, and nothing was heard in the session that it began.
     awaits_data: bool,
     latest_handshake: Option<Instant>,
+    /// The same as the time of day, once somebody has asked, so that one handshake has one time.
+    latest_handshake_told: Option<SystemTime>,
     received: u64,
     sent: u64,
     failed_handshakes: u32,
@@ -323,12 +325,14 @@ impl<P: Protocol> Engine<P> {
     }
 
     /// State of the peers, in their order, at `now`, when the time of day is `unix`.
-    pub(crate) fn status(&self, now: Instant, unix: Duration) -> Vec<PeerStatus> {
+    pub(crate) fn status(&mut self, now: Instant, unix: Duration) -> Vec<PeerStatus> {
+        let peers = &mut self.peers;
         let status = |id: &PeerId| {
-            let entry = self.peers[*id].as_ref()?;
+            let entry = peers[*id].as_mut()?;
             let handshake = entry.latest_handshake.map(|at| {
                 let age = Duration::from_nanos(now.since(at).0);
-                SystemTime::UNIX_EPOCH + unix.saturating_sub(age)
+                let time_of_day = SystemTime::UNIX_EPOCH + unix.saturating_sub(age);
+                *entry.latest_handshake_told.get_or_insert(time_of_day)
             });
             Some(PeerStatus {
                 public_key: entry.peer.public_key,
@@ -517,7 +521,7 @@ impl<P: Protocol> Engine<P> {
     fn establish(&mut self, id: PeerId, now: Instant) {
         let at = self.protocol.established(id, now).unwrap_or(now);
         let Some(entry) = self.peers[id].as_mut() else { return };
-        entry.latest_handshake = Some(at);
+        (entry.latest_handshake, entry.latest_handshake_told) = (Some(at), None);
         (entry.awaits_answer, entry.failed_handshakes, entry.restart) = (false, 0, None);
         self.is_revived = true;
     }
@@ -674,6 +678,7 @@ impl Entry {
             awaits_answer: false,
             awaits_data: false,
             latest_handshake: None,
+            latest_handshake_told: None,
             received: 0,
             sent: 0,
             failed_handshakes: 0,

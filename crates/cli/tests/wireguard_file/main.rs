@@ -624,7 +624,7 @@ fn what_cannot_be_had_is_told_in_a_line() {
         let file = folder.write("taken.conf", &keys.near("", &door));
         let (status, _, err) = folder.finish(&["wireguard", "-c", &file]);
         assert_eq!(status, Some(1), "{err}");
-        assert!(err.contains("taken.conf:") && err.contains("in use"), "{err}");
+        assert!(err.contains("taken.conf:") && err.contains("is taken: choose"), "{err}");
         let (status, _, err) = folder.finish(&["wireguard", "-c", &file, "-i", &address]);
         assert!(status == Some(1) && err.contains(&format!("--info {address}: ")), "{err}");
         let (status, _, err) = folder.finish(&["wg", "show"]);

@@ -173,7 +173,7 @@ impl Shared {
 
     pub(crate) fn status(&self) -> Status {
         let (public_key, peers) = {
-            let engine = lock(&self.engine);
+            let mut engine = lock(&self.engine);
             (engine.public_key(), engine.status(clock::now(), unix()))
         };
         Status {

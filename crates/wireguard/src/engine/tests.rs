@@ -203,7 +203,7 @@ impl Two {
         figures.iter().find(|(is, _)| *is == name).expect(name).1
     }
 
-    fn peer(&self, end: usize) -> PeerStatus {
+    fn peer(&mut self, end: usize) -> PeerStatus {
         self.engines[end].status(self.now, unix(self.now)).remove(0)
     }
 }
@@ -599,11 +599,12 @@ fn peers_that_stay_keep_sessions_and_counters() {
 
 #[test]
 fn nothing_shows_a_secret() {
-    let two = Two::with(|_, peer| peer.preshared_key = Some(PresharedKey::from([0xab; 32])));
+    let mut two = Two::with(|_, peer| peer.preshared_key = Some(PresharedKey::from([0xab; 32])));
     let mut config = WireguardConfig::new(PrivateKey::from([0xcd; 32]));
     config.peers = vec![Peer::new(two.keys[HERE].public_key())];
     config.peers[0].preshared_key = Some(PresharedKey::from([0xab; 32]));
-    let shown = format!("{:?} {config:?} {:?}", two.engines[HERE], two.peer(HERE));
+    let peer = two.peer(HERE);
+    let shown = format!("{:?} {config:?} {peer:?}", two.engines[HERE]);
     for secret in ["171", "205", "abab", "cdcd", "q6ur", "zc3N"] {
         assert!(!shown.to_lowercase().contains(secret), "{shown}");
     }
@@ -625,6 +626,17 @@ fn a_responder_shows_its_latest_handshake_under_load() {
     let (here, there) = (here.latest_handshake.expect("one"), there.latest_handshake.expect("one"));
     let late = here.duration_since(there).unwrap_or_default();
     assert!(late < Duration::from_secs(1), "the responder is {late:?} behind");
+}
+
+/// Two clocks are never read at the same time, and one of them is set now and then.
+#[test]
+fn a_handshake_has_one_time_of_day() {
+    let mut two = Two::joined();
+    let mut told = |late: u64| {
+        let unix = unix(two.now) + Duration::from_millis(late);
+        two.engines[HERE].status(two.now, unix)[0].latest_handshake.expect("one")
+    };
+    assert_eq!(told(0), told(700));
 }
 
 #[test]
