@@ -82,8 +82,17 @@ impl FlowKey {
                 36
             }
         };
+        self.hash_bytes(&bytes[..len])
+    }
+
+    /// A number that nobody can tell from those of other `number`s.
+    pub(crate) fn hash_number(self, number: u64) -> u64 {
+        self.hash_bytes(&number.to_be_bytes())
+    }
+
+    fn hash_bytes(self, bytes: &[u8]) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(self.0, self.1);
-        hasher.write(&bytes[..len]);
+        hasher.write(bytes);
         hasher.finish()
     }
 }

@@ -75,7 +75,8 @@ impl UdpTable {
         lock(&self.sockets).ephemeral.set_range(ports);
     }
 
-    /// Binds a socket; port 0 is an ephemeral one.
+    /// Binds a socket; port 0 is an ephemeral one, which does not tell those of other sockets (RFC
+    /// 5452 section 9.2).
     pub(crate) fn bind(
         &self,
         key: FlowKey,
@@ -88,10 +89,9 @@ impl UdpTable {
         let UdpSockets { by_port, ephemeral, bound, .. } = &mut *sockets;
         let local = &mut binding.local;
         if local.port() == 0 {
-            let any = FourTuple::new(*local, *local);
             let is_of = |port| move |one: &Arc<UdpSocket>| one.binding.local.port() == port;
             let is_free = |port| by_port.find(hash(port), is_of(port)).is_none();
-            let port = ephemeral.choose(key.hash(&any), is_free);
+            let port = ephemeral.choose(key.hash_number(*bound), is_free);
             local.set_port(port.ok_or(SocketError::AddressInUse)?);
         }
         let port = hash(local.port());

@@ -18,6 +18,7 @@ use neap_stack::stats::IpCounter;
 use neap_tcp::connection::ConnectionError;
 use neap_tcp::state::State;
 use neap_tcp::time::Nanos;
+use std::collections::HashSet;
 
 const FORBIDDEN: SocketError = SocketError::Reported(ConnectionError::Forbidden);
 
@@ -813,4 +814,14 @@ fn a_mapped_source_in_a_packet_of_ipv6_is_nobody() {
     let got = received(&server);
     assert!(got.is_empty(), "from {:?}", got[0].from);
     assert_eq!(world.b.drops().get(DropReason::IpMartian), 1);
+}
+
+#[test]
+fn the_port_of_a_socket_does_not_tell_that_of_the_next() {
+    let world = World::new(&WireConfig::default());
+    let sockets: Vec<_> = (0..32).map(|_| bind(&world.a, "0.0.0.0:0")).collect();
+    let ports: Vec<_> = sockets.iter().map(|socket| socket.local_addr().port()).collect();
+    let steps = ports.windows(2).map(|two| two[1].wrapping_sub(two[0]));
+    let different: HashSet<_> = steps.collect();
+    assert!(different.len() > 28, "{ports:?}");
 }
