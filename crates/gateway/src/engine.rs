@@ -40,7 +40,6 @@ use neap::{
 };
 use slab::Slab;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -540,11 +539,9 @@ impl Gateway {
         self.begin(Near::Waits(Some(pending)), far, Side::Server, view);
     }
 
-    /// Begins the other half, unless the host has had no port left for it just now.
+    /// Begins the other half, unless there was no port left for it just now.
     fn connect(&mut self, to: &Destination, client: Client) -> io::Result<Box<dyn Far>> {
-        // All connections of another upstream go to one address.
-        let there = self.upstream.leaves_by_host().then_some(to.address);
-        let there = there.unwrap_or_else(|| SocketAddr::from(([0; 4], 0)));
+        let there = self.upstream.ends_at(to);
         if self.exhausted.has(there, Instant::now) {
             return Err(io::ErrorKind::AddrNotAvailable.into());
         }

@@ -4,10 +4,11 @@ use crate::relay::{End, MOST_PIECE, VISIT, take_front};
 use crate::upstream::Far;
 use bytes::Bytes;
 use neap::info::State;
+use neap::net::Address;
 use neap::{ConnectOptions, Events, Poller, SocketOptions, Stack, TcpStream};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
-use std::net::{Shutdown, SocketAddr};
+use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::time::Duration;
 
 /// A connection of the guest in non-blocking mode.
@@ -46,20 +47,39 @@ impl GuestStream {
     /// Begins a connection of the stack itself, from an address and port of its choice.
     ///
     /// # Errors
-    /// As [`TcpStream::connect_nonblocking`].
+    /// As [`TcpStream::connect_nonblocking`], and `NetworkUnreachable` if the stack has no address
+    /// to send from.
     pub fn connect_from_stack(
         stack: &Stack,
         to: SocketAddr,
         options: SocketOptions,
     ) -> io::Result<Self> {
         let options = ConnectOptions { local: None, options, transparent: false };
-        Self::new(TcpStream::connect_nonblocking(stack, to, options)?)
+        match TcpStream::connect_nonblocking(stack, to, options) {
+            // The same error says that no port is left.
+            Err(error)
+                if error.kind() == ErrorKind::AddrNotAvailable
+                    && !has_address(stack, to.is_ipv6()) =>
+            {
+                Err(ErrorKind::NetworkUnreachable.into())
+            }
+            stream => Self::new(stream?),
+        }
     }
 
     /// The connection.
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
+}
+
+/// Whether a stack has an address of this family that reaches beyond its link.
+pub(crate) fn has_address(stack: &Stack, is_v6: bool) -> bool {
+    let is_it = |address: &Address| match address.ip {
+        IpAddr::V4(v4) => !is_v6 && !v4.is_loopback(),
+        IpAddr::V6(v6) => is_v6 && !v6.is_loopback() && !v6.is_unicast_link_local(),
+    };
+    stack.host().interfaces().iter().any(|interface| interface.addresses.iter().any(is_it))
 }
 
 /// Bytes of as many whole frames as a piece has room for, and of one at the least.

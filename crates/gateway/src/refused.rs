@@ -22,7 +22,7 @@ pub(crate) enum Refused {
     Full,
     /// The gateway ends, and takes nothing new: a reset.
     Draining,
-    /// The host has no address or port left to connect from.
+    /// No address and port is left to connect from, or to send datagrams from.
     NoPort,
 }
 
@@ -35,7 +35,7 @@ impl Refused {
             Errno::HOSTUNREACH | Errno::HOSTDOWN | Errno::TIMEDOUT => Self::Host,
             Errno::ACCESS | Errno::PERM => Self::Prohibited,
             Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN => Self::Full,
-            Errno::ADDRNOTAVAIL => Self::NoPort,
+            Errno::ADDRNOTAVAIL | Errno::ADDRINUSE => Self::NoPort,
             _ => Self::Reset,
         }
     }
@@ -49,7 +49,7 @@ impl Refused {
             io::ErrorKind::InvalidData => Self::Host,
             io::ErrorKind::PermissionDenied => Self::Prohibited,
             io::ErrorKind::QuotaExceeded | io::ErrorKind::OutOfMemory => Self::Full,
-            io::ErrorKind::AddrNotAvailable => Self::NoPort,
+            io::ErrorKind::AddrNotAvailable | io::ErrorKind::AddrInUse => Self::NoPort,
             _ => Self::Reset,
         }
     }
@@ -99,6 +99,7 @@ mod tests {
             (Errno::NFILE, Refused::Full),
             (Errno::NOBUFS, Refused::Full),
             (Errno::ADDRNOTAVAIL, Refused::NoPort),
+            (Errno::ADDRINUSE, Refused::NoPort),
         ] {
             let error = io::Error::from(errno);
             assert_eq!(Refused::of(&error), why, "{error}");

@@ -212,7 +212,10 @@ impl FarDatagrams for StackDatagrams {
 /// What an error of sending is for a guest.
 fn refusal(error: &io::Error) -> Option<Refusal> {
     match error.kind() {
-        io::ErrorKind::NetworkUnreachable => Some(Refusal::Network),
+        // The stack has no address of the family.
+        io::ErrorKind::NetworkUnreachable | io::ErrorKind::AddrNotAvailable => {
+            Some(Refusal::Network)
+        }
         io::ErrorKind::HostUnreachable => Some(Refusal::Host),
         io::ErrorKind::PermissionDenied => Some(Refusal::Prohibited),
         _ => None,

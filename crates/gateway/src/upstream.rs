@@ -40,6 +40,12 @@ pub trait Upstream: Send {
     /// [`Gateway`](crate::Gateway).
     fn connect(&self, to: &Destination, client: Client) -> io::Result<Box<dyn Far>>;
 
+    /// Where a connection to `to` ends for this machine: the destination itself, or a proxy. While
+    /// no port is left towards it, no more connections to it are begun.
+    fn ends_at(&self, to: &Destination) -> SocketAddr {
+        to.address
+    }
+
     /// Opens a socket for the datagrams of a guest, of which the first one goes to `to`; others go
     /// to destinations of the same family.
     ///

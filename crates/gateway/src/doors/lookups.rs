@@ -13,7 +13,7 @@ use super::step::Failure;
 use crate::deadlines::Deadlines;
 use crate::dns::addresses::{self, Addresses, Said};
 use crate::dns::{Outcome, exchange, framed, is_answer, random_id};
-use crate::guest::GuestStream;
+use crate::guest::{GuestStream, has_address};
 use crate::stack_upstream::options;
 use crate::token::{Generation, Slot, Token};
 use crate::upstream::Far;
@@ -383,17 +383,7 @@ fn is_asked(queries: &Slab<Query>, slot: Slot) -> bool {
 
 /// Whether the stack has addresses of IPv4, and of IPv6, that reach beyond their links.
 fn families(stack: &Stack) -> [bool; 2] {
-    let mut families = [false; 2];
-    for interface in stack.host().interfaces() {
-        for address in interface.addresses {
-            let is_usable = match address.ip {
-                IpAddr::V4(v4) => !v4.is_loopback(),
-                IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
-            };
-            families[usize::from(address.ip.is_ipv6())] |= is_usable;
-        }
-    }
-    families
+    [false, true].map(|is_v6| has_address(stack, is_v6))
 }
 
 /// RFC 6761 section 6.3.

@@ -115,6 +115,10 @@ impl Upstream for Proxy {
         Ok(Box::new(ProxyStream::open(self, dialogue)?))
     }
 
+    fn ends_at(&self, _: &Destination) -> SocketAddr {
+        self.server
+    }
+
     fn datagrams(&self, _: &Destination) -> io::Result<Box<dyn FarDatagrams>> {
         match self.protocol {
             Protocol::Socks5 => Ok(Box::new(Association::open(self)?)),
@@ -126,6 +130,13 @@ impl Upstream for Proxy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_to_all_destinations_end_at_the_proxy() {
+        let [server, to] = [1080, 80].map(|port| SocketAddr::from(([192, 0, 2, 1], port)));
+        let proxy = Proxy::new(Protocol::Socks5, server, None);
+        assert_eq!(proxy.ends_at(&to.into()), server);
+    }
 
     #[test]
     fn credentials_fit_both_protocols_and_are_not_printed() {

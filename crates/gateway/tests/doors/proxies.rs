@@ -1,6 +1,6 @@
 //! SOCKS5, HTTP and SNI.
 
-use crate::world::{FAR, PATIENCE, World, address, any, echo, named, socks};
+use crate::world::{FAR, PATIENCE, World, address, any, echo, named, route_v6, socks};
 use neap_gateway::doors::{Door, TlsIdentity, Users};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, UdpSocket};
@@ -56,10 +56,13 @@ fn socks5_says_why_a_connection_is_not_opened() {
     assert_eq!(stream.read(&mut [0; 10]).expect("the end"), 0);
     let (code, _) = socks(&world, 0, &address("192.0.2.1", 80));
     assert_eq!(code, 3, "there is no route");
+    route_v6(&world.near);
+    let (code, _) = socks(&world, 0, &address("2001:db8::1", 80));
+    assert_eq!(code, 3, "there is no address to send from");
     let (code, _) = socks(&world, 0, &named("nowhere.test", 80));
     assert_eq!(code, 4, "there is no such name");
     let figures = world.end();
-    assert_eq!((figures.unreached, figures.opened), (3, 0));
+    assert_eq!((figures.unreached, figures.opened), (4, 0));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Another stack as the upstream of a gateway: what guests send goes through it, and errors come
 //! back as what they are.
 
-use crate::world::{FAR, PATIENCE, any, cable, echo, serve, stacks};
+use crate::world::{FAR, PATIENCE, any, cable, echo, route_v6, serve, stacks};
 use neap::{IcmpMessage, IcmpOptions, IcmpSocket, InterfaceConfig, Stack, TcpStream, UdpSocket};
 use neap_gateway::{
     Figures, Gateway, GatewayConfig, GatewayHandle, Publication, StackUpstream, Transport,
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 const GUEST: &str = "10.9.0.2";
+const GUEST_V6: &str = "fd09::2";
 
 /// A guest, a gateway whose upstream is a stack, and a server behind that.
 struct World {
@@ -23,11 +24,14 @@ struct World {
 impl World {
     fn new() -> Self {
         let (near, far) = stacks(false);
+        route_v6(&near);
         let (one, other) = cable();
         let interface = InterfaceConfig::new(one).any_destination(true);
-        let interface = interface.address("10.9.0.1/24".parse().expect("an address"));
+        let own = ["10.9.0.1/24", "fd09::1/64"].map(|text| text.parse().expect("an address"));
+        let interface = own.into_iter().fold(interface, InterfaceConfig::address);
         let own = Arc::new(Stack::builder().interface(interface).build().expect("a stack"));
         let guest = Stack::builder().device(other).address("10.9.0.2/24").gateway("10.9.0.1");
+        let guest = guest.address(format!("{GUEST_V6}/64")).gateway("fd09::1");
         let guest = Arc::new(guest.build().expect("a stack"));
         let upstream = Box::new(StackUpstream::new(near));
         let gateway = Gateway::new(own, upstream, GatewayConfig::default());
@@ -110,6 +114,37 @@ fn pings_go_through_the_stack() {
     }
     let figures = world.end();
     assert_eq!((figures.echoes_out, figures.echoes_in), (3, 3));
+}
+
+#[test]
+fn a_family_without_an_address_is_unreachable_and_the_other_one_goes_on() {
+    let world = World::new();
+    serve(&world.far, 7, echo);
+    let connect = |to: &str| TcpStream::connect(&world.guest, to);
+    let error = connect("[2001:db8::1]:7").expect_err("nothing can be sent from");
+    assert_eq!(error.kind(), ErrorKind::NetworkUnreachable);
+    connect(&format!("{FAR}:7")).expect("it is open");
+
+    let socket = UdpSocket::bind(&world.guest, format!("[{GUEST_V6}]:0")).expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    socket.set_receive_errors(true).expect("such a socket");
+    socket.connect("[2001:db8::1]:9").expect("connected");
+    socket.send(b"anybody?").expect("sent");
+    let error = socket.recv(&mut [0; 100]).expect_err("nothing can be sent from");
+    assert_eq!(error.kind(), ErrorKind::NetworkUnreachable);
+
+    let options = IcmpOptions { foreign: false, own: true, interface: None, transparent: false };
+    let socket = IcmpSocket::open(&world.guest, options).expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let [from, to] = [GUEST_V6, "2001:db8::1"].map(|text| text.parse().expect("an address"));
+    let request = vec![128, 0, 0, 0, 0x12, 0x34, 0, 1, b'x'];
+    socket.send(&IcmpMessage::new(from, to, request)).expect("sent");
+    let unreachable = |message: &IcmpMessage| message.data[..2] == [1, 0];
+    while !unreachable(&socket.recv().expect("an error")) {}
+
+    let figures = world.end();
+    assert_eq!((figures.opened, figures.unreached, figures.no_port), (1, 1, 0));
+    assert_eq!((figures.unsent_datagrams, figures.unsent_echoes), (1, 1));
 }
 
 #[test]

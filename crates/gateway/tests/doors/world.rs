@@ -9,6 +9,7 @@ use domain::base::iana::Rcode;
 use domain::base::{Message, MessageBuilder, Rtype, Ttl};
 use domain::rdata::{A, Aaaa};
 use neap::device::Device;
+use neap::net::{Prefix, Route, RouteEntry};
 use neap::{InterfaceConfig, Stack, TcpListener, UdpSocket};
 use neap_gateway::doors::{
     Door, Doors, DoorsConfig, DoorsFigures, DoorsHandle, DoorsInspector, ResolveStrategy,
@@ -65,6 +66,14 @@ pub(crate) fn stacks(has_v6: bool) -> (Arc<Stack>, Arc<Stack>) {
         Arc::new(Stack::builder().interface(interface).build().expect("a stack"))
     };
     (stack(one, NEAR, "fd01::1"), stack(other, FAR, FAR_V6))
+}
+
+/// Gives a stack a route to all of IPv6, as a tunnel has it whose peer may have any address.
+pub(crate) fn route_v6(stack: &Stack) {
+    let interface = stack.host().interfaces()[0].id;
+    let route = Route { interface, gateway: None, mtu: None, pref_src: None };
+    let prefix = Prefix::of_all(Ipv6Addr::UNSPECIFIED.into());
+    stack.add_route(RouteEntry { prefix, metric: 0, route }).expect("a route");
 }
 
 impl World {
