@@ -128,16 +128,17 @@ impl Names {
 
     fn run(&self, handle: &WireguardHandle) {
         let (mut pause, mut retry) = (RETRY[0], None);
+        let mut failures = Failures::default();
         loop {
             let peers = self.wait(retry);
             let status = handle.status();
+            failures.forget_others(&peers);
             let mut is_unknown = false;
             for (key, name) in peers {
                 let Some(peer) = status.peers.iter().find(|peer| peer.public_key == key) else {
                     continue;
                 };
-                let failed = peer.failed_handshakes;
-                let is_due = failed > 0 && failed.is_multiple_of(FAILURES);
+                let is_due = failures.are_due(key, peer.failed_handshakes);
                 let is_wanted = peer.endpoint.is_none() || self.is_renamed(&key);
                 if !is_wanted && !is_due {
                     continue;
@@ -196,6 +197,25 @@ impl Names {
     }
 }
 
+/// How many times [`FAILURES`] each peer has had when it was looked at last: a look at all peers
+/// for the failure of one does not turn the address of another that has not tried it yet.
+#[derive(Debug, Default)]
+struct Failures(HashMap<PublicKey, u32>);
+
+impl Failures {
+    /// Whether the name of a peer with so many failures is to be resolved. A look that comes late
+    /// finds more of them, and counts as well.
+    fn are_due(&mut self, key: PublicKey, failed: u32) -> bool {
+        let times = failed / FAILURES;
+        let before = self.0.insert(key, times).unwrap_or(0);
+        times > 0 && times != before
+    }
+
+    fn forget_others(&mut self, peers: &[(PublicKey, HostPort)]) {
+        self.0.retain(|key, _| peers.iter().any(|(one, _)| one == key));
+    }
+}
+
 /// Peers whose endpoints have names.
 fn named(peers: &[PeerSection]) -> impl Iterator<Item = (PublicKey, HostPort)> {
     let endpoints = peers.iter().filter_map(|peer| Some((peer.public_key, peer.endpoint.clone()?)));
@@ -234,6 +254,23 @@ mod tests {
             thread::sleep(Duration::from_millis(10));
         }
         panic!("it still is at port {}", port());
+    }
+
+    #[test]
+    fn a_peer_is_due_once_for_each_failures_that_it_reaches() {
+        let [one, other] = [1, 2].map(|byte| PublicKey::from([byte; 32]));
+        let mut failures = Failures::default();
+        let mut due = |key, failed| failures.are_due(key, failed);
+        let first: Vec<_> = (0..=7).map(|failed| due(one, failed)).collect();
+        assert_eq!(first, [false, false, false, true, false, false, true, false]);
+        // The first one is at rest, and the other one goes on.
+        assert!(due(one, 18));
+        for failed in 0..=30 {
+            assert_eq!(due(other, failed), [3, 6, 9, 12, 15, 18, 21, 24, 27, 30].contains(&failed));
+            assert!(!due(one, 18), "the other one has {failed}");
+        }
+        // Answered, and not answered again; the look at the third failure comes late.
+        assert!(!due(one, 0) && !due(one, 2) && due(one, 4) && !due(one, 5) && due(one, 6));
     }
 
     #[test]
