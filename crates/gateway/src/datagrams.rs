@@ -12,7 +12,7 @@ use crate::config::{GatewayConfig, RESOLVER_PORT};
 use crate::counters::Counters;
 use crate::deadlines::Deadlines;
 use crate::destination::Destination;
-use crate::dns::{Dns, Target};
+use crate::dns::{Dns, QuestionWays, Target};
 use crate::guests::{Account, Guests};
 use crate::host_datagrams::{Arrived, HostDatagrams, MOST_SEGMENTS, RECEIVE_ROOM, Sent};
 use crate::host_errors::{self, Manner, Undelivered};
@@ -246,9 +246,9 @@ impl Datagrams {
         let to = match ways.dns.target(ways.config, wanted) {
             Target::To(to) => to,
             Target::Resolver => {
-                for question in run {
-                    ways.dns.ask(question, ways.poller, ways.upstream, &self.forwarder);
-                }
+                let (poller, upstream) = (ways.poller, ways.upstream);
+                let to_resolver = QuestionWays { poller, upstream, guests: &self.forwarder };
+                run.iter().for_each(|question| ways.dns.ask(question, to_resolver));
                 return None;
             }
             Target::Nobody => {

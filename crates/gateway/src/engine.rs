@@ -14,7 +14,7 @@ use crate::descriptors;
 use crate::destination::Destination;
 use crate::dhcp_service::DhcpService;
 use crate::dhcp6_service::Dhcp6Service;
-use crate::dns::{Dns, Target};
+use crate::dns::{Dns, QuestionWays, Target};
 use crate::echo::{EchoWays, Echoes};
 use crate::exhausted::Exhausted;
 use crate::guest::GuestStream;
@@ -372,7 +372,9 @@ impl Gateway {
         self.datagrams.expire(now, &self.config, self.sending.as_mut());
         self.crossings.expire(now);
         self.echoes.expire(now, self.sending.as_mut());
-        self.dns.expire(now, &self.poller, self.datagrams.forwarder());
+        let (poller, upstream) = (&*self.poller, &*self.upstream);
+        let guests = self.datagrams.forwarder();
+        self.dns.expire(now, QuestionWays { poller, upstream, guests });
         for index in self.pauses.take(now) {
             self.waiting.push(Turn::Published(index));
         }
@@ -409,7 +411,9 @@ impl Gateway {
             Token::Echo(slot) => self.take_turn(Turn::Echo(slot)),
             Token::Crossing(slot) => self.take_turn(Turn::Crossing(slot)),
             Token::Query(slot) => {
-                self.dns.on_server(slot, &self.poller, self.datagrams.forwarder());
+                let (poller, upstream) = (&*self.poller, &*self.upstream);
+                let guests = self.datagrams.forwarder();
+                self.dns.on_server(slot, QuestionWays { poller, upstream, guests });
             }
             Token::Flow(slot) => self.on_side(slot, News::of(Side::Client, event.events)),
             Token::Far(slot) => self.on_side(slot, News::of(Side::Server, event.events)),

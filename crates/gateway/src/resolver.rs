@@ -12,7 +12,8 @@ pub enum Resolver {
     Host,
     /// This one, asked by the host itself, beside the upstream.
     Server(SocketAddr),
-    /// This one, asked over TCP by way of the upstream.
+    /// This one, asked by way of the upstream: over TCP, or as a guest asks it where the upstream
+    /// [says so](crate::Upstream::asks_by_datagrams).
     Through(SocketAddr),
     /// The gateway itself, with addresses of 198.18.0.0/15 that stand for names. What is sent to
     /// them goes to the upstream by name. Nothing else is asked.

@@ -79,6 +79,10 @@ impl Upstream for StackUpstream {
         Ok(Box::new(StackDatagrams::open(&self.stack, address(to)?.is_ipv6())?))
     }
 
+    fn asks_by_datagrams(&self) -> bool {
+        true
+    }
+
     fn echo(&self, is_v6: bool) -> io::Result<Box<dyn FarEcho>> {
         let identifier = self.last_identifier.fetch_add(1, Relaxed).wrapping_add(1);
         let options =

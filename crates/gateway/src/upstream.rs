@@ -54,6 +54,13 @@ pub trait Upstream: Send {
     /// told by an ICMP error. It is told nothing where there are no descriptors or ports left.
     fn datagrams(&self, to: &Destination) -> io::Result<Box<dyn FarDatagrams>>;
 
+    /// Whether the questions of [`Resolver::Through`](crate::Resolver::Through) are
+    /// [datagrams](Self::datagrams), and connections only where guests ask over TCP. Otherwise all
+    /// of them are connections.
+    fn asks_by_datagrams(&self) -> bool {
+        false
+    }
+
     /// Opens a socket for the echo requests (ping) of a guest's identifier. It is not asked of an
     /// upstream that [leaves by the host](Self::leaves_by_host).
     ///

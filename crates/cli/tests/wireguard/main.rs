@@ -15,6 +15,7 @@ mod peers;
 mod programs;
 mod refused;
 mod running;
+mod sandbox;
 #[path = "../common/udp_counter.rs"]
 mod udp_counter;
 mod world;

@@ -7,7 +7,7 @@ use super::peers::{Keys, Peer, Program};
 use super::running::Running;
 use neap_lab::pattern::Pattern;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 
 /// Addresses outside of the tunnel.
@@ -18,8 +18,10 @@ pub(super) const NEAR_INSIDE: [&str; 2] = ["10.90.0.2", "fd00:90::2"];
 pub(super) const FAR_INSIDE: [&str; 2] = ["10.90.0.1", "fd00:90::1"];
 /// Port of the far WireGuard.
 pub(super) const PORT: u16 = 51820;
-/// A name that the far resolver alone knows.
+/// A name that the far resolver alone knows, with an address of IPv4.
 pub(super) const NAME: &str = "www.example.test";
+/// Another one, with addresses of both families.
+pub(super) const BOTH: &str = "both.example.test";
 /// Ports of the far servers.
 pub(super) const ECHO: u16 = 7;
 pub(super) const TELL: u16 = 9;
@@ -164,7 +166,8 @@ fn web(mut stream: TcpStream) -> io::Result<()> {
     stream.write_all(&body)
 }
 
-/// A resolver by which the name has the far host's address, and no other name has one.
+/// A resolver, over UDP alone, by which the two names have the far host's addresses, and no other
+/// name has one.
 fn resolve(socket: &UdpSocket) {
     let mut query = [0; 512];
     while let Ok((length, from)) = socket.recv_from(&mut query) {
@@ -172,20 +175,28 @@ fn resolve(socket: &UdpSocket) {
         let name = &query[12.min(length)..length];
         let Some(end) = name.iter().position(|&byte| byte == 0) else { continue };
         let Some(question) = query[..length].get(12..12 + end + 5) else { continue };
-        let wanted: Vec<u8> = NAME
-            .split('.')
-            .flat_map(|part| [&[part.len() as u8], part.as_bytes()].concat())
-            .collect();
-        let is_known = question[..end].eq_ignore_ascii_case(&wanted);
-        let has_address = is_known && question[end + 1..end + 3] == [0, 1];
+        let is_it = |name: &str| {
+            let parts = name.split('.');
+            let parts = parts.flat_map(|part| [&[part.len() as u8], part.as_bytes()].concat());
+            question[..end].eq_ignore_ascii_case(&parts.collect::<Vec<_>>())
+        };
+        let is_known = is_it(NAME) || is_it(BOTH);
+        let [v4, v6] = FAR_INSIDE.map(|text| text.parse().expect("an address"));
+        let address = match (&question[end + 1..end + 3], v4, v6) {
+            ([0, 1], IpAddr::V4(v4), _) if is_known => v4.octets().to_vec(),
+            ([0, 28], _, IpAddr::V6(v6)) if is_it(BOTH) => v6.octets().to_vec(),
+            _ => Vec::new(),
+        };
         let status = if is_known { 0x80 } else { 0x83 };
         let mut answer = query[..2].to_vec();
-        answer.extend([0x81, status, 0, 1, 0, u8::from(has_address), 0, 0, 0, 0]);
+        answer.extend([0x81, status, 0, 1, 0, u8::from(!address.is_empty()), 0, 0, 0, 0]);
         answer.extend(question);
-        if has_address {
-            // The name of the question, an address of the Internet, for a minute.
-            answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
-            answer.extend(FAR_INSIDE[0].parse::<Ipv4Addr>().expect("an address").octets());
+        if !address.is_empty() {
+            // The name of the question, its type and class, for a minute.
+            answer.extend([0xc0, 12]);
+            answer.extend(&question[end + 1..]);
+            answer.extend([0, 0, 0, 60, 0, address.len() as u8]);
+            answer.extend(address);
         }
         let _ = socket.send_to(&answer, from);
     }

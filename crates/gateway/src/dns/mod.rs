@@ -6,12 +6,14 @@ mod message;
 mod names;
 mod queries;
 mod servers;
+mod sockets;
 mod stream;
 
 pub use message::answer_by_name;
 pub(crate) use message::is_answer;
 pub use names::Names;
-pub(crate) use queries::{Outcome, exchange, framed, random_id};
+pub(crate) use queries::{QuestionWays, exchange, framed, random_id};
+pub(crate) use sockets::Outcome;
 
 use crate::config::{GatewayConfig, Way};
 use crate::counters::Counters;
@@ -20,7 +22,7 @@ use crate::outbound::Outbound;
 use crate::resolver::Resolver;
 use crate::token::Slot;
 use crate::upstream::{Client, Far, Upstream, connect};
-use neap::{Datagram, Poller, UdpForwarder};
+use neap::Datagram;
 use queries::Queries;
 use servers::Servers;
 use std::io;
@@ -101,32 +103,27 @@ impl Dns {
     }
 
     /// Takes a question of a guest, which is answered at once or later.
-    pub(crate) fn ask(
-        &mut self,
-        question: &Datagram,
-        poller: &Poller,
-        upstream: &dyn Upstream,
-        guests: &UdpForwarder,
-    ) {
+    pub(crate) fn ask(&mut self, question: &Datagram, ways: QuestionWays<'_>) {
         self.counters.count(|counters| &counters.dns_questions);
-        let servers = match self.resolver {
+        let (servers, is_through) = match self.resolver {
             Resolver::Names => {
                 let mut names = lock(&self.names);
                 let answer = answer_by_name(&mut names, &question.data, Instant::now());
-                return self.queries.answer(question, answer, guests);
+                return self.queries.answer(question, answer, ways.guests);
             }
-            Resolver::Through(server) => {
-                return self.queries.ask_through(question, server, poller, upstream, guests);
+            Resolver::Through(server) if !ways.upstream.asks_by_datagrams() => {
+                return self.queries.ask_over_stream(question, server, ways);
             }
-            Resolver::Server(server) => [server].into_iter().collect(),
-            Resolver::Host => self.servers.list().iter().copied().collect(),
+            Resolver::Through(server) => ([server].into_iter().collect(), true),
+            Resolver::Server(server) => ([server].into_iter().collect(), false),
+            Resolver::Host => (self.servers.list().iter().copied().collect(), false),
         };
-        self.queries.ask(question, servers, poller, guests);
+        self.queries.ask(question, servers, is_through, ways);
     }
 
     /// Looks at a question whose socket has changed.
-    pub(crate) fn on_server(&mut self, slot: Slot, poller: &Poller, guests: &UdpForwarder) {
-        if let Some(server) = self.queries.on_server(slot, poller, guests) {
+    pub(crate) fn on_server(&mut self, slot: Slot, ways: QuestionWays<'_>) {
+        if let Some(server) = self.queries.on_server(slot, ways) {
             self.servers.prefer(server);
         }
     }
@@ -137,7 +134,7 @@ impl Dns {
     }
 
     /// Goes on with questions that were not answered in time.
-    pub(crate) fn expire(&mut self, now: Instant, poller: &Poller, guests: &UdpForwarder) {
-        self.queries.expire(now, poller, guests);
+    pub(crate) fn expire(&mut self, now: Instant, ways: QuestionWays<'_>) {
+        self.queries.expire(now, ways);
     }
 }

@@ -1,14 +1,16 @@
 //! Questions of guests on their way to resolvers.
 //!
-//! Each question has a socket and an ID of its own, which are as hard to guess as the kernel's
-//! ports and random numbers are (RFC 5452). A resolver that does not answer in time, or cannot, is
-//! followed by the next one.
+//! Each question has a socket and an ID of its own, which are as hard to guess as ports and random
+//! numbers are (RFC 5452). A resolver that does not answer in time, or cannot, is followed by the
+//! next one. An answer that is cut goes to the guest, which then asks over TCP.
 //!
-//! Cost: a descriptor and the question's bytes for each, at most [`MOST_QUERIES`]; O(1) per event.
+//! Cost: a socket and the question's bytes for each, at most [`MOST_QUERIES`]; O(1) per event.
 
 use super::message;
+use super::sockets::{Outcome, QuestionSocket};
 use crate::counters::Counters;
 use crate::deadlines::Deadlines;
+use crate::host_datagrams::RECEIVE_ROOM;
 use crate::outbound::Outbound;
 use crate::refused::Refused;
 use crate::relay::End;
@@ -16,11 +18,9 @@ use crate::token::{Generation, Slot, Token};
 use crate::upstream::{Far, Upstream};
 use bytes::{BufMut, Bytes, BytesMut};
 use neap::{Datagram, Events, Poller, UdpForwarder};
-use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::rand::{GetRandomFlags, getrandom};
 use slab::Slab;
 use smallvec::SmallVec;
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
@@ -32,17 +32,13 @@ use std::time::{Duration, Instant};
 const MOST_QUERIES: usize = 1024;
 /// Longest question.
 const MOST_QUESTION: usize = 4096;
-/// Longest answer.
-const MOST_ANSWER: usize = 65_535;
-/// Answers to others that one look at a socket passes over.
-const MOST_STRANGERS: usize = 64;
 
 /// A resolver has so long to answer over UDP, until the next one is asked.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Each resolver is asked so often.
 const ROUNDS: usize = 2;
-/// The same over TCP by way of an upstream, which is asked once.
-const TIMEOUT_THROUGH: Duration = Duration::from_secs(10);
+/// The same over TCP, where it is asked once.
+const TIMEOUT_OF_STREAM: Duration = Duration::from_secs(10);
 
 const CHANGES: Events = Events::IN.union(Events::OUT).union(Events::RDHUP).union(Events::ET);
 
@@ -55,7 +51,7 @@ pub(super) struct Queries {
     /// By the guest's address, where it sent the question, and its ID: a question that is repeated
     /// is the same one.
     of_guest: HashMap<(SocketAddr, SocketAddr, u16), usize>,
-    /// When to go on: of those over UDP, and of those by way of an upstream.
+    /// When to go on: of those over UDP, and of those over TCP.
     due: [Deadlines; 2],
     generation: Generation,
     buffer: Box<[u8]>,
@@ -74,26 +70,35 @@ struct Query {
     servers: ServerList,
     /// How often it was sent.
     attempts: usize,
+    /// Whether it leaves by the upstream.
+    is_through: bool,
     way: Way,
+}
+
+impl Query {
+    /// The resolver that it was sent to last.
+    fn server(&self) -> SocketAddr {
+        self.servers[self.attempts.saturating_sub(1) % self.servers.len()]
+    }
+}
+
+/// What questions are asked and answered with.
+#[derive(Clone, Copy)]
+pub(crate) struct QuestionWays<'a> {
+    pub(crate) poller: &'a Poller,
+    pub(crate) upstream: &'a dyn Upstream,
+    pub(crate) guests: &'a UdpForwarder,
 }
 
 enum Way {
     /// `None` until it is sent.
-    Datagrams(Option<Socket>),
+    Datagrams(Option<QuestionSocket>),
     Stream {
         far: Box<dyn Far>,
         outgoing: Bytes,
         answer: BytesMut,
         is_open: bool,
     },
-}
-
-/// What became of a question.
-pub(crate) enum Outcome {
-    Waits,
-    /// The resolver does not answer, or cannot.
-    Failed,
-    Answered(Vec<u8>),
 }
 
 impl Queries {
@@ -103,7 +108,7 @@ impl Queries {
             of_guest: HashMap::new(),
             due: Default::default(),
             generation: Generation::default(),
-            buffer: vec![0; MOST_ANSWER].into(),
+            buffer: vec![0; RECEIVE_ROOM].into(),
             outbound,
             counters,
         }
@@ -156,31 +161,30 @@ impl Queries {
         has_room
     }
 
-    /// Asks resolvers in turn, by datagrams.
+    /// Asks resolvers in turn, by datagrams of the host, or by those of the upstream.
     pub(super) fn ask(
         &mut self,
         question: &Datagram,
         servers: ServerList,
-        poller: &Poller,
-        guests: &UdpForwarder,
+        is_through: bool,
+        ways: QuestionWays<'_>,
     ) {
         let Some(asked) = question.local else { return };
         if !self.is_new(question, asked) {
             return;
         }
-        let key = self.insert(question, asked, servers, Way::Datagrams(None));
-        self.send_on(key, poller, guests);
+        let key = self.insert(question, asked, servers, is_through, Way::Datagrams(None));
+        self.send_on(key, ways);
     }
 
-    /// Asks a resolver over TCP by way of an upstream.
-    pub(super) fn ask_through(
+    /// Asks a resolver over TCP by way of the upstream.
+    pub(super) fn ask_over_stream(
         &mut self,
         question: &Datagram,
         server: SocketAddr,
-        poller: &Poller,
-        upstream: &dyn Upstream,
-        guests: &UdpForwarder,
+        ways: QuestionWays<'_>,
     ) {
+        let QuestionWays { poller, upstream, guests } = ways;
         let Some(asked) = question.local else { return };
         if !self.is_new(question, asked) {
             return;
@@ -191,7 +195,7 @@ impl Queries {
         };
         let (outgoing, answer, is_open) = (Bytes::new(), BytesMut::new(), false);
         let way = Way::Stream { far, outgoing, answer, is_open };
-        let key = self.insert(question, asked, SmallVec::from_slice(&[server]), way);
+        let key = self.insert(question, asked, SmallVec::from_slice(&[server]), true, way);
         let query = &mut self.table[key];
         query.attempts = ROUNDS;
         let slot = Slot { key, generation: query.generation };
@@ -201,7 +205,7 @@ impl Queries {
         if far.enter(poller, Token::Query(slot).to_bits(), CHANGES).is_err() {
             return self.fail(key, guests, |counters| &counters.unanswered_dns);
         }
-        self.due[1].set(Instant::now() + TIMEOUT_THROUGH, slot);
+        self.due[1].set(Instant::now() + TIMEOUT_OF_STREAM, slot);
     }
 
     fn insert(
@@ -209,29 +213,44 @@ impl Queries {
         question: &Datagram,
         asked: SocketAddr,
         servers: ServerList,
+        is_through: bool,
         way: Way,
     ) -> usize {
         let (guest, guest_id) = (question.peer, message::id(&question.data));
         let generation = self.generation.advance();
-        let (question, attempts) = (question.data.to_vec(), 0);
-        let query = Query { generation, guest, asked, guest_id, question, servers, attempts, way };
-        let key = self.table.insert(query);
+        let key = self.table.insert(Query {
+            generation,
+            guest,
+            asked,
+            guest_id,
+            question: question.data.to_vec(),
+            servers,
+            attempts: 0,
+            is_through,
+            way,
+        });
         self.of_guest.insert((guest, asked, guest_id), key);
         key
     }
 
     /// Sends a question to the next resolver that takes it.
-    fn send_on(&mut self, key: usize, poller: &Poller, guests: &UdpForwarder) {
+    fn send_on(&mut self, key: usize, ways: QuestionWays<'_>) {
+        let QuestionWays { poller, upstream, guests } = ways;
         loop {
             let query = &mut self.table[key];
             if query.attempts >= query.servers.len() * ROUNDS {
                 return self.fail(key, guests, |counters| &counters.unanswered_dns);
             }
-            let server = query.servers[query.attempts % query.servers.len()];
             query.attempts += 1;
+            let server = query.server();
             // Each has a port and an ID of its own.
             message::set_id(&mut query.question, random_id());
-            let socket = match open(&self.outbound, server) {
+            let socket = if query.is_through {
+                QuestionSocket::through(upstream, server)
+            } else {
+                QuestionSocket::of_host(&self.outbound, server)
+            };
+            let mut socket = match socket {
                 Ok(socket) => socket,
                 // Another resolver does not change that.
                 Err(error) if Refused::of(&error) == Refused::Full => {
@@ -242,11 +261,7 @@ impl Queries {
             };
             let slot = Slot { key, generation: self.generation.advance() };
             query.generation = slot.generation;
-            let token = Token::Query(slot).to_bits();
-            let sent = socket.connect(&SockAddr::from(server)).and_then(|()| {
-                poller.add(&socket, token, Events::IN | Events::ET)?;
-                Ok(send(&socket, &query.question, SendFlags::NOSIGNAL)?)
-            });
+            let sent = socket.send(&query.question, server, slot, poller);
             query.way = Way::Datagrams(Some(socket));
             if sent.is_ok() {
                 self.due[0].set(Instant::now() + TIMEOUT, slot);
@@ -256,22 +271,18 @@ impl Queries {
     }
 
     /// Looks at a question whose socket has changed. Returns the resolver that has answered it.
-    pub(super) fn on_server(
-        &mut self,
-        slot: Slot,
-        poller: &Poller,
-        guests: &UdpForwarder,
-    ) -> Option<SocketAddr> {
+    pub(super) fn on_server(&mut self, slot: Slot, ways: QuestionWays<'_>) -> Option<SocketAddr> {
         let query = self.table.get_mut(slot.key)?;
         if query.generation != slot.generation {
             return None;
         }
+        let server = query.server();
         let outcome = match &mut query.way {
             Way::Datagrams(None) => return None,
             Way::Datagrams(Some(socket)) => {
                 let is_last = query.attempts >= query.servers.len() * ROUNDS;
                 let (outcome, strangers) =
-                    receive(socket, &mut self.buffer, &query.question, is_last);
+                    socket.receive(&mut self.buffer, &query.question, server, is_last);
                 self.counters.add(|counters| &counters.bad_dns, strangers);
                 outcome
             }
@@ -282,11 +293,11 @@ impl Queries {
         let mut answered = None;
         match outcome {
             Outcome::Waits => return None,
-            Outcome::Failed => self.send_on(slot.key, poller, guests),
+            Outcome::Failed => self.send_on(slot.key, ways),
             Outcome::Answered(answer) => {
                 let query = self.remove(slot.key);
-                answered = Some(query.servers[(query.attempts - 1) % query.servers.len()]);
-                self.pass_on(&query, answer, guests);
+                answered = Some(server);
+                self.pass_on(&query, answer, ways.guests);
             }
         }
         for due in &mut self.due {
@@ -324,11 +335,11 @@ impl Queries {
         self.due.iter().filter_map(Deadlines::next).min()
     }
 
-    pub(super) fn expire(&mut self, now: Instant, poller: &Poller, guests: &UdpForwarder) {
+    pub(super) fn expire(&mut self, now: Instant, ways: QuestionWays<'_>) {
         for kind in 0..self.due.len() {
             while let Some(slot) = self.due[kind].take(now) {
                 if is_asked(&self.table, slot) {
-                    self.send_on(slot.key, poller, guests);
+                    self.send_on(slot.key, ways);
                 }
             }
         }
@@ -340,46 +351,12 @@ fn is_asked(table: &Slab<Query>, slot: Slot) -> bool {
     table.get(slot.key).is_some_and(|query| query.generation == slot.generation)
 }
 
-/// A socket for a resolver. The kernel chooses its port at random when it is bound or connected.
-fn open(outbound: &Outbound, server: SocketAddr) -> io::Result<Socket> {
-    let outbound = outbound.towards(server.ip());
-    let socket = outbound.socket(Domain::for_address(server), Type::DGRAM, Protocol::UDP)?;
-    let from = outbound.from(server);
-    if !from.ip().is_unspecified() {
-        socket.bind(&SockAddr::from(from))?;
-    }
-    Ok(socket)
-}
-
 /// An ID that is hard to guess.
 pub(crate) fn random_id() -> u16 {
     let mut bytes = [0; 2];
     // It fails before the kernel has gathered randomness, and would wait then. The port is random.
     let _ = getrandom(&mut bytes, GetRandomFlags::NONBLOCK);
     u16::from_ne_bytes(bytes)
-}
-
-/// Looks for the answer, and how many messages were none. If another resolver can be asked, an
-/// answer without knowledge does not count.
-fn receive(socket: &Socket, buffer: &mut [u8], question: &[u8], is_last: bool) -> (Outcome, u64) {
-    let mut strangers = 0;
-    for _ in 0..MOST_STRANGERS {
-        let answer = match recv(socket, &mut *buffer, RecvFlags::empty()) {
-            Ok((_, count)) => &buffer[..count.min(buffer.len())],
-            Err(rustix::io::Errno::AGAIN) => return (Outcome::Waits, strangers),
-            // Nobody has the port, or there is no way.
-            Err(_) => return (Outcome::Failed, strangers),
-        };
-        if !message::is_answer(question, answer) {
-            strangers += 1;
-        } else if message::is_helpless(answer) && !is_last {
-            return (Outcome::Failed, strangers);
-        } else {
-            return (Outcome::Answered(answer.to_vec()), strangers);
-        }
-    }
-    // Somebody guesses: another port and ID are next.
-    (Outcome::Failed, strangers)
 }
 
 /// A question behind its length, as it goes over TCP (RFC 1035 section 4.2.2).
@@ -430,6 +407,7 @@ pub(crate) fn exchange(
 mod tests {
     use super::*;
     use crate::device;
+    use crate::upstream::Direct;
     use neap::{Stack, UdpForwarderOptions};
     use std::net::UdpSocket;
     use std::os::unix::net::UnixDatagram;
@@ -455,7 +433,8 @@ mod tests {
         let mut question = Datagram::new(&data[..], "10.0.2.100:1000".parse().expect("an address"));
         question.local = Some("10.0.2.3:53".parse().expect("an address"));
         let servers = ServerList::from_slice(&[unreachable, server_address]);
-        queries.ask(&question, servers, &poller, &guests);
+        let ways = QuestionWays { poller: &poller, upstream: &Direct, guests: &guests };
+        queries.ask(&question, servers, false, ways);
         assert_eq!(server.recv(&mut [0; 500]).expect("the question"), data.len());
     }
 }

@@ -1,11 +1,14 @@
 //! Another stack as the upstream of a gateway: what guests send goes through it, and errors come
 //! back as what they are.
 
-use crate::world::{FAR, PATIENCE, any, cable, echo, route_v6, serve, stacks};
+use crate::world::{
+    FAR, PATIENCE, answer_over_udp, any, cable, dns, echo, question, route_v6, serve, stacks,
+};
 use neap::{IcmpMessage, IcmpOptions, IcmpSocket, InterfaceConfig, Stack, TcpStream, UdpSocket};
 use neap_gateway::{
-    Figures, Gateway, GatewayConfig, GatewayHandle, Publication, StackUpstream, Transport,
+    Figures, Gateway, GatewayConfig, GatewayHandle, Publication, Resolver, StackUpstream, Transport,
 };
+use std::collections::HashSet;
 use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -34,7 +37,10 @@ impl World {
         let guest = guest.address(format!("{GUEST_V6}/64")).gateway("fd09::1");
         let guest = Arc::new(guest.build().expect("a stack"));
         let upstream = Box::new(StackUpstream::new(near));
-        let gateway = Gateway::new(own, upstream, GatewayConfig::default());
+        let mut config = GatewayConfig::default();
+        config.resolver = Resolver::Through(format!("{FAR}:53").parse().expect("an address"));
+        config.takes_all_dns = true;
+        let gateway = Gateway::new(own, upstream, config);
         let mut gateway = gateway.expect("a gateway");
         assert_eq!(gateway.passes_echo(), [true; 2]);
         let handle = gateway.handle();
@@ -145,6 +151,81 @@ fn a_family_without_an_address_is_unreachable_and_the_other_one_goes_on() {
     let figures = world.end();
     assert_eq!((figures.opened, figures.unreached, figures.no_port), (1, 1, 0));
     assert_eq!((figures.unsent_datagrams, figures.unsent_echoes), (1, 1));
+}
+
+/// A guest's socket that asks the resolver of the gateway.
+fn asking(world: &World) -> UdpSocket {
+    let socket = UdpSocket::bind(&world.guest, format!("{GUEST}:0")).expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    socket.connect("10.9.0.1:53").expect("connected");
+    socket
+}
+
+/// The code of an answer.
+fn code(answer: &[u8]) -> u8 {
+    answer[3] & 15
+}
+
+#[test]
+fn names_are_asked_by_datagrams_of_random_ports_and_ids() {
+    let world = World::new();
+    let [server, stranger] = [53, 54]
+        .map(|port| UdpSocket::bind(&world.far, format!("{FAR}:{port}")).expect("a socket"));
+    let guest = asking(&world);
+    let (mut bytes, mut ports, mut ids) = ([0; 1000], HashSet::new(), HashSet::new());
+    for id in 0..8 {
+        guest.send(&question("both.test", id)).expect("sent");
+        let (count, from) = server.recv_from(&mut bytes).expect("the question");
+        let answer = answer_over_udp(&bytes[..count]);
+        let mut other = answer.clone();
+        other[0] ^= 1;
+        ids.insert([answer[0], answer[1]]);
+        ports.insert(from.port());
+        // Of somebody else, and to another question: it says that the name does not exist.
+        other[3] |= 3;
+        server.send_to(&other, from).expect("sent");
+        (other[0], other[1]) = (answer[0], answer[1]);
+        stranger.send_to(&other, from).expect("sent");
+        server.send_to(&answer, from).expect("sent");
+        let count = guest.recv(&mut bytes).expect("an answer");
+        assert_eq!(bytes[..2], id.to_be_bytes());
+        assert_eq!((code(&bytes[..count]), &bytes[2..count]), (0, &answer[2..]));
+    }
+    assert!(ports.len() == 8 && ids.len() > 4, "{ports:?} {ids:?}");
+    let figures = world.end();
+    assert_eq!((figures.dns_questions, figures.dns_answers, figures.bad_dns), (8, 8, 16));
+}
+
+#[test]
+fn an_answer_that_is_cut_is_asked_for_over_tcp() {
+    let world = World::new();
+    dns(&world.far);
+    let guest = asking(&world);
+    let mut bytes = [0; 1000];
+    let question = question("cut.test", 7);
+    guest.send(&question).expect("sent");
+    let count = guest.recv(&mut bytes).expect("an answer");
+    assert!(code(&bytes[..count]) == 0 && bytes[2] & 2 > 0, "it is cut: {:?}", &bytes[..count]);
+    let mut stream = TcpStream::connect(&world.guest, "10.9.0.1:53").expect("it is open");
+    let length = u16::try_from(question.len()).expect("short").to_be_bytes();
+    stream.write_all(&[&length[..], &question].concat()).expect("sent");
+    let mut length = [0; 2];
+    stream.read_exact(&mut length).expect("an answer");
+    let mut answer = vec![0; usize::from(u16::from_be_bytes(length))];
+    stream.read_exact(&mut answer).expect("an answer");
+    assert!(answer.ends_with(&[10, 1, 0, 2]), "{answer:?}");
+    assert_eq!(world.end().opened, 1);
+}
+
+#[test]
+fn a_resolver_that_refuses_datagrams_has_no_answer() {
+    let world = World::new();
+    let guest = asking(&world);
+    guest.send(&question("both.test", 7)).expect("sent");
+    let mut bytes = [0; 1000];
+    let count = guest.recv(&mut bytes).expect("an answer");
+    assert_eq!(code(&bytes[..count]), 2);
+    assert_eq!(world.end().unanswered_dns, 1);
 }
 
 #[test]

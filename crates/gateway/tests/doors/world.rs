@@ -6,7 +6,7 @@
 mod device;
 
 use domain::base::iana::Rcode;
-use domain::base::{Message, MessageBuilder, Rtype, Ttl};
+use domain::base::{Message, MessageBuilder, Name, Rtype, Ttl};
 use domain::rdata::{A, Aaaa};
 use neap::device::Device;
 use neap::net::{Prefix, Route, RouteEntry};
@@ -165,7 +165,7 @@ pub(crate) fn echo(stream: neap::TcpStream) {
 
 /// A DNS server. `both.test` and `server.lan` have addresses of both families; `cut.test` has one
 /// over TCP alone; others have none.
-fn dns(far: &Arc<Stack>) -> Arc<Mutex<Vec<(String, bool)>>> {
+pub(crate) fn dns(far: &Arc<Stack>) -> Arc<Mutex<Vec<(String, bool)>>> {
     let asked = Arc::<Mutex<Vec<(String, bool)>>>::default();
     let socket = UdpSocket::bind(far, "[::]:53").expect("a socket");
     let noted = asked.clone();
@@ -188,6 +188,21 @@ fn dns(far: &Arc<Stack>) -> Arc<Mutex<Vec<(String, bool)>>> {
         }
     });
     asked
+}
+
+/// A question for the IPv4 address of a name.
+pub(crate) fn question(name: &str, id: u16) -> Vec<u8> {
+    let mut message = MessageBuilder::new_vec();
+    message.header_mut().set_id(id);
+    let mut message = message.question();
+    let name = Name::<Vec<u8>>::vec_from_str(name).expect("a name");
+    message.push((name, Rtype::A)).expect("room");
+    message.finish()
+}
+
+/// What [`dns`] answers to a question over UDP.
+pub(crate) fn answer_over_udp(question: &[u8]) -> Vec<u8> {
+    answer(question, false, &Mutex::default())
 }
 
 fn answer(question: &[u8], is_stream: bool, asked: &Mutex<Vec<(String, bool)>>) -> Vec<u8> {

@@ -1,0 +1,135 @@
+//! Sockets by which questions go to resolvers, of the host or of an upstream, and what comes back.
+
+use super::message;
+use crate::host_errors::Manner;
+use crate::outbound::Outbound;
+use crate::token::{Slot, Token};
+use crate::upstream::{FarDatagrams, Upstream};
+use bytes::Bytes;
+use neap::{Events, Poller};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::io;
+use std::net::SocketAddr;
+
+/// Answers to others that one look at a socket passes over.
+const MOST_STRANGERS: usize = 64;
+/// Questions have the hops of a host, as they are the gateway's own.
+const MANNER: Manner = Manner { hop_limit: 64, dont_fragment: false };
+
+/// What became of a question.
+pub(crate) enum Outcome {
+    Waits,
+    /// The resolver does not answer, or cannot.
+    Failed,
+    Answered(Vec<u8>),
+}
+
+/// A socket for one question to one resolver, with a port that is hard to guess.
+pub(super) enum QuestionSocket {
+    /// Of the host, which chooses the port at random when it is bound or connected.
+    Host(Socket),
+    /// Of an upstream. It is not connected.
+    Through(Box<dyn FarDatagrams>),
+}
+
+impl QuestionSocket {
+    /// A socket of the host.
+    pub(super) fn of_host(outbound: &Outbound, server: SocketAddr) -> io::Result<Self> {
+        let outbound = outbound.towards(server.ip());
+        let socket = outbound.socket(Domain::for_address(server), Type::DGRAM, Protocol::UDP)?;
+        let from = outbound.from(server);
+        if !from.ip().is_unspecified() {
+            socket.bind(&SockAddr::from(from))?;
+        }
+        Ok(Self::Host(socket))
+    }
+
+    /// A socket of an upstream.
+    pub(super) fn through(upstream: &dyn Upstream, server: SocketAddr) -> io::Result<Self> {
+        Ok(Self::Through(upstream.datagrams(&server.into())?))
+    }
+
+    /// Sends a question, whose answer has `slot`.
+    pub(super) fn send(
+        &mut self,
+        question: &[u8],
+        server: SocketAddr,
+        slot: Slot,
+        poller: &Poller,
+    ) -> io::Result<()> {
+        let token = Token::Query(slot).to_bits();
+        match self {
+            Self::Host(socket) => {
+                socket.connect(&SockAddr::from(server))?;
+                poller.add(&*socket, token, Events::IN | Events::ET)?;
+                send(socket, question, SendFlags::NOSIGNAL)?;
+            }
+            Self::Through(far) => {
+                far.enter(poller, token)?;
+                let question = Bytes::copy_from_slice(question);
+                if far.send(&[question], &server.into(), MANNER).count == 0 {
+                    return Err(io::ErrorKind::NetworkUnreachable.into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for the answer, and how many messages were none. If another resolver can be asked, an
+    /// answer without knowledge does not count.
+    pub(super) fn receive(
+        &mut self,
+        buffer: &mut [u8],
+        question: &[u8],
+        server: SocketAddr,
+        is_last: bool,
+    ) -> (Outcome, u64) {
+        let mut strangers = 0;
+        for _ in 0..MOST_STRANGERS {
+            match self.next(buffer, question, server) {
+                Ok(None) => strangers += 1,
+                Ok(Some(answer)) if message::is_helpless(&answer) && !is_last => {
+                    return (Outcome::Failed, strangers);
+                }
+                Ok(Some(answer)) => return (Outcome::Answered(answer), strangers),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return (Outcome::Waits, strangers);
+                }
+                // Nobody has the port, or there is no way.
+                Err(_) => return (Outcome::Failed, strangers),
+            }
+        }
+        // Somebody guesses: another port and ID are next.
+        (Outcome::Failed, strangers)
+    }
+
+    /// The answer in the next message that has come; `None` if that is another one.
+    fn next(
+        &mut self,
+        buffer: &mut [u8],
+        question: &[u8],
+        server: SocketAddr,
+    ) -> io::Result<Option<Vec<u8>>> {
+        let is_answer = |message: &[u8]| message::is_answer(question, message);
+        match self {
+            Self::Host(socket) => {
+                let (_, count) = recv(&*socket, &mut *buffer, RecvFlags::empty())?;
+                let message = &buffer[..count.min(buffer.len())];
+                Ok(is_answer(message).then(|| message.to_vec()))
+            }
+            Self::Through(far) => {
+                let arrived = match far.receive(buffer) {
+                    Err(_) if far.undelivered(buffer).is_some() => {
+                        return Err(io::ErrorKind::ConnectionRefused.into());
+                    }
+                    arrived => arrived?,
+                };
+                let is_server =
+                    (arrived.from.ip(), arrived.from.port()) == (server.ip(), server.port());
+                let answer = arrived.datagrams().find(|data| is_server && is_answer(data));
+                Ok(answer.map(|data| data.to_vec()))
+            }
+        }
+    }
+}
