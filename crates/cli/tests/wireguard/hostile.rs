@@ -1,11 +1,11 @@
 //! What others see of a tunnel, and what they can do to it.
 
 use super::capture::Capture;
-use super::eventually;
 use super::namespace::{in_namespace, run};
 use super::near::{DOORS, HTTP, Neap, SOCKS, TO_WEB, output};
 use super::peers::{Program, can_run};
 use super::world::{NAME, NEAR, PORT, World, pattern};
+use super::{by_name, eventually, sandbox};
 use blake2::digest::consts::U16;
 use blake2::digest::{KeyInit, Mac};
 use blake2::{Blake2s256, Blake2sMac, Digest};
@@ -31,7 +31,8 @@ fn nothing_leaves_beside_the_tunnel() {
     in_namespace(|| {
         let world = World::new("beside", &program);
         let capture = Capture::start(&world.folder, "outside");
-        let _neap = Neap::start(&world.folder, &world.file(DOORS));
+        let sections = format!("{DOORS}{}", by_name::SECTIONS);
+        let neap = Neap::start(&world.folder, &world.file(&sections));
         for door in [
             format!("--socks5-hostname 127.0.0.1:{SOCKS} http://{NAME}/{LEN}"),
             format!("-x http://127.0.0.1:{HTTP} http://{NAME}/{LEN}"),
@@ -42,6 +43,7 @@ fn nothing_leaves_beside_the_tunnel() {
             let page = output(&format!("curl -sS --max-time 60 {door}"));
             assert!(page == pattern(LEN), "{door}: {} bytes of {LEN}, or others", page.len());
         }
+        by_name::all(&world);
         // A name that the resolver of the tunnel does not know is asked nowhere else.
         for door in [
             format!("--socks5-hostname 127.0.0.1:{SOCKS} http://no.such.test/"),
@@ -51,6 +53,10 @@ fn nothing_leaves_beside_the_tunnel() {
             let status = Command::new("curl").args(words.split(' ')).output().expect("curl runs");
             assert!(!status.status.success(), "{door}");
         }
+        // The far side knows one place of a peer.
+        drop(neap);
+        let page = sandbox::curl(&world.file(""), &format!("http://{NAME}/{LEN}"));
+        assert!(page == pattern(LEN), "a sandbox: {} bytes of {LEN}, or others", page.len());
         let (all, beside) = capture.finish(&format!("udp port {PORT}"));
         assert!(all > 100 && beside.is_empty(), "{all} packets, beside the tunnel:\n{beside}");
     });

@@ -1,5 +1,6 @@
 //! `neap wireguard` with WireGuard of others as its far side, and programs as its clients.
 
+mod by_name;
 #[path = "../common/capture.rs"]
 mod capture;
 mod changes;

@@ -9,7 +9,7 @@ use std::fs;
 const LEN: usize = 64 << 10;
 
 /// What curl gets in a sandbox with the tunnel of this file.
-fn curl(file: &str, url: &str) -> Vec<u8> {
+pub(super) fn curl(file: &str, url: &str) -> Vec<u8> {
     let neap = env!("CARGO_BIN_EXE_neap");
     output(&format!(
         "{neap} gateway run --upstream wireguard:{file} -- curl -sS --fail --max-time 60 {url}"

@@ -26,6 +26,8 @@ pub(super) const BOTH: &str = "both.example.test";
 pub(super) const ECHO: u16 = 7;
 pub(super) const TELL: u16 = 9;
 pub(super) const WEB: u16 = 80;
+/// Port of TLS, where the far host sends back what comes.
+const TLS: u16 = 443;
 pub(super) const IPERF3: u16 = 5201;
 /// The far host's interface of the network.
 pub(super) const FAR_INTERFACE: &str = "far";
@@ -109,10 +111,12 @@ impl World {
 /// Servers that are threads of the test, with sockets of the far host.
 fn serve(host: &Host) {
     let listen = |port| host.inside(|| TcpListener::bind(("::", port)).expect("a port"));
-    accept(listen(ECHO), |stream| {
-        io::copy(&mut &stream, &mut &stream)?;
-        stream.shutdown(Shutdown::Write)
-    });
+    for port in [ECHO, TLS] {
+        accept(listen(port), |stream| {
+            io::copy(&mut &stream, &mut &stream)?;
+            stream.shutdown(Shutdown::Write)
+        });
+    }
     accept(listen(WEB), web);
     let datagrams = |port| host.inside(|| UdpSocket::bind(("0.0.0.0", port)).expect("a port"));
     let (tell, resolver) = (datagrams(TELL), datagrams(53));
