@@ -2,7 +2,7 @@
 //!
 //! | level | event |
 //! |---|---|
-//! | info | the start, the end with its totals; flows that the policy is against; what a drain refuses |
+//! | info | the start, the end with its totals; flows that the policy or a drain is against |
 //! | warn | flows, datagrams and pings refused for their number, flows refused for lack of ports |
 //! | debug | each flow: opened, not opened, ended |
 //!

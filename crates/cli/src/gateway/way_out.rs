@@ -161,8 +161,8 @@ impl Application for Both {
     }
 }
 
-/// Serves what others see of a gateway, with or without a tunnel. The tunnel has a control socket of
-/// its own, and the metrics are those of both.
+/// Serves what others see of a gateway, with or without a tunnel. The tunnel has a control socket
+/// of its own, and the metrics are those of both.
 pub(super) fn serve(
     listening: Listening,
     stack: &Stack,

@@ -449,7 +449,8 @@ impl Port {
             queue.replace(qdisc, now, &mut dropped);
             self.backlog.store(queue.len(), Release);
         }
-        self.lose(dropped);
+        self.count_dropped(&dropped);
+        drop(dropped);
         self.visit(now, |debt| debt.run = true);
     }
 
@@ -550,7 +551,7 @@ impl Port {
         let verdict = queue.enqueue(frame, now, &mut dropped);
         self.backlog.store(queue.len(), Release);
         drop(queue);
-        self.lose(dropped);
+        self.count_dropped(&dropped);
         verdict
     }
 
@@ -560,12 +561,13 @@ impl Port {
         let dequeued = queue.dequeue(now, &mut dropped);
         self.backlog.store(queue.len(), Release);
         drop(queue);
-        self.lose(dropped);
+        self.count_dropped(&dropped);
         dequeued
     }
 
-    /// Drops what the qdisc drops, without its lock: the drop of a credit wakes a socket.
-    fn lose(&self, dropped: Dropped) {
+    /// Counts what the qdisc drops. The caller drops it without the lock of the qdisc, since the
+    /// drop of a credit wakes a socket.
+    fn count_dropped(&self, dropped: &Dropped) {
         if !dropped.is_empty() {
             self.counters.drops.add(DropReason::QdiscDrop, dropped.len() as u64);
         }
