@@ -1,7 +1,8 @@
 //! The way into the background: this process runs the program once more, waits until the network is
 //! there, and ends. So whoever has called it knows when to go on.
 //!
-//! The folder stays that of the caller: files that are read again may have relative paths.
+//! The folder stays that of the caller until the command leaves it: files that it reads again may
+//! have relative paths.
 
 use crate::gateway::command::exit_code;
 use nix::unistd::close;
