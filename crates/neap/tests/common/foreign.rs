@@ -80,7 +80,9 @@ pub(crate) fn interface(family: Family, link: Link) -> InterfaceConfig {
 
 /// A stack on `t0` that takes what the kernel sends to the networks.
 pub(crate) fn stack(family: Family, link: Link) -> Stack {
-    Stack::builder().interface(interface(family, link)).build().expect("a stack on a TUN")
+    let stack = Stack::builder().interface(interface(family, link)).build();
+    family.await_kernel();
+    stack.expect("a stack on a TUN")
 }
 
 fn set_ttl_and_tos(socket: impl AsFd, family: Family, ttl: u8, tos: u8) {

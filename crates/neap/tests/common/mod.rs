@@ -134,12 +134,24 @@ impl Family {
 
     /// A stack on a TUN named `t0`.
     pub(crate) fn stack(self) -> Stack {
-        Stack::builder()
+        let stack = Stack::builder()
             .tun("t0")
             .host_address(self.cidr(self.kernel()))
             .address(self.cidr(self.ours()))
             .build()
-            .expect("a stack on a TUN")
+            .expect("a stack on a TUN");
+        self.await_kernel();
+        stack
+    }
+
+    /// Waits until the kernel takes packets for its address. A work queue makes the route of an
+    /// address of IPv6, and packets that come before are dropped.
+    pub(crate) fn await_kernel(self) {
+        let IpAddr::V6(address) = self.kernel() else { return };
+        let route = format!("{:032x} 80 ", address.to_bits());
+        while !std::fs::read_to_string("/proc/net/ipv6_route").expect("routes").contains(&route) {
+            thread::yield_now();
+        }
     }
 
     /// A listener of the kernel that the stack can reach.
