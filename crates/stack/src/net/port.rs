@@ -125,7 +125,7 @@ pub struct Port {
     load: CommonLoad,
     /// Wakes the driver, which then calls `run` or asks for `next_event` again.
     kick: Waker,
-    /// Those of the host.
+    /// Those of the host, if there is one.
     counters: Arc<PacketCounters>,
     capabilities: Capabilities,
     /// Largest IP packet in bytes, as the interface says.
@@ -274,14 +274,12 @@ impl Port {
     ///
     /// `kick` wakes the driver when frames were left to it. It also wakes the driver when, outside
     /// of its own call of [`run`](Self::run), [`next_event`](Self::next_event) became earlier or
-    /// [`waits_for_device`](Self::waits_for_device) became true. What is dropped is counted in
-    /// `counters`, too, which are those of the host.
-    pub(crate) fn new(
+    /// [`waits_for_device`](Self::waits_for_device) became true.
+    pub fn new(
         tx: Box<dyn TxQueue>,
         capabilities: Capabilities,
         qdisc: Box<dyn Qdisc>,
         kick: Waker,
-        counters: Arc<PacketCounters>,
         now: Instant,
     ) -> Self {
         let on_wire = capabilities.completion == Completion::OnWire;
@@ -318,10 +316,15 @@ impl Port {
                 stats: PortStats::default(),
             }),
             kick,
-            counters,
+            counters: Arc::default(),
             capabilities,
             mtu: AtomicU16::new(capabilities.mtu),
         }
+    }
+
+    /// Counts what is dropped among the drops of a host, too.
+    pub(crate) fn of_host(self, counters: Arc<PacketCounters>) -> Self {
+        Self { counters, ..self }
     }
 
     /// Queues a frame, and drains the queue if no thread does so already. After

@@ -64,8 +64,8 @@ impl Stack {
             let bell = host.shards[index % host.shards.len()].list.bell().clone();
             let qdisc = QdiscConfig::default().build(&capabilities, host.fork_seed());
             let counters = host.net.counters.clone();
-            let port = Port::new(pair.tx, capabilities, qdisc, bell.into(), counters, now);
-            ports.push(Arc::new(port));
+            let port = Port::new(pair.tx, capabilities, qdisc, bell.into(), now);
+            ports.push(Arc::new(port.of_host(counters)));
             receivers.push((pair.rx, pair.bulk));
         }
         let id = host.net.topology.name_interface();

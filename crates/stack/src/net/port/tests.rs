@@ -128,8 +128,8 @@ impl World {
         let qdisc = Box::<PfifoFast>::default();
         let counters = Arc::<PacketCounters>::default();
         let kick = kicks.clone().into();
-        let port = Port::new(Box::new(tx), capabilities, qdisc, kick, counters.clone(), ZERO);
-        Self { ring, kicks, counters, port: Arc::new(port) }
+        let port = Port::new(Box::new(tx), capabilities, qdisc, kick, ZERO);
+        Self { ring, kicks, port: Arc::new(port.of_host(counters.clone())), counters }
     }
 
     /// The limit is no hindrance to tests of the ring.
