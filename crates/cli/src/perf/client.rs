@@ -48,9 +48,8 @@ pub(crate) fn run(
     interrupt: &Interrupt,
 ) -> Result<(), PerfError> {
     let failed = |source| PerfError::Connect { server, source };
-    let socket = net::connect(stack, server, &SocketOptions::default()).map_err(failed)?;
-    // From now on somebody has to be told of the end.
-    interrupt.become_wish();
+    let connect = || net::connect(stack, server, &SocketOptions::default());
+    let socket = interrupt.ends_at_once(connect).map_err(failed)?;
     let default_mss = net::info(&socket).snd_mss;
     let mut control = Control::new(socket, interrupt.clone()).map_err(failed)?;
     let cookie = Cookie::random().map_err(ProtocolError::Io)?;

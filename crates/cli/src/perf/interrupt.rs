@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// Says what a signal does: it ends the process at once, or it is a wish that whoever waits looks
-/// at now and then, so that peers learn of the end.
+/// Set once the user interrupts; whoever waits looks at it now and then, so that peers learn of the
+/// end.
 #[derive(Clone, Debug)]
 pub(crate) struct Interrupt {
     is_set: Arc<AtomicBool>,
@@ -15,10 +15,9 @@ pub(crate) struct Interrupt {
 }
 
 impl Interrupt {
-    /// Catches SIGINT and SIGTERM. Both end the process at once until
-    /// [`become_wish`](Self::become_wish).
+    /// Catches SIGINT and SIGTERM from now on; the second one ends the process at once.
     pub(crate) fn catch() -> io::Result<Self> {
-        let (is_set, ends_at_once) = (Arc::default(), Arc::new(AtomicBool::new(true)));
+        let (is_set, ends_at_once) = (Arc::default(), Arc::default());
         for signal in [SIGINT, SIGTERM] {
             let ends = Arc::clone(&ends_at_once);
             signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, ends)?;
@@ -28,9 +27,13 @@ impl Interrupt {
         Ok(Self { is_set, ends_at_once })
     }
 
-    /// Makes the next signal a wish. The one behind it ends the process at once.
-    pub(crate) fn become_wish(&self) {
-        self.ends_at_once.store(false, Ordering::Relaxed);
+    /// Lets the first signal end the process at once while `work` goes on: nobody has to learn of
+    /// the end, and `work` does not look.
+    pub(crate) fn ends_at_once<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.ends_at_once.store(true, Ordering::Relaxed);
+        let done = work();
+        self.ends_at_once.store(self.is_set(), Ordering::Relaxed);
+        done
     }
 
     pub(crate) fn is_set(&self) -> bool {

@@ -448,7 +448,6 @@ fn run_server(
     version: Option<IpVersion>,
     interrupt: &Interrupt,
 ) -> ExitCode {
-    interrupt.become_wish();
     let interval = (!args.interval.is_zero()).then_some(args.interval);
     let mut reporter = Reporter::new(args.json, args.verbose);
     let listener = net::bind(stack, args.port, version).map_err(PerfError::Listen);
