@@ -4,7 +4,6 @@
 //! hold whatever they say is asserted apart.
 
 mod behaviours;
-mod frames;
 mod grid;
 
 use std::path::PathBuf;

@@ -122,8 +122,7 @@ pub struct AckSample {
     pub is_app_limited: bool,
     /// Whether the flight has filled the window since the last ACK.
     pub is_cwnd_limited: bool,
-    /// Whether the receiver may have delayed the ACK: it covers a short segment that was alone in
-    /// its round trip.
+    /// Whether the receiver delayed the ACK: it covered a single small segment, late.
     pub is_ack_delayed: bool,
     /// Whether a new round began: the newest acknowledged segment was sent after the last round's
     /// end.
@@ -219,9 +218,7 @@ pub enum CongestionEvent {
     Recovery,
     /// A window reduction without loss begins, for an ECN echo or a local drop.
     Cwr,
-    /// A retransmission timeout expired. It comes for each one of a row, and in the middle of a
-    /// recovery, too; [`CongestionControl::ssthresh`] was applied before only if the timeout began
-    /// a reduction.
+    /// A retransmission timeout expired.
     Loss,
     /// The connection is back in [`CaState::Open`] with the reduced window.
     Open,

@@ -73,8 +73,6 @@ pub(crate) struct AckFacts {
     pub newly_sacked: u32,
     /// Newly acknowledged segments that had not been SACKed.
     pub unsacked_acked: u32,
-    /// The ACK ends inside of a frame.
-    pub is_partial: bool,
     /// Something that was retransmitted was acknowledged.
     pub retransmitted_acked: bool,
     /// A segment sent before the episode and never retransmitted was delivered.
@@ -499,22 +497,18 @@ impl Sender {
             .ts_echo
             .map(|echo| ack.clock.wrapping_sub(echo))
             .filter(|&age| ack.timestamps.is_some_and(|ts| ts.echo != 0) && age < MAX_ECHO_AGE);
+        self.update_rtt(now, &rtts, &facts, echo_age, &mut sample);
         let delivered = self.delivered_segments(prior.sacked_out, &facts);
         self.rate.count_delivered(delivered, facts.ece);
-        sample.is_ack_delayed = self.may_be_delayed(&facts, &rtts, prior.sacked_out);
-        self.update_rtt(now, &rtts, &facts, echo_age, &mut sample);
         counters.add(Counter::Delivered, u64::from(delivered));
         sample.acked = facts.newly_acked;
         sample.acked_sacked = delivered;
         sample.min_rtt = self.rtt.min_rtt();
         sample.srtt = self.rtt.srtt();
-        self.rate.sample(&rtts.newest, &mut sample, self.recovery.is_reneging());
+        self.rate.sample(&rtts.newest, &mut sample, false);
         self.queue.reclaim();
         self.steady.on_ack(now, self.rate.delivered(), self.rate.is_app_limited());
-        // An ACK that delivers nothing does not say when what it reports was sent.
-        if let Some(prior_delivered) = rtts.newest.prior_delivered() {
-            self.adapt_reordering_window(prior_delivered);
-        }
+        self.adapt_reordering_window(sample.prior_delivered);
         self.check_probe(now, &facts, counters);
         let lost_before = self.rate.lost();
         self.reorder_wait = Nanos::MAX;
@@ -610,7 +604,6 @@ impl Sender {
         let mut unsacked = 0;
         let acked = board.acknowledge(self.una, |part| {
             unsacked += part.segments;
-            facts.is_partial |= part.end != part.sent.end();
             if part.sent.ever_retransmitted {
                 facts.retransmitted_acked = true;
             } else {
@@ -635,12 +628,11 @@ impl Sender {
     }
 
     fn credit_delivery(&mut self, now: Instant, part: Delivered<'_>, newest: &mut Newest) {
-        let Delivered { sent, end, segments, .. } = part;
+        let Delivered { sent, end, .. } = part;
         self.rack_advance(now, sent, end);
-        // A part of a segment is no delivery, and its other part is yet to come.
-        if segments > 0 {
-            self.rate.on_delivered(newest, &sent.snapshot, sent.sent_at, end);
-        }
+        let (sent_at, mut snapshot) = (sent.sent_at, sent.snapshot);
+        self.rate.on_delivered(newest, &mut snapshot, sent_at, end);
+        sent.snapshot = snapshot;
     }
 
     /// SACK and DSACK blocks (`tcp_sacktag_write_queue`).
@@ -716,19 +708,6 @@ impl Sender {
         facts.dsack_of_probe = self.count_dsack(block.right, segments);
     }
 
-    /// Whether the receiver may have waited with the ACK (`FLAG_ACK_MAYBE_DELAYED`): it is for a
-    /// short segment that was alone in its round trip, and tells of nothing else.
-    fn may_be_delayed(&self, facts: &AckFacts, rtts: &Rtts, sacked_before: u32) -> bool {
-        facts.newly_acked == 1
-            && !facts.is_partial
-            && !facts.retransmitted_acked
-            && sacked_before + facts.newly_sacked == 0
-            && !facts.dsack
-            && !facts.ece
-            && self.una.bytes_since(facts.prior_una) < self.mss
-            && rtts.newest.prior_delivered().map(|prior| prior + 1) == Some(self.rate.delivered())
-    }
-
     /// Round-trip samples of one ACK (`tcp_ack_update_rtt`).
     fn update_rtt(
         &mut self,
@@ -742,7 +721,7 @@ impl Sender {
         let rtt = by_sequence.or(rtts.sacked);
         if let Some(rtt) = rtt {
             let shortest = rtts.last.unwrap_or(rtt).min(rtt);
-            self.rtt.on_min_rtt(now, shortest, sample.is_ack_delayed);
+            self.rtt.on_min_rtt(now, shortest, false);
             self.rtt.on_sample(rtt, self.una, self.nxt);
             sample.rtt = Some(rtts.last.or(rtts.sacked).unwrap_or(rtt));
         } else if facts.una_advanced

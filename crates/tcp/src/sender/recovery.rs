@@ -42,12 +42,9 @@ pub struct Recovery {
     undo_marker: Option<SeqNumber>,
     /// Retransmissions not yet reported as duplicates; `None` when there were none to report.
     undo_retrans: Option<u32>,
-    /// Timestamp clock at the first retransmission of the episode; `None` without one. A tail loss
-    /// probe belongs to no episode.
+    /// Timestamp clock at the first retransmission of the episode; `None` without one.
     retrans_stamp: Option<u32>,
     frto: bool,
-    /// The receiver gave up what it had SACKed, until the episode is over.
-    is_reneging: bool,
     /// Timeouts in a row (`icsk_retransmits`).
     retransmits: u32,
     /// What a tail loss probe is waiting for.
@@ -98,12 +95,6 @@ impl Recovery {
     /// Returns how often reordering was seen (`tcpi_reord_seen`).
     pub fn reorderings(&self) -> u32 {
         self.rack.reorderings
-    }
-
-    /// Returns whether the receiver gave up what it had SACKed, which then counts as delivered
-    /// twice (`is_sack_reneg`).
-    pub(super) fn is_reneging(&self) -> bool {
-        self.is_reneging
     }
 
     /// Returns whether SACK blocks tell of reordering. After a timeout that nothing can undo they
@@ -166,9 +157,7 @@ impl Recovery {
     /// Notes retransmitted segments, which may later be found spurious. `clock` is the timestamp
     /// clock of the retransmission.
     pub fn count_retransmitted(&mut self, segments: u32, clock: u32) {
-        if self.state >= CaState::Recovery {
-            self.retrans_stamp.get_or_insert(clock);
-        }
+        self.retrans_stamp.get_or_insert(clock);
         self.undo_retrans = Some(self.undo_retrans.unwrap_or(0).saturating_add(segments));
     }
 }
@@ -307,14 +296,10 @@ impl Sender {
                     if !self.sack {
                         self.board.set_reno_sacked(0);
                     }
-                    let was_undone = self.try_undo_recovery(now, ack, counters);
-                    if self.holds_state() {
-                        return AfterAck::Ordinary;
-                    }
-                    if !was_undone {
+                    if !self.try_undo_recovery(now, ack, counters) {
                         self.end_reduction(now);
+                        self.finish_episode();
                     }
-                    self.finish_episode();
                 }
                 _ => {}
             }
@@ -400,8 +385,7 @@ impl Sender {
             }
         }
         if recovered {
-            self.try_undo_recovery(now, ack, counters);
-            if !self.holds_state() {
+            if !self.try_undo_recovery(now, ack, counters) {
                 self.finish_episode();
             }
             return AfterAck::Ordinary;
@@ -429,7 +413,6 @@ impl Sender {
     fn enter_recovery(&mut self, now: Instant, ece: bool, counters: &Counters) {
         let which = if self.sack { Counter::SackRecovery } else { Counter::RenoRecovery };
         counters.add(which, 1);
-        self.forget_retransmission_time();
         self.recovery.prior_ssthresh = 0;
         self.init_undo();
         if !self.recovery.in_reduction() {
@@ -452,8 +435,7 @@ impl Sender {
         }
     }
 
-    /// A retransmission timeout: everything in flight counts as lost that had time to arrive
-    /// (`tcp_enter_loss`).
+    /// A retransmission timeout: everything in flight counts as lost (`tcp_enter_loss`).
     pub(super) fn enter_loss(
         &mut self,
         now: Instant,
@@ -465,7 +447,6 @@ impl Sender {
         let reneged = self.board.front().is_some_and(Sent::begins_sacked);
         if reneged {
             counters.add(Counter::SACKReneging, 1);
-            self.recovery.is_reneging = true;
         }
         if self.recovery.state <= CaState::Disorder
             || self.recovery.high_seq.at_or_before(self.una)
@@ -474,19 +455,18 @@ impl Sender {
             self.recovery.prior_ssthresh = self.current_ssthresh();
             self.recovery.prior_cwnd = self.window.cwnd;
             self.window.ssthresh = self.controller.ssthresh(now, &self.window).max(2);
+            self.controller.on_event(CongestionEvent::Loss, now, &mut self.window);
             self.init_undo();
         }
         if self.recovery.state <= CaState::Disorder && self.board.counts().sacked_out >= reordering
         {
             self.recovery.reordering = self.recovery.reordering.min(reordering);
         }
-        // RFC 8985 section 6.3, without the reordering window (`tcp_timeout_mark_lost`).
-        let recent = (self.sack && !reneged).then(|| now - self.recovery.rack.rtt);
-        self.lose(now, |board, note| board.mark_timed_out(recent, note));
+        let all = reneged || !self.sack;
+        self.lose(now, |board, note| board.mark_all_lost(all, note));
         self.window.cwnd = self.board.counts().in_flight() + 1;
         self.window.cwnd_cnt = 0;
         self.set_state(CaState::Loss);
-        self.controller.on_event(CongestionEvent::Loss, now, &mut self.window);
         self.recovery.high_seq = self.nxt;
         self.recovery.tlp = None;
         self.ecn_cwr_owed = self.ecn;
@@ -552,37 +532,18 @@ impl Sender {
         self.controller.on_event(CongestionEvent::Open, now, &mut self.window);
     }
 
-    /// Whether the state stays until something beyond the episode is acknowledged
-    /// (`tcp_is_non_sack_preventing_reopen`). Without SACK, what the episode sent again causes
-    /// duplicate ACKs at its end, which are no sign of another loss (RFC 6582 section 3.2).
-    fn holds_state(&mut self) -> bool {
-        let holds = !self.sack && self.una == self.recovery.high_seq;
-        if holds {
-            self.forget_retransmission_time();
-        }
-        holds
-    }
-
     /// The marks for an undo stay: DSACKs may still come for all that was sent again.
     fn finish_episode(&mut self) {
         self.recovery.frto = false;
-        self.forget_retransmission_time();
+        if self.board.counts().retrans_out == 0 {
+            self.recovery.retrans_stamp = None;
+        }
         self.set_state(CaState::Open);
         self.keep_open();
     }
 
-    /// Forgets when the first retransmission left, unless one may still be answered, so that the
-    /// next episode is judged by its own (`tcp_retrans_stamp_cleanup`).
-    fn forget_retransmission_time(&mut self) {
-        let is_first_repeated = self.board.front().is_some_and(|sent| sent.ever_retransmitted);
-        if self.board.counts().retrans_out == 0 && !is_first_repeated {
-            self.recovery.retrans_stamp = None;
-        }
-    }
-
     fn set_state(&mut self, state: CaState) {
         self.recovery.state = state;
-        self.recovery.is_reneging &= state >= CaState::Recovery;
     }
 
     /// Open, or Disorder while something is amiss (`tcp_try_keep_open`).
@@ -597,7 +558,9 @@ impl Sender {
     }
 
     fn try_open(&mut self, now: Instant, ack: &AckFacts) {
-        self.forget_retransmission_time();
+        if self.board.counts().retrans_out == 0 {
+            self.recovery.retrans_stamp = None;
+        }
         if ack.ece {
             self.enter_cwr(now);
         }
@@ -664,6 +627,7 @@ impl Sender {
         };
         counters.add(by, 1);
         self.undo(now, false);
+        self.finish_episode();
         true
     }
 
@@ -676,7 +640,7 @@ impl Sender {
         if self.board.counts().retrans_out > 0 {
             return true;
         }
-        self.forget_retransmission_time();
+        self.recovery.retrans_stamp = None;
         self.undo(now, true);
         counters.add(Counter::PartialUndo, 1);
         self.set_state(CaState::Open);
@@ -710,7 +674,7 @@ impl Sender {
         }
         self.recovery.retransmits = 0;
         self.recovery.frto = false;
-        if !self.holds_state() && (by_frto || self.sack) {
+        if by_frto || self.sack {
             self.set_state(CaState::Open);
             self.keep_open();
         }

@@ -91,11 +91,6 @@ impl Sent {
         payload.div_ceil(u32::from(self.unit)).max(1)
     }
 
-    /// Returns the payload of the longest segment, in bytes (`tcp_skb_seglen`).
-    fn longest_segment(&self) -> u32 {
-        if self.segments() == 1 { self.payload.len() } else { u32::from(self.unit) }
-    }
-
     fn all(&self) -> u64 {
         ones(self.segments())
     }
@@ -196,10 +191,10 @@ impl Counts {
 }
 
 /// Part of a frame that was newly delivered.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Delivered<'a> {
     /// The frame.
-    pub sent: &'a Sent,
+    pub sent: &'a mut Sent,
     /// First sequence number of the first delivered segment of the frame.
     pub start: SeqNumber,
     /// Sequence number behind the last delivered segment of the frame.
@@ -369,33 +364,29 @@ impl Scoreboard {
         }
     }
 
-    /// Marks all segments as lost that are not SACKed (RTO), but for frames behind the first that
-    /// left after `recent`. Without `recent` the SACKed are lost, too: after reneging, or for
-    /// duplicate ACKs without SACK.
+    /// Marks all segments as lost that are not SACKed (RTO). With `forget_sacks` the SACKed too,
+    /// after reneging or for duplicate ACKs without SACK.
     ///
     /// `marked` gets the segments that were not lost before.
-    pub fn mark_timed_out(&mut self, recent: Option<Instant>, mut marked: impl FnMut(&Sent, u32)) {
+    pub fn mark_all_lost(&mut self, forget_sacks: bool, mut marked: impl FnMut(&Sent, u32)) {
         self.counts.lost_out = 0;
         self.counts.retrans_out = 0;
-        if recent.is_none() {
+        if forget_sacks {
             self.counts.sacked_out = 0;
             self.highest_sack = None;
         }
-        for (index, sent) in self.sent.iter_mut().enumerate() {
-            if recent.is_none() {
+        for sent in &mut self.sent {
+            if forget_sacks {
                 sent.sacked = 0;
             }
-            if index == 0 || recent.is_none_or(|recent| sent.sent_at <= recent) {
-                let lost = sent.all() & !sent.sacked;
-                let new = lost & (!sent.lost | sent.retransmitted);
-                sent.lost = lost;
-                sent.retransmitted = 0;
-                if new != 0 {
-                    marked(sent, new.count_ones());
-                }
-            }
+            let lost = sent.all() & !sent.sacked;
+            let new = lost & (!sent.lost | sent.retransmitted);
+            sent.lost = lost;
+            sent.retransmitted = 0;
             self.counts.lost_out += sent.lost.count_ones();
-            self.counts.retrans_out += sent.retransmitted.count_ones();
+            if new != 0 {
+                marked(sent, new.count_ones());
+            }
         }
         self.retransmit_hint = 0;
     }
@@ -521,8 +512,7 @@ impl Scoreboard {
     /// them lost (`tcp_simple_retransmit`). Returns whether there were any.
     pub fn resegment(&mut self, mss: u16) -> bool {
         let mss = mss.max(1);
-        let is_too_long = |sent: &Sent| sent.longest_segment() > u32::from(mss);
-        if !self.sent.iter().any(is_too_long) {
+        if self.sent.iter().all(|sent| sent.unit <= mss) {
             return false;
         }
         let old = std::mem::take(&mut self.sent);
@@ -530,7 +520,7 @@ impl Scoreboard {
         self.memory = 0;
         self.counts = Counts::default();
         for mut sent in old {
-            if is_too_long(&sent) {
+            if sent.unit > mss {
                 sent.head = 0;
                 sent.unit = mss;
                 sent.sacked = 0;

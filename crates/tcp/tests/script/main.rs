@@ -5,7 +5,6 @@ mod peer;
 
 mod acknowledging;
 mod closing;
-mod controller;
 mod loss;
 mod opening;
 mod order;
