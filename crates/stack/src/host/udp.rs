@@ -154,11 +154,15 @@ pub(crate) struct Binding {
 }
 
 impl Binding {
+    /// Whether datagrams to `address` are for a socket with this.
+    fn meets(&self, address: SocketAddr) -> bool {
+        let is_port = self.local.port() == address.port();
+        is_port && (self.is_dual && address.is_ipv4() || overlap(self.local, address))
+    }
+
     /// Whether sockets with these two would both serve some address.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
-        let is_both =
-            self.is_dual && other.local.is_ipv4() || other.is_dual && self.local.is_ipv4();
-        overlap(self.local, other.local) || is_both && self.local.port() == other.local.port()
+        self.meets(other.local) || other.meets(self.local)
     }
 }
 
@@ -297,7 +301,7 @@ impl UdpSocket {
     /// How well the socket fits a datagram: 0 not at all, more is better.
     pub(super) fn score(&self, tuple: &FourTuple) -> u32 {
         let local = tuple.local_addr();
-        if !(overlap(self.binding.local, local) || self.binding.is_dual && local.is_ipv4()) {
+        if !self.binding.meets(local) {
             return 0;
         }
         let exact = u32::from(self.binding.local.ip() == local.ip());

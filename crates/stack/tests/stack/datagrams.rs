@@ -826,3 +826,16 @@ fn the_port_of_a_socket_does_not_tell_that_of_the_next() {
     different.dedup();
     assert!(different.len() > 28, "{ports:?}");
 }
+
+#[test]
+fn a_socket_of_both_families_takes_the_datagrams_of_its_own_port_alone() {
+    let mut world = World::new(&WireConfig::default());
+    let both = bind(&world.a, "[::]:500");
+    let sender = bind(&world.b, "0.0.0.0:0");
+    // The table of ports tells about one pair in a hundred apart by their numbers only.
+    for port in 1..=1000 {
+        send(&world, &sender, to(SocketAddr::from(([10, 0, 0, 1], port)), b"x")).unwrap();
+        world.run(Nanos::from_millis(1));
+        assert_eq!(received(&both).len(), usize::from(port == 500), "to port {port}");
+    }
+}
