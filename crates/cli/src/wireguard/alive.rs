@@ -84,6 +84,8 @@ impl Alive {
         loop {
             let (addresses, interval) = self.wanted();
             if addresses.is_empty() {
+                // What comes to a socket that nobody reads would end each wait.
+                pings = None;
                 self.0.poller.wait(&mut Vec::new(), None)?;
                 continue;
             }
@@ -213,4 +215,47 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom(&mut bytes, GetRandomFlags::empty())?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+#[allow(dead_code, reason = "an example has a `main`")]
+#[path = "../../../neap/examples/device.rs"]
+mod device;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use neap_wireguard::file::File;
+    use std::os::unix::net::UnixDatagram;
+
+    /// The section of a file with these lines.
+    fn section(name: &str, lines: &str) -> InterfaceSection {
+        let path = std::env::temp_dir().join(format!("neap-alive-{name}-{}", std::process::id()));
+        let key = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
+        let peer = format!("[Peer]\nPublicKey = {key}\nAllowedIPs = 10.0.0.0/24\n");
+        let own = format!("[Interface]\nPrivateKey = {key}\nAddress = 10.0.0.2/32\n{lines}");
+        let text = own + &peer;
+        std::fs::write(&path, text).expect("written");
+        let file = File::read(&path);
+        std::fs::remove_file(&path).expect("it is there");
+        file.expect("it is right").interface
+    }
+
+    #[test]
+    fn without_addresses_there_is_no_socket() {
+        let (own, _cable) = UnixDatagram::pair().expect("a pair");
+        let device = device::device("cable", own).expect("a device");
+        let stack = Stack::builder().device(device).address("10.0.0.2/32").build();
+        let stack = Arc::new(stack.expect("a stack"));
+        let alive = Alive::new().expect("a descriptor");
+        alive.watch(&stack).expect("a thread");
+        let until = Instant::now() + Duration::from_secs(60);
+        for (name, lines, sockets) in [("one", "CheckAlive = 10.0.0.1\n", 1), ("none", "", 0)] {
+            alive.set(&section(name, lines));
+            while stack.host().usage().icmp != sockets {
+                assert!(Instant::now() < until, "there are not {sockets} sockets");
+                thread::yield_now();
+            }
+        }
+    }
 }
