@@ -30,7 +30,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Name of this face, of its command and of a link to the program.
+/// Name of this face, of its command, of a link to the program, and of its stack.
 pub(crate) const NAME: &str = "pasta";
 
 /// Whether the program was called by the name of this face, by a link to it.
@@ -56,7 +56,7 @@ pub(crate) fn main(args: &Args) -> ExitCode {
         if args.goes_to_background() && !args.in_background {
             // `neap pasta ...` and `pasta ...` have the same arguments behind the name.
             let names = if is_called_pasta() { 1 } else { 2 };
-            background::start("pasta", std::env::args_os().skip(names))
+            background::start(NAME, std::env::args_os().skip(names))
                 .map_err(|error| Failure::System(format!("the background: {error}")))
         } else {
             serve::main(args)

@@ -16,7 +16,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Name of this face, of its command and of a link to the program.
+/// Name of this face, of its command, of a link to the program, and of its stack.
 pub(crate) const NAME: &str = "slirp4netns";
 
 /// Exit status for arguments that are not understood.

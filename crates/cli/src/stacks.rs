@@ -72,7 +72,8 @@ impl Stacks {
         Ok(found)
     }
 
-    /// Asks each chosen stack. One that ends meanwhile is left out, unless it is the only one.
+    /// Asks each chosen stack. One that ends meanwhile is left out, and those that do not answer
+    /// are told beside the answers. It fails if there is no answer at all.
     pub(crate) fn ask<T>(
         &self,
         question: impl Fn(&Endpoint) -> Result<T, ControlError>,
@@ -87,7 +88,7 @@ impl Stacks {
             }
         }
         if answers.is_empty() {
-            return Silent(failed).tell().map(|()| (answers, Silent::default()));
+            Silent(std::mem::take(&mut failed)).tell()?;
         }
         failed.retain(|error| !has_ended(error));
         Ok((answers, Silent(failed)))
@@ -108,7 +109,7 @@ fn has_ended(error: &ControlError) -> bool {
 }
 
 /// Why stacks that are there have no part in what is printed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[must_use = "the user has to know that something is missing"]
 pub(crate) struct Silent(Vec<ControlError>);
 

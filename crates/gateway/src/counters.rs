@@ -48,6 +48,15 @@ pub(crate) struct Counters {
     pub(crate) dhcp_dropped: AtomicU64,
 }
 
+/// Names one of the counters.
+pub(crate) type Which = fn(&Counters) -> &AtomicU64;
+
+/// Returns the counter of what is refused as new: that of the drain while the gateway drains, and
+/// else `full`, as there is no room.
+pub(crate) fn refused_as_new(is_draining: bool, full: Which) -> Which {
+    if is_draining { |counters| &counters.draining } else { full }
+}
+
 /// What happened in a gateway so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -9,7 +9,7 @@
 use crate::ages::Ages;
 use crate::clients::{Clients, PortClient};
 use crate::config::{GatewayConfig, RESOLVER_PORT};
-use crate::counters::Counters;
+use crate::counters::{Counters, Which, refused_as_new};
 use crate::deadlines::Deadlines;
 use crate::destination::Destination;
 use crate::dns::{Dns, QuestionWays, Target};
@@ -33,7 +33,6 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 /// A mapping without datagrams is forgotten after so long; at least two minutes (RFC 4787 section
@@ -283,11 +282,7 @@ impl Datagrams {
         let why = match Refused::of(error) {
             // It may have room again soon.
             Refused::Full | Refused::NoPort | Refused::Draining => {
-                let which: fn(&Counters) -> &AtomicU64 = if self.is_draining {
-                    |counters| &counters.draining
-                } else {
-                    |counters| &counters.full_mappings
-                };
+                let which = refused_as_new(self.is_draining, |counters| &counters.full_mappings);
                 self.counters.add(which, run.len() as u64);
                 return;
             }
@@ -299,13 +294,7 @@ impl Datagrams {
     }
 
     /// Tells a guest why its datagrams are not passed on.
-    fn refuse(
-        &self,
-        first: &Datagram,
-        run: &[Datagram],
-        why: Refusal,
-        reason: fn(&Counters) -> &AtomicU64,
-    ) {
+    fn refuse(&self, first: &Datagram, run: &[Datagram], why: Refusal, reason: Which) {
         self.counters.add(reason, run.len() as u64);
         // It may be beyond the limit of ICMP errors.
         let _ = self.forwarder.refuse(first, why);

@@ -6,7 +6,7 @@
 
 use crate::ages::Ages;
 use crate::config::{GatewayConfig, Way};
-use crate::counters::Counters;
+use crate::counters::{Counters, refused_as_new};
 use crate::guests::{Account, Guests};
 use crate::host_echo::HostEcho;
 use crate::host_errors::{self, Manner, Undelivered};
@@ -25,7 +25,6 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 /// Sockets at the same time; requests of more identifiers are dropped.
@@ -189,11 +188,7 @@ impl Echoes {
         }
         let key = (message.source, identifier, to.is_ipv6());
         let Ok(at) = self.pinger_of(key, ways) else {
-            let which: fn(&Counters) -> &AtomicU64 = if self.is_draining {
-                |counters| &counters.draining
-            } else {
-                |counters| &counters.full_echoes
-            };
+            let which = refused_as_new(self.is_draining, |counters| &counters.full_echoes);
             return self.counters.count(which);
         };
         let pinger = &mut self.pingers[at];

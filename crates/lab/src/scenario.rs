@@ -65,6 +65,7 @@ use std::sync::{Mutex, PoisonError};
 use units::{Speed, Time};
 use watch::WatchedRun;
 
+/// A number that differs for different texts.
 fn hash(text: &str) -> u64 {
     text.bytes().fold(0, |hash, byte| mix(hash ^ u64::from(byte)))
 }

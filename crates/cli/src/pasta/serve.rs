@@ -13,7 +13,7 @@ use super::publish::{Binder, Bound};
 use super::resolvers::Resolvers;
 use super::user::Identity;
 use super::watch::Watch;
-use super::{Failure, netlink};
+use super::{Failure, NAME, netlink};
 use crate::background::Waiting;
 use crate::gateway::command::{exit_code, not_ignored};
 use crate::gateway::confine::{Needs, confine};
@@ -45,8 +45,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 
-/// Name of the stack, for `neap ss --name`.
-const NAME: &str = "pasta";
 /// Where `ip netns` keeps its names.
 const NAMED: &str = "/run/netns";
 

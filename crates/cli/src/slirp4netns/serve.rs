@@ -1,10 +1,10 @@
 //! The network from its beginning to its end.
 
-use super::Failure;
 use super::api::Api;
 use super::arguments::{Options, Target};
 use super::descriptors::inherited;
 use super::outbound::outbound;
+use super::{Failure, NAME};
 use crate::gateway::shown::Shown;
 use crate::gateway::{DeviceEnd, calls, confine, namespace, raise_file_limit, tell_of_echo};
 use neap::Stack;
@@ -20,9 +20,6 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
-
-/// Name of the stack, for `neap ss --name`.
-const NAME: &str = "slirp4netns";
 
 pub(super) fn main(options: &Options) -> Result<(), Failure> {
     let take =

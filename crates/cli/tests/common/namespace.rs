@@ -1,8 +1,10 @@
 //! Tests in network namespaces of their own.
 
+#[path = "../../../neap/tests/common/processes.rs"]
+mod processes;
+
 use std::any::type_name;
 use std::env;
-use std::fs;
 use std::io::{Read, Write};
 use std::process::{Command, Output, Stdio};
 use std::thread;
@@ -56,7 +58,7 @@ pub(crate) fn in_namespace<F: FnOnce()>(test: F) {
     let err = thread::spawn(move || read_all(stderr.expect("a pipe")));
     let hangs = end.recv_timeout(PATIENCE).is_err();
     if hangs {
-        kill_all(child.id());
+        processes::kill_all(child.id());
     }
     let status = child.wait().expect("a child can be waited for");
     let (out, err) = (out.join().expect("read"), err.join().expect("read"));
@@ -65,20 +67,6 @@ pub(crate) fn in_namespace<F: FnOnce()>(test: F) {
     for line in err.lines().filter_map(|line| line.strip_prefix("SKIP: ")) {
         skip(line);
     }
-}
-
-/// Kills a process and all that it has started. Those would keep its output open.
-fn kill_all(process: u32) {
-    let (mut all, mut next) = (vec![process.to_string()], 0);
-    while let Some(parent) = all.get(next) {
-        let threads = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
-        let children = threads.map(|thread| fs::read_to_string(thread.path().join("children")));
-        let children = children.map(Result::unwrap_or_default).collect::<String>();
-        all.extend(children.split_whitespace().map(str::to_owned));
-        next += 1;
-    }
-    // Some may have ended meanwhile.
-    let _ = Command::new("kill").arg("-KILL").args(&all).status();
 }
 
 pub(crate) fn read_all(mut from: impl Read) -> String {

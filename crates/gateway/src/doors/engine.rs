@@ -461,7 +461,7 @@ impl Doors {
             let Some(stdio) = stdio.take() else { continue };
             let slot = self.next_slot();
             if let Err(error) = stdio.enter(&self.poller, Token::Flow(slot).to_bits()) {
-                return self.end_stdio(door, Err(error));
+                return self.end_stdio(door, || Err(error));
             }
             let mut near = Near::new(stdio);
             near.ends_with_far = true;
@@ -472,14 +472,14 @@ impl Doors {
 
     /// The connection of standard input and output is over, and with it the run, unless another
     /// door is open or the run waits for the last connection.
-    fn end_stdio(&mut self, door: usize, how: io::Result<()>) {
+    fn end_stdio(&mut self, door: usize, how: impl FnOnce() -> io::Result<()>) {
         // It may be closed, or have failed before its session is removed.
         if !matches!(self.ports[door], Port::Stdio(_)) {
             return;
         }
         self.ports[door] = Port::Closed;
         let is_last = self.ports.iter().all(|port| matches!(port, Port::Closed));
-        match how {
+        match how() {
             how if is_last => self.stdio = Some(how),
             Err(error) => warn!(%error, "the connection of the standard streams is over"),
             Ok(()) => {}
@@ -636,6 +636,6 @@ impl Doors {
         }
         debug!(client = %session.client, door = session.door, how, "connection ended");
         let lost = || Err(io::ErrorKind::ConnectionReset.into());
-        self.end_stdio(session.door, if how == "finished" { Ok(()) } else { lost() });
+        self.end_stdio(session.door, || if how == "finished" { Ok(()) } else { lost() });
     }
 }

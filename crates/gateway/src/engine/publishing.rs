@@ -2,7 +2,7 @@
 
 use super::{CHANGES, Gateway, NEW_AT_ONCE, Near};
 use crate::bounds;
-use crate::counters::Counters;
+use crate::counters::{Which, refused_as_new};
 use crate::descriptors;
 use crate::guest::GuestStream;
 use crate::holdings::FlowView;
@@ -17,7 +17,6 @@ use neap::Events;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 impl Gateway {
@@ -133,8 +132,8 @@ impl Gateway {
                     return false;
                 }
             };
-            let has_descriptor = descriptors::admit(&near).is_ok();
-            let refused = self.refuses_new().or((!has_descriptor).then_some(Refused::Full));
+            let has_none = || descriptors::admit(&near).is_err();
+            let refused = self.refuses_new().or_else(|| has_none().then_some(Refused::Full));
             if let Some(why) = refused {
                 self.counters.count(why.counter());
                 near.reset();
@@ -172,13 +171,9 @@ impl Gateway {
         let is_draining = self.ends.is_some();
         let most = if is_draining { 0 } else { self.config.most_mappings };
         let crossed = self.crossings.pass(slot, &self.poller, most);
-        let full: fn(&Counters) -> &AtomicU64 = if is_draining {
-            |counters| &counters.draining
-        } else {
-            |counters| &counters.full_mappings
-        };
+        let full = refused_as_new(is_draining, |counters| &counters.full_mappings);
         for (number, which) in [
-            (crossed.out, (|counters| &counters.datagrams_out) as fn(&Counters) -> &AtomicU64),
+            (crossed.out, (|counters| &counters.datagrams_out) as Which),
             (crossed.back, |counters| &counters.datagrams_in),
             (crossed.unsent, |counters| &counters.unsent_datagrams),
             (crossed.full, full),

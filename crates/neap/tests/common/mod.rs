@@ -1,6 +1,7 @@
 //! A network namespace per test, a stack on a TUN in it, and data that can be recognised.
 
 pub(crate) mod foreign;
+mod processes;
 
 use std::any::type_name;
 use std::env;
@@ -63,7 +64,7 @@ pub(crate) fn in_namespace<F: FnOnce()>(test: F) {
     let err = thread::spawn(move || read_all(stderr.expect("a pipe")));
     let hangs = end.recv_timeout(PATIENCE).is_err();
     if hangs {
-        child.kill().expect("a child can be killed");
+        processes::kill_all(child.id());
     }
     let status = child.wait().expect("a child can be waited for");
     let (out, err) = (out.join().expect("read"), err.join().expect("read"));

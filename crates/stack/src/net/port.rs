@@ -475,13 +475,10 @@ impl Port {
     /// Returns whether a frame is complete when it is enqueued or, behind a qdisc that holds it
     /// until then, when it departs.
     ///
-    /// The device completes frames at submission, and the qdisc does not shape. One that no frame
-    /// may bypass and that holds none until its departure counts as a shaper, in which frames wait
-    /// for each other.
+    /// The device completes frames at submission, and the qdisc [does not
+    /// shape](crate::qdisc::Qdisc::shapes).
     pub fn completes_on_enqueue(&self) -> bool {
-        self.capabilities.completion == Completion::OnSubmit
-            && !self.shapes.load(Acquire)
-            && (self.can_bypass.load(Acquire) || self.holds_until_departure())
+        self.capabilities.completion == Completion::OnSubmit && !self.shapes.load(Acquire)
     }
 
     /// Adds the lateness of frames that the qdisc held until their departure.

@@ -170,9 +170,8 @@ impl Doors {
         let session = &mut self.sessions[key];
         let target = &wanted.request.target;
         debug!(client = %session.client, %target, why = why.words(), "connection not opened");
-        let error = io::Error::other(format!("{target}: {}", why.words()));
         let door = session.door;
-        self.end_stdio(door, Err(error));
+        self.end_stdio(door, || Err(io::Error::other(format!("{target}: {}", why.words()))));
         self.leave(key, wanted.dialogue.failed(why));
     }
 }

@@ -119,10 +119,10 @@ pub trait Qdisc: Send {
         false
     }
 
-    /// Returns whether frames wait for a rate of the qdisc, as in `tbf`. It may hold them until
-    /// their departure as well.
+    /// Returns whether frames wait for each other at a rate of the qdisc, as in `tbf`. A qdisc that
+    /// no frame may bypass and that holds none until its departure counts as one of these.
     fn shapes(&self) -> bool {
-        false
+        !self.can_bypass() && !self.holds_until_departure()
     }
 
     /// Adds the lateness of frames that were held until their departure.

@@ -160,10 +160,6 @@ impl Qdisc for Tbf {
         Dequeued::Frame(waiting.frame)
     }
 
-    fn shapes(&self) -> bool {
-        true
-    }
-
     fn len(&self) -> usize {
         self.frames.len()
     }
