@@ -146,3 +146,23 @@ fn admitting_new_data_keeps_the_mark_of_what_is_held_back() {
         assert!(before >= 1 || wakes.0.load(SeqCst) >= 1, "held back for ever");
     });
 }
+
+/// A sender that is admitted after all does not take away the mark that another sender of the same
+/// socket has come to rely on.
+#[test]
+fn of_two_senders_the_one_that_was_refused_is_woken() {
+    loom::model(|| {
+        let (wakes, account) = account();
+        let first = TxCredit::charge(&account, 100);
+        let completion = thread::spawn(move || drop(first));
+        let other = account.clone();
+        let other = thread::spawn(move || other.admit(50));
+        let second = TxCredit::charge(&account, 100);
+        let admitted = account.admit(50);
+        completion.join().unwrap();
+        let _ = other.join().unwrap();
+        let before = wakes.0.load(SeqCst);
+        drop(second);
+        assert!(admitted || before >= 1 || wakes.0.load(SeqCst) >= 1, "refused, and nobody woke");
+    });
+}

@@ -61,8 +61,9 @@ impl TxAccount {
         if before & !THROTTLED > limit {
             return false;
         }
-        if before & THROTTLED == 0 {
-            self.word.fetch_and(!THROTTLED, AcqRel);
+        // Another sender of the socket may have come to rely on this mark; datagrams have several.
+        if before & THROTTLED == 0 && self.word.fetch_and(!THROTTLED, AcqRel) & THROTTLED != 0 {
+            self.ready.wake_by_ref();
         }
         true
     }
