@@ -89,10 +89,15 @@ impl Remains {
         }
     }
 
-    /// Judges a segment between these ends.
-    pub fn on_segment(&mut self, now: Instant, segment: &Segment) -> RemainsVerdict {
+    /// Judges a segment between these ends; see [`TimeWait::on_segment`].
+    pub fn on_segment(
+        &mut self,
+        now: Instant,
+        segment: &Segment,
+        may_reopen: bool,
+    ) -> RemainsVerdict {
         match self {
-            Self::TimeWait(time_wait) => match time_wait.on_segment(now, segment) {
+            Self::TimeWait(time_wait) => match time_wait.on_segment(now, segment, may_reopen) {
                 TimeWaitVerdict::Drop => RemainsVerdict::Drop,
                 TimeWaitVerdict::Ack(ack) => RemainsVerdict::Send(ack),
                 TimeWaitVerdict::Reopen { iss } => RemainsVerdict::Reopen { iss },
@@ -290,7 +295,7 @@ mod tests {
     }
 
     fn hears(remains: &mut Remains, ms: u64, segment: &Segment) -> RemainsVerdict {
-        remains.on_segment(at(ms), segment)
+        remains.on_segment(at(ms), segment, true)
     }
 
     #[test]

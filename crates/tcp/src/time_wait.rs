@@ -167,8 +167,14 @@ impl TimeWait {
         self.since
     }
 
-    /// Judges a segment between these ends.
-    pub fn on_segment(&mut self, now: Instant, segment: &Segment) -> TimeWaitVerdict {
+    /// Judges a segment between these ends. `may_reopen` says that somebody would take a SYN: a SYN
+    /// that nobody takes is answered like any other old one, and ends nothing.
+    pub fn on_segment(
+        &mut self,
+        now: Instant,
+        segment: &Segment,
+        may_reopen: bool,
+    ) -> TimeWaitVerdict {
         let is_old = is_paws_reject(self.ends.ts_recent, &segment.options);
         let is_reset = segment.flags.contains(Flags::RST);
         if self.waits_for_fin {
@@ -178,7 +184,7 @@ impl TimeWait {
         if !is_old && is_expected && (is_reset || segment.seq_len() == 0) {
             return self.on_expected(now, segment, is_reset);
         }
-        if !is_old && self.is_new_connection(segment) {
+        if may_reopen && !is_old && self.is_new_connection(segment) {
             return TimeWaitVerdict::Reopen { iss: beyond(self.ends.snd_nxt) };
         }
         if is_reset {
@@ -308,29 +314,29 @@ mod tests {
     fn a_repeated_fin_is_acknowledged_and_waited_for_anew() {
         let mut remains = time_wait();
         let fin = segment(Flags::FIN | Flags::ACK, RCV_NXT - 1, Some(100));
-        let verdict = remains.on_segment(at(1000), &fin);
+        let verdict = remains.on_segment(at(1000), &fin, true);
         let TimeWaitVerdict::Ack(ack) = verdict else { panic!("{verdict:?}") };
         assert_eq!((ack.seq, ack.ack, ack.window, ack.flags), (SND_NXT, RCV_NXT, 500, Flags::ACK));
         assert_eq!(ack.options.timestamps, Some(Timestamps { value: 1000, echo: 100 }));
         assert_eq!(remains.deadline(), at(61_000));
-        assert!(matches!(remains.on_segment(at(1001), &fin), TimeWaitVerdict::Ack(_)));
+        assert!(matches!(remains.on_segment(at(1001), &fin, true), TimeWaitVerdict::Ack(_)));
     }
 
     #[test]
     fn only_an_exact_reset_removes() {
         let mut remains = time_wait();
         for (seq, tsval) in [(RCV_NXT + 1, None), (RCV_NXT - 1, None), (RCV_NXT, Some(99))] {
-            let verdict = remains.on_segment(at(1), &segment(Flags::RST, seq, tsval));
+            let verdict = remains.on_segment(at(1), &segment(Flags::RST, seq, tsval), true);
             assert!(matches!(verdict, TimeWaitVerdict::Drop));
         }
-        let verdict = remains.on_segment(at(1), &segment(Flags::RST, RCV_NXT, None));
+        let verdict = remains.on_segment(at(1), &segment(Flags::RST, RCV_NXT, None), true);
         assert!(matches!(verdict, TimeWaitVerdict::Remove));
     }
 
     #[test]
     fn a_new_syn_reopens() {
         for (seq, tsval) in [(RCV_NXT + 1, None), (RCV_NXT - 1000, Some(101))] {
-            let verdict = time_wait().on_segment(at(1), &segment(Flags::SYN, seq, tsval));
+            let verdict = time_wait().on_segment(at(1), &segment(Flags::SYN, seq, tsval), true);
             let TimeWaitVerdict::Reopen { iss } = verdict else { panic!("{verdict:?}") };
             assert!(iss.after(SND_NXT + 65535));
         }
@@ -339,17 +345,23 @@ mod tests {
     #[test]
     fn an_old_syn_does_not_reopen() {
         let old = segment(Flags::SYN, RCV_NXT + 1, Some(99));
-        assert!(matches!(time_wait().on_segment(at(1), &old), TimeWaitVerdict::Ack(_)), "PAWS");
+        assert!(
+            matches!(time_wait().on_segment(at(1), &old, true), TimeWaitVerdict::Ack(_)),
+            "PAWS"
+        );
         let reset = segment(Flags::SYN | Flags::RST, RCV_NXT + 1, Some(100));
-        assert!(matches!(time_wait().on_segment(at(1), &reset), TimeWaitVerdict::Drop));
+        assert!(matches!(time_wait().on_segment(at(1), &reset, true), TimeWaitVerdict::Drop));
         for seq in [RCV_NXT, RCV_NXT - 1] {
             let mut remains = time_wait();
             let syn = segment(Flags::SYN, seq, Some(100));
-            let verdict = remains.on_segment(at(1), &syn);
+            let verdict = remains.on_segment(at(1), &syn, true);
             let TimeWaitVerdict::Ack(ack) = verdict else { panic!("{verdict:?}") };
             assert_eq!((ack.seq, ack.ack), (SND_NXT, RCV_NXT), "its sender will reset");
-            assert!(matches!(remains.on_segment(at(500), &syn), TimeWaitVerdict::Drop), "limited");
-            assert!(matches!(remains.on_segment(at(501), &syn), TimeWaitVerdict::Ack(_)));
+            assert!(
+                matches!(remains.on_segment(at(500), &syn, true), TimeWaitVerdict::Drop),
+                "limited"
+            );
+            assert!(matches!(remains.on_segment(at(501), &syn, true), TimeWaitVerdict::Ack(_)));
             assert_eq!(remains.deadline(), at(60_000), "it may be a good one that came too early");
         }
     }
@@ -360,10 +372,10 @@ mod tests {
             payload: Bytes::from_static(b"late").into(),
             ..segment(Flags::ACK, RCV_NXT, None)
         };
-        assert!(matches!(time_wait().on_segment(at(1), &data), TimeWaitVerdict::Ack(_)));
+        assert!(matches!(time_wait().on_segment(at(1), &data, true), TimeWaitVerdict::Ack(_)));
         let pure_ack = segment(Flags::ACK, RCV_NXT, Some(200));
         let mut remains = time_wait();
-        assert!(matches!(remains.on_segment(at(5), &pure_ack), TimeWaitVerdict::Drop));
+        assert!(matches!(remains.on_segment(at(5), &pure_ack, true), TimeWaitVerdict::Drop));
         assert_eq!((remains.ends.ts_recent, remains.deadline()), (Some(200), at(60_005)));
     }
 }

@@ -344,7 +344,7 @@ impl End {
                 }
             },
             Self::Remains(remains) => {
-                let verdict = remains.on_segment(now, &segment);
+                let verdict = remains.on_segment(now, &segment, true);
                 self.do_for_remains(verdict, Some(&segment), out);
             }
             Self::Nobody => out.0.extend(reset_for(&segment)),

@@ -594,6 +594,17 @@ impl Forwarders {
         if self.is_any.load(Relaxed) { lock(&self.list).clone() } else { Vec::new() }
     }
 
+    /// Whether one of them takes SYNs of this flow.
+    pub(crate) fn takes(&self, arrival: &Arrival, tuple: &FourTuple) -> bool {
+        self.find(arrival, tuple).is_some()
+    }
+
+    fn find(&self, arrival: &Arrival, tuple: &FourTuple) -> Option<Arc<Forwarder>> {
+        let interface = arrival.interface.filter(|_| self.is_any.load(Relaxed))?;
+        let list = lock(&self.list);
+        list.iter().find(|one| one.options.takes(interface, tuple)).cloned()
+    }
+
     /// A segment that no socket takes. A load where there is no forwarder.
     pub(crate) fn on_segment(
         &self,
@@ -602,14 +613,7 @@ impl Forwarders {
         segment: &Segment,
     ) -> (Fate, Instant) {
         let nobody = (Fate::Nobody, Instant::FAR_FUTURE);
-        let Some(interface) = cx.arrival.interface.filter(|_| self.is_any.load(Relaxed)) else {
-            return nobody;
-        };
-        let found = {
-            let list = lock(&self.list);
-            list.iter().find(|one| one.options.takes(interface, tuple)).cloned()
-        };
-        let Some(forwarder) = found else { return nobody };
+        let Some(forwarder) = self.find(&cx.arrival, tuple) else { return nobody };
         let control = segment.flags & (Flags::SYN | Flags::ACK | Flags::RST | Flags::FIN);
         if control.contains(Flags::RST) {
             return (forwarder.on_reset(cx.key, tuple, segment), Instant::FAR_FUTURE);

@@ -225,3 +225,26 @@ fn a_port_in_time_wait_is_opened_again_by_a_new_syn() {
         assert_eq!(world.b.tcp_counter(Counter::PassiveOpens), round + 1);
     }
 }
+
+#[test]
+fn a_syn_that_nobody_takes_does_not_end_time_wait() {
+    let mut world = World::new(&WireConfig::default());
+    let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
+    let to = listener.local_addr();
+    let options =
+        || ConnectOptions { local: Some(address("10.0.0.1:5000")), ..ConnectOptions::default() };
+    let client = world.a.connect(world.now, to, options()).unwrap();
+    world.run(SECOND);
+    let (server, _) = listener.accept().unwrap();
+    drop(listener);
+    server.close(world.now);
+    world.run(SECOND);
+    client.close(world.now);
+    world.run(SECOND);
+    // Answers are lost, so that the client does not end the connection.
+    world.ba.lock().unwrap().filter = Some(Box::new(|_| false));
+    let _again = world.a.connect(world.now, to, options()).unwrap();
+    world.run(SECOND);
+    assert_eq!(world.b.usage().tcp.time_wait, 1);
+    assert_eq!(world.b.tcp_counter(Counter::OutRsts), 0);
+}

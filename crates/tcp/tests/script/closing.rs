@@ -94,7 +94,7 @@ fn time_wait_answers_with_the_right_numbers() {
     assert_eq!(rest.deadline(), peer.now + Nanos::from_secs(60));
     let again = peer.segment(50, Flags::ACK | Flags::FIN);
     peer.now += Nanos::from_secs(1);
-    let TimeWaitVerdict::Ack(answer) = rest.on_segment(peer.now, &again) else {
+    let TimeWaitVerdict::Ack(answer) = rest.on_segment(peer.now, &again, true) else {
         panic!("a repeated FIN is answered");
     };
     assert_eq!((answer.seq, answer.ack), (at(101, ISS), at(51, IRS)));
