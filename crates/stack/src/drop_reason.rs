@@ -34,7 +34,7 @@ drop_reasons! {
     LinkHeader = "link_header",
     /// The EtherType or IP version is not supported.
     UnhandledProtocol = "unhandled_proto",
-    /// The IP header is cut off, contradicts itself or has a bad checksum.
+    /// The IP header is cut off, contradicts itself, has a bad checksum or a source route.
     IpHeader = "ip_inhdr",
     /// The source address is impossible: multicast, broadcast, unspecified, IPv4-mapped, or from
     /// outside loopback or an own one. Or the destination is impossible from outside: loopback,

@@ -9,6 +9,8 @@ mod discovery;
 mod foreign;
 #[path = "stack/forwarding.rs"]
 mod forwarding;
+#[path = "stack/fragments.rs"]
+mod fragments;
 #[path = "stack/icmp.rs"]
 mod icmp;
 #[path = "stack/listing.rs"]

@@ -91,19 +91,24 @@ struct Delivery<'a> {
     gso_size: u16,
     /// The device vouches for the transport checksum.
     is_verified: bool,
-    /// The payload was put together from fragments, in memory of its own.
-    is_whole: bool,
+    /// The datagram that was put together from fragments, in memory of its own, if it was.
+    whole: Option<&'a Whole>,
     /// The packet has the don't-fragment bit, or is of IPv6.
     dont_fragment: bool,
-    /// The packet from its IP header on, for ICMP errors to quote.
+    /// The packet from its IP header on; the last one that came of a datagram in fragments.
     packet: &'a Bytes,
 }
 
-impl Delivery<'_> {
+impl<'a> Delivery<'a> {
     /// It stands for a datagram that was put together.
-    fn becomes(&mut self, whole: &Whole) {
+    fn becomes(&mut self, whole: &'a Whole) {
         (self.ecn, self.gso_size) = (whole.ecn, 0);
-        (self.is_verified, self.is_whole) = (false, true);
+        (self.is_verified, self.whole) = (false, Some(whole));
+    }
+
+    /// The packet that an ICMP error about it quotes.
+    fn quotable(&self) -> Bytes {
+        self.whole.map_or_else(|| self.packet.clone(), Whole::first_fragment)
     }
 }
 
@@ -172,20 +177,28 @@ impl Input<'_> {
             }
         };
         let header = packet.header;
-        // TCP is counted behind GRO, so that a super-packet counts once wherever it was joined.
-        if header.protocol != Protocol::TCP || packet.fragment.is_some() {
+        // TCP is counted behind GRO, so that a super-packet counts once wherever it was joined; so
+        // is the fragment that makes a segment whole.
+        let is_counted_later = header.protocol == Protocol::TCP;
+        if !is_counted_later {
             self.count(IpCounter::IpInReceives);
         }
+        let count_now = || {
+            if is_counted_later {
+                self.count(IpCounter::IpInReceives);
+            }
+        };
         if header.ecn == Ecn::Ce {
             self.count(IpCounter::IpInCEPkts);
         }
         let (source, destination) = (header.source.into(), header.destination.into());
         let Some(addressee) = self.addressee(source, destination, header.protocol) else {
+            count_now();
             return self.count(IpCounter::IpInAddrErrors);
         };
         let is_foreign = addressee == Addressee::Foreign;
         if is_foreign && self.has_expired(header.ttl, header.source.into(), data) {
-            return;
+            return count_now();
         }
         let mut delivery = Delivery {
             source: header.source.into(),
@@ -198,7 +211,7 @@ impl Input<'_> {
             may_be_refused: self.may_be_refused(addressee),
             gso_size,
             is_verified,
-            is_whole: false,
+            whole: None,
             dont_fragment: header.dont_fragment,
             packet: data,
         };
@@ -206,10 +219,9 @@ impl Input<'_> {
             let payload = data.slice(packet.payload);
             return self.deliver(&delivery, header.protocol, payload, Some(&header), None);
         };
-        if let Some(whole) = self.reassemble(&part) {
-            delivery.becomes(&whole);
-            self.deliver(&delivery, whole.protocol, whole.data, Some(&header), None);
-        }
+        let Some(whole) = self.reassemble(&part) else { return count_now() };
+        delivery.becomes(&whole);
+        self.deliver(&delivery, whole.protocol, whole.data.clone(), Some(&header), None);
     }
 
     fn v6(&mut self, data: &Bytes, is_verified: bool, gso_size: u16) {
@@ -229,15 +241,23 @@ impl Input<'_> {
             }
         };
         let header = packet.header;
-        if header.protocol != Protocol::TCP || packet.fragment.is_some() {
+        // As in IPv4. What fragments carry is known when they are whole.
+        let is_counted_later = header.protocol == Protocol::TCP || packet.fragment.is_some();
+        if !is_counted_later {
             self.count(IpCounter::Ip6InReceives);
         }
+        let count_now = || {
+            if is_counted_later {
+                self.count(IpCounter::Ip6InReceives);
+            }
+        };
         let Some(addressee) = self.addressee_v6(&header, &data[packet.payload.clone()]) else {
+            count_now();
             return self.count(IpCounter::Ip6InAddrErrors);
         };
         let is_foreign = addressee == Addressee::Foreign;
         if is_foreign && self.has_expired(header.hop_limit, header.source.into(), data) {
-            return;
+            return count_now();
         }
         let mut delivery = Delivery {
             source: header.source.into(),
@@ -250,7 +270,7 @@ impl Input<'_> {
             may_be_refused: self.may_be_refused(addressee),
             gso_size,
             is_verified,
-            is_whole: false,
+            whole: None,
             dont_fragment: true,
             packet: data,
         };
@@ -258,14 +278,20 @@ impl Input<'_> {
             let payload = data.slice(packet.payload.clone());
             return self.deliver(&delivery, header.protocol, payload, None, Some(&packet));
         };
-        let Some(whole) = self.reassemble(&part) else { return };
+        let Some(whole) = self.reassemble(&part) else { return count_now() };
         delivery.becomes(&whole);
         match ipv6::upper_layer(whole.protocol, &whole.data) {
             Ok((protocol, start)) => {
+                if protocol != Protocol::TCP {
+                    count_now();
+                }
                 let payload = whole.data.slice(start..);
                 self.deliver(&delivery, protocol, payload, None, Some(&packet));
             }
-            Err(_) => self.drop(DropReason::Ipv6Extension),
+            Err(_) => {
+                count_now();
+                self.drop(DropReason::Ipv6Extension);
+            }
         }
     }
 
@@ -333,7 +359,7 @@ impl Input<'_> {
     }
 
     fn reassemble(&self, part: &Part<'_>) -> Option<Whole> {
-        self.host.net.reassemble(self.visit.now, part)
+        self.host.net.reassemble(self.visit, part)
     }
 
     fn deliver(
@@ -458,14 +484,15 @@ impl Input<'_> {
         if !delivery.may_be_refused {
             return;
         }
-        let &Delivery { source, destination, packet, .. } = delivery;
-        self.host.net.send_unreachable(self.visit, source, destination, packet, is_port);
+        let &Delivery { source, destination, .. } = delivery;
+        let packet = delivery.quotable();
+        self.host.net.send_unreachable(self.visit, source, destination, &packet, is_port);
     }
 
     /// Whether nothing else is in the memory of the payload, so that it may wait for long. Packets
     /// of a device share large buffers, and one that nobody reads would keep them all.
     fn is_alone(&self, delivery: &Delivery<'_>) -> bool {
-        self.interface.is_none() || delivery.is_whole
+        self.interface.is_none() || delivery.whole.is_some()
     }
 
     fn udp(&self, delivery: &Delivery<'_>, payload: Bytes) {
@@ -505,7 +532,7 @@ impl Input<'_> {
             tos: delivery.tos,
             interface: self.interface.map(|interface| interface.id()),
             is_broadcast: delivery.is_broadcast,
-            dont_fragment: delivery.dont_fragment && !delivery.is_whole,
+            dont_fragment: delivery.dont_fragment && delivery.whole.is_none(),
             data: datagram.payload,
         };
         match self.host.udp.deliver(&tuple, &received, segment, self.is_alone(delivery)) {
@@ -734,22 +761,27 @@ impl Host {
         segment: Segment,
         arrival: Arrival,
     ) {
+        let is_wanted = || {
+            self.demux.listener(tuple.local_addr()).is_some()
+                || self.forwarders.takes(&arrival, tuple)
+        };
+        let may_reopen = segment.flags.contains(Flags::SYN) && is_wanted();
         let looked = self.demux.with_remains(tuple, |remains| {
             let was_waiting = remains.is_time_wait();
-            let verdict = remains.on_segment(visit.now, &segment);
-            let is_over = matches!(
+            let verdict = remains.on_segment(visit.now, &segment, may_reopen);
+            let is_removed = matches!(
                 verdict,
                 RemainsVerdict::Reopen { .. } | RemainsVerdict::Remove | RemainsVerdict::Reset(_)
             );
-            ((verdict, !was_waiting && remains.is_time_wait()), is_over)
+            ((verdict, !was_waiting && remains.is_time_wait()), is_removed)
         });
-        let Some(Looked { answer: (verdict, is_new), options, due, is_gone }) = looked else {
+        let Some(Looked { answer: (verdict, is_new), options, due, is_over }) = looked else {
             return;
         };
         let counters = self.shards[visit.shard].counters();
         counters.add(Counter::TimeWaited, u64::from(is_new));
         self.net.housekeeping.schedule(due);
-        if is_gone {
+        if is_over {
             self.on_connection_end();
         }
         match verdict {
@@ -822,7 +854,14 @@ impl Host {
             return self.count_drop(DropReason::NoRoute);
         };
         let cx = self.listen_context(visit, way.mtu);
-        match listener.on_segment(&cx, tuple, &segment, iss) {
+        let answer = listener.on_segment(&cx, tuple, &segment, iss);
+        // Another shard may have made the connection since the look for one.
+        if matches!(answer, Answer::NoHandshake | Answer::Reset)
+            && let Some(socket) = self.demux.connection(tuple)
+        {
+            return batch.push(socket, segment, arrival);
+        }
+        match answer {
             Answer::Ignore => {}
             Answer::Full => self.count_drop(DropReason::ListenerFull),
             Answer::NoHandshake => self.count_drop(DropReason::ListenerState),
@@ -851,7 +890,7 @@ impl Host {
     ) -> Option<Arc<TcpSocket>> {
         let options = listener.options(tuple.local);
         let Ok(socket) = self.accept_connection(visit, *tuple, accepted, options, route) else {
-            listener.forget_arriving();
+            listener.forget_arriving(tuple);
             return None;
         };
         if !listener.push(socket.clone()) {
@@ -898,5 +937,44 @@ impl Host {
         if let Ok(output) = self.net.send_orphan(visit, tuple, options, segment) {
             self.on_undeliverable(visit, output.undeliverable);
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::stack::{ListenOptions, StackConfig};
+    use bytes::Bytes;
+    use neap_tcp::segment::Payload;
+
+    #[test]
+    fn data_that_another_shard_gets_while_a_connection_is_made_does_not_end_it() {
+        let host = Host::new(StackConfig::default());
+        let own = "127.0.0.1:80".parse().expect("an address");
+        let listener = host.listen(own, ListenOptions::default(), None).expect("a free port");
+        let visit = Visit::new(Instant::from_nanos(1_000_000_000), 0);
+        let arrival = Arrival::default();
+        let tuple =
+            FourTuple { local: own.ip(), remote: own.ip(), local_port: 80, remote_port: 5000 };
+        let cx = host.listen_context(visit, 1500);
+        let syn = Segment { flags: Flags::SYN, window: 1000, ..Segment::default() };
+        let answer = listener.on_segment(&cx, &tuple, &syn, None);
+        let Answer::Send(synack) = answer else { panic!("{answer:?}") };
+        let (seq, ack) = (syn.seq + 1, synack.seq + 1);
+        let last = Segment { seq, ack, flags: Flags::ACK, window: 1000, ..Segment::default() };
+        let data = Segment { payload: Payload::from(Bytes::from_static(b"x")), ..last.clone() };
+        let answer = listener.on_segment(&cx, &tuple, &last, None);
+        let Answer::Establish(accepted) = answer else { panic!("{answer:?}") };
+
+        let mut batch = Batch::default();
+        let mut hears = |segment: &Segment| {
+            let how = (None, arrival);
+            host.on_listener(visit, &mut batch, &listener, &tuple, segment.clone(), how);
+            (batch.touched.len(), host.shards[0].counters().get(Counter::OutRsts))
+        };
+        assert_eq!(hears(&data), (0, 0), "it is not in the table yet");
+        let route = CachedRoute::new(false);
+        assert!(host.establish(visit, &listener, &tuple, accepted, route).is_some());
+        assert_eq!(hears(&data), (1, 0), "it was found there too late");
     }
 }

@@ -55,7 +55,7 @@ pub(crate) enum Answer {
     Ignore,
     /// Drop the segment for lack of room.
     Full,
-    /// Drop the segment, which is no part of a handshake.
+    /// Drop the segment, which is no part of a handshake, or came while its connection was made.
     NoHandshake,
     /// Send this segment.
     Send(Segment),
@@ -113,8 +113,9 @@ struct Backlog {
     /// From then on no cookie that was sent is good.
     cookies_until: Instant,
     accept: VecDeque<Arc<TcpSocket>>,
-    /// Completed handshakes whose connection is not in `accept` yet.
-    arriving: usize,
+    /// Completed handshakes whose connection is not in `accept` yet: one for each thread that makes
+    /// one now.
+    arriving: Vec<FourTuple>,
     options: Inherited,
     /// Told to the next call that finds no connection.
     error: Option<SocketError>,
@@ -157,7 +158,7 @@ impl Listener {
             next_serial: 0,
             cookies_until: Instant::ZERO,
             accept: VecDeque::new(),
-            arriving: 0,
+            arriving: Vec::new(),
             options,
             error: None,
             is_closed: false,
@@ -281,7 +282,11 @@ impl Listener {
         if backlog.is_closed {
             return Answer::Reset;
         }
-        let is_full = backlog.accept.len() + backlog.arriving > self.max_accept.load(Relaxed)
+        // The connection may not be in the table yet. What is dropped here comes again.
+        if backlog.arriving.contains(tuple) {
+            return Answer::NoHandshake;
+        }
+        let is_full = backlog.accept.len() + backlog.arriving.len() > self.max_accept.load(Relaxed)
             || cx.is_exhausted;
         let answer = match backlog.find(hash, tuple) {
             Some(slot) => backlog.on_request_segment(cx, slot, segment, is_full),
@@ -315,7 +320,7 @@ impl Listener {
     /// meanwhile: the connection is to be reset.
     pub(crate) fn push(&self, socket: Arc<TcpSocket>) -> bool {
         let mut backlog = self.lock();
-        backlog.arriving = backlog.arriving.saturating_sub(1);
+        backlog.arriving.retain(|tuple| tuple != socket.tuple());
         if backlog.is_closed {
             return false;
         }
@@ -325,9 +330,8 @@ impl Listener {
     }
 
     /// Gives up the place of a connection that could not be made.
-    pub(crate) fn forget_arriving(&self) {
-        let mut backlog = self.lock();
-        backlog.arriving = backlog.arriving.saturating_sub(1);
+    pub(crate) fn forget_arriving(&self, tuple: &FourTuple) {
+        self.lock().arriving.retain(|arriving| arriving != tuple);
     }
 
     /// The oldest connection that waits to be accepted.
@@ -429,8 +433,8 @@ impl Backlog {
                 Answer::Full
             }
             RequestVerdict::Accepted(accepted) => {
+                self.arriving.push(entry.tuple);
                 self.forget(cx.key, slot);
-                self.arriving += 1;
                 Answer::Establish(accepted)
             }
         }
@@ -529,7 +533,7 @@ impl Backlog {
             cx.counters.add(Counter::ListenDrops, 1);
             return Answer::Full;
         }
-        self.arriving += 1;
+        self.arriving.push(*tuple);
         Answer::Establish(accepted)
     }
 

@@ -142,12 +142,7 @@ impl Host {
             let memory = Arc::<HostMemory>::default();
             (0..config.shards).map(|index| Shard::new(index, memory.clone())).collect()
         };
-        let seeds = Seeds {
-            topology: seed(7),
-            reassembly: seed(8),
-            identification: seed(10) as u32,
-            icmp_limit: seed(12),
-        };
+        let seeds = Seeds { topology: seed(7), reassembly: seed(8), icmp_limit: seed(12) };
         let net = Net::new(seeds, flow_key, shards[0].list.bell().clone());
         let host = Self {
             net,

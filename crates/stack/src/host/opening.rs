@@ -306,7 +306,7 @@ impl Host {
     ) -> Result<Arc<Bound>, SocketError> {
         let BindOptions { is_dual, reuse_address, transparent } = options;
         self.check_source(local.ip(), transparent)?;
-        let salt = if local.port() == 0 { self.port_salt() } else { 0 };
+        let salt = if local.port() == 0 { self.fork_seed() } else { 0 };
         self.demux.bind(local, is_dual, reuse_address, salt)
     }
 
@@ -322,7 +322,7 @@ impl Host {
         check(&options.options)?;
         options.options_v4.as_ref().map_or(Ok(()), check)?;
         if local.port() == 0 {
-            local.set_port(self.demux.free_port(self.port_salt())?);
+            local.set_port(self.demux.free_port(self.fork_seed())?);
         }
         let cell = self.shards[0].cell(self.registry.reserve());
         let id = cell.id();
@@ -340,11 +340,6 @@ impl Host {
         }
         self.registry.fill(id, Target::Listener(listener.clone()));
         Ok(listener)
-    }
-
-    /// Where the choice of a port begins.
-    fn port_salt(&self) -> u64 {
-        u64::from(self.net.next_identification(1))
     }
 
     /// Ends a listener, and resets the connections that nobody accepted; how many there were.

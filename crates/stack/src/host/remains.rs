@@ -92,8 +92,8 @@ pub(crate) struct Looked<R> {
     pub(crate) options: IpOptions,
     /// When its next timer is due.
     pub(crate) due: Instant,
-    /// The entry is gone.
-    pub(crate) is_gone: bool,
+    /// No open connection is left: the entry is gone, or its FIN was acknowledged.
+    pub(crate) is_over: bool,
 }
 
 impl RemainsTable {
@@ -212,9 +212,10 @@ impl RemainsTable {
         let after = entry.remains;
         if is_gone {
             self.remove(slot, gone);
-            return Looked { answer, options, due: Instant::FAR_FUTURE, is_gone };
+            return Looked { answer, options, due: Instant::FAR_FUTURE, is_over: true };
         }
-        if before.is_orphan() && !after.is_orphan() {
+        let is_over = before.is_orphan() && !after.is_orphan();
+        if is_over {
             self.orphans -= 1;
             self.memory().remove_orphan();
         }
@@ -225,10 +226,10 @@ impl RemainsTable {
             if !self.make_room(0, gone) {
                 // All others are in FIN-WAIT-2, which nobody ends early.
                 self.remove(slot, gone);
-                return Looked { answer, options, due: Instant::FAR_FUTURE, is_gone: true };
+                return Looked { answer, options, due: Instant::FAR_FUTURE, is_over: true };
             }
         }
-        Looked { answer, options, due: after.deadline(), is_gone }
+        Looked { answer, options, due: after.deadline(), is_over }
     }
 
     /// Lets `f` do what is due for each entry whose time has come; with `true` it is removed, and
@@ -412,7 +413,7 @@ mod tests {
             *remains = fin_wait_2();
             ((), false)
         };
-        assert!(table.look(slot, acknowledged, &mut note).is_gone);
+        assert!(table.look(slot, acknowledged, &mut note).is_over);
         assert_eq!((table.waiting(), table.orphans()), (1, 0));
         assert_eq!(table.memory().orphans(), 0);
         assert_eq!(table.counters.get(Counter::TimeWaitOverflow), 1);
@@ -429,7 +430,7 @@ mod tests {
             assert!(table.insert(flow(1), waiting, IpOptions::default(), &mut |_| {}));
             // A reset, or a SYN of the same peer that opens a new connection.
             let slot = table.find(key.hash(&flow(1)), &flow(1)).expect("it was added");
-            assert!(table.look(slot, |_| ((), true), &mut |_| {}).is_gone);
+            assert!(table.look(slot, |_| ((), true), &mut |_| {}).is_over);
         }
         assert_eq!(table.waiting(), 0);
         assert!(table.expiry.len() <= 100, "{} deadlines of nobody", table.expiry.len());

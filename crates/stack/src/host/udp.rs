@@ -307,7 +307,10 @@ impl UdpSocket {
         let exact = u32::from(self.binding.local.ip() == local.ip());
         match lock(&self.state).remote {
             None => 1 + exact,
-            Some(remote) if remote == tuple.remote_addr() => 4 + exact,
+            // Scope and flow label of IPv6 are those of the socket alone.
+            Some(peer) if (peer.ip(), peer.port()) == (tuple.remote, tuple.remote_port) => {
+                4 + exact
+            }
             Some(_) => 0,
         }
     }

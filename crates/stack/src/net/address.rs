@@ -249,6 +249,11 @@ impl Prefix {
         self.len == 0
     }
 
+    /// Returns how many bits of the prefix an address of the same family has, from the first on.
+    pub(crate) fn common_bits(&self, address: IpAddr) -> u32 {
+        (bits(self.network) ^ bits(address)).leading_zeros().min(self.len.into())
+    }
+
     /// Returns the broadcast address of an IPv4 network; `None` if the network has no room for one.
     pub fn broadcast(&self) -> Option<Ipv4Addr> {
         match self.network {

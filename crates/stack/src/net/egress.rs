@@ -339,14 +339,18 @@ impl OutgoingDatagram {
         self.frame(0, u32::MAX, hop_limit).to_bytes()
     }
 
+    /// Whether it leaves whole over a path that takes `mtu` bytes, or each of several does. Then its
+    /// identification says nothing (RFC 6864).
+    fn is_atomic(&self, mtu: u32) -> bool {
+        let data = self.gso_size.map_or(self.payload.len(), u32::from);
+        let ip = if self.local.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
+        (ip + self.headers.len()) as u32 + data <= mtu
+    }
+
     /// The packet with its IP header.
     fn frame(mut self, identification: u16, mtu: u32, hop_limit: u8) -> Frame {
         let header_len = self.headers.len();
         let transport_len = header_len as u32 + self.payload.len();
-        let one_len = match self.gso_size {
-            Some(size) => header_len as u32 + u32::from(size),
-            None => transport_len,
-        };
         let ip = IpFields {
             local: self.local,
             remote: self.remote,
@@ -354,7 +358,7 @@ impl OutgoingDatagram {
             hop_limit,
             tos: self.tos,
             identification,
-            dont_fragment: one_len + 20 <= mtu,
+            dont_fragment: self.is_atomic(mtu),
         };
         ip.emit(&mut self.headers, u16::try_from(transport_len).unwrap_or(u16::MAX));
         let kind = if self.local.is_ipv4() { GsoKind::Udp4 } else { GsoKind::Udp6 };
@@ -478,14 +482,17 @@ impl Net {
     ) -> Result<Output, NoRoute> {
         let OutgoingDatagram { local, remote, interface, .. } = datagram;
         let route = cached.refresh_through(self, visit.now, local, remote, interface);
-        let Some(route) = route else {
+        let Some(mtu) = route.map(|route| route.mtu) else {
             self.count_no_route();
             return Err(NoRoute);
         };
-        let (next_hop, mtu) = (&route.next_hop, route.mtu);
-        let count =
-            datagram.gso_size.map_or(1, |size| datagram.payload.len().div_ceil(size.into()));
-        let identification = self.next_identification(count);
+        let identification = if datagram.is_atomic(mtu) {
+            let segments = |size: u16| datagram.payload.len().div_ceil(size.into());
+            cached.next_identification(datagram.gso_size.map_or(1, segments)).into()
+        } else {
+            self.identifications.next(local, remote, datagram.protocol)
+        };
+        let Some(ResolvedRoute { next_hop, .. }) = cached.get() else { return Err(NoRoute) };
         let hop_limit = self.hop_limit(datagram.hop_limit, local.is_ipv4());
         let frame = datagram.frame(identification as u16, mtu, hop_limit);
         if next_hop.is_broadcast() {

@@ -463,6 +463,12 @@ impl Net {
             Err(icmp::Error::Unknown { .. }) if receiver != Receiver::Own => {
                 return Some(Notice::ForSockets);
             }
+            // Unknown messages that tell of no error are dropped silently (RFC 4443 section 2.4);
+            // those about groups come on every link with a switch that asks for them.
+            Err(icmp::Error::Unknown { kind, .. }) if !icmpv6::is_error(kind) => {
+                self.counters.drops.count(DropReason::Icmp);
+                return None;
+            }
             Err(error) => {
                 self.count_bad(error, IpCounter::Icmp6InErrors, IpCounter::Icmp6InCsumErrors);
                 return None;
@@ -598,6 +604,29 @@ impl Net {
                 let problem = icmpv6::Problem::NextHeader;
                 let message = M::ParameterProblem { problem, pointer: 6 };
                 self.send_icmp_v6(visit, local, remote, message, quote(packet, icmpv6::MAX_QUOTE));
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells the sender of a datagram that its fragments did not all come in time (RFC 1122 section
+    /// 3.3.2, RFC 8200 section 4.5), in the name of its destination. `first` is the first fragment
+    /// as it came. The limits are those of [`send_unreachable`](Self::send_unreachable).
+    pub(crate) fn send_fragment_timeout(&self, visit: Visit, first: &Bytes) {
+        let Some((remote, local)) = reportable(first) else { return };
+        if self.topology.locals().is_broadcast(local) || !self.may_send_error(visit, remote) {
+            return;
+        }
+        match (local, remote) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                let message = icmp::Message::TimeExceeded(TimeExceeded::Reassembly);
+                self.counters.ip.add(IpCounter::IcmpOutTimeExcds, 1);
+                self.send_icmp_v4(visit, local, remote, message, quote(first, icmp::MAX_QUOTE));
+            }
+            (IpAddr::V6(local), IpAddr::V6(remote)) => {
+                let message = M::TimeExceeded(TimeExceeded::Reassembly);
+                self.counters.ip.add(IpCounter::Icmp6OutTimeExcds, 1);
+                self.send_icmp_v6(visit, local, remote, message, quote(first, icmpv6::MAX_QUOTE));
             }
             _ => {}
         }

@@ -503,18 +503,27 @@ impl Interface {
             || Self::proxies_group(&settings.proxies, group)
     }
 
-    /// The address that packets to `next_hop` are sent from if nothing else is said: one of the
-    /// same network if possible, else one of the same scope.
-    pub(crate) fn source_for(&self, next_hop: IpAddr) -> Option<IpAddr> {
+    /// The address that packets to `remote`, which may be any number of hops away, are sent from by
+    /// way of `next_hop` if nothing else is said. IPv4 asks for one in the network of the next hop
+    /// (`inet_select_addr`). IPv6 compares with the destination (RFC 6724 section 5): the scope
+    /// first (rule 2), then the bits in common (rule 8).
+    pub(crate) fn source_towards(&self, remote: IpAddr, next_hop: IpAddr) -> Option<IpAddr> {
+        self.source_for(if remote.is_ipv4() { next_hop } else { remote })
+    }
+
+    /// The address that packets to a neighbour, or by IPv6 to anybody, are sent from if nothing
+    /// else is said.
+    pub(crate) fn source_for(&self, remote: IpAddr) -> Option<IpAddr> {
         let settings = lock(&self.settings);
-        let is_same_family = |own: &&Address| own.ip.is_ipv4() == next_hop.is_ipv4();
-        let same_family = || settings.addresses.iter().filter(is_same_family);
-        let on_link = same_family().find(|address| address.prefix.contains(next_hop));
-        let is_local = |ip| is_link_local(ip) == is_link_local(next_hop);
-        on_link
-            .or_else(|| same_family().find(|address| is_local(address.ip)))
-            .or_else(|| same_family().next())
-            .map(|address| address.ip)
+        let addresses = settings.addresses.iter();
+        let same_family = addresses.filter(|own| own.ip.is_ipv4() == remote.is_ipv4());
+        let fitness = |own: &Address| {
+            let is_of_scope = is_link_local(own.ip) == is_link_local(remote);
+            let common = if remote.is_ipv4() { 0 } else { own.prefix.common_bits(remote) };
+            (own.prefix.contains(remote), is_of_scope, common)
+        };
+        // Of equal ones the first.
+        same_family.rev().max_by_key(|own| fitness(own)).map(|own| own.ip)
     }
 
     /// Sends an IP packet to a neighbour: at once if its link address is known, otherwise when it
@@ -807,10 +816,15 @@ fn add_link_header(frame: &mut Frame, source: LinkAddress, destination: LinkAddr
     }
 }
 
+/// Scope of the groups of one link, in the last bits of a group's second byte (RFC 4291 section
+/// 2.7).
+const LINK_SCOPE: u8 = 2;
+
 /// Whether only neighbours on the link can mean this address.
 fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),
-        IpAddr::V6(address) => address.is_unicast_link_local() || address.is_multicast(),
+        IpAddr::V6(address) if address.is_multicast() => address.octets()[1] & 0xf <= LINK_SCOPE,
+        IpAddr::V6(address) => address.is_unicast_link_local(),
     }
 }

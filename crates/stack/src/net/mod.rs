@@ -11,6 +11,7 @@ pub(crate) mod fragment;
 pub mod gso;
 pub(crate) mod housekeeping;
 pub(crate) mod icmp;
+pub(crate) mod identification;
 pub mod interface;
 pub(crate) mod load;
 pub mod neighbor;
@@ -29,8 +30,10 @@ use crate::flow::FlowKey;
 use crate::frame::Frame;
 use crate::stats::{IpCounter, PacketCounters};
 use crate::sync::{Mutex, lock};
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use bytes::Bytes;
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use housekeeping::Housekeeping;
+use identification::Identifications;
 use neap_tcp::time::Instant;
 use neap_tcp::transmit::egress::Verdict;
 use rate_limit::IcmpLimit;
@@ -66,8 +69,6 @@ pub(crate) struct Seeds {
     pub(crate) topology: u64,
     /// The key of reassembly.
     pub(crate) reassembly: u64,
-    /// The first identification of a datagram.
-    pub(crate) identification: u32,
     /// The key of the limit of ICMP errors.
     pub(crate) icmp_limit: u64,
 }
@@ -82,7 +83,7 @@ pub(crate) struct Net {
     reassembler: Mutex<Reassembler>,
     loopback: Mutex<VecDeque<Frame>>,
     pub(crate) icmp_limit: IcmpLimit,
-    identification: AtomicU32,
+    identifications: Identifications,
     /// `net.ipv4.ip_default_ttl`
     default_ttl: AtomicU8,
     /// `net.ipv4.icmp_echo_ignore_all`
@@ -107,18 +108,12 @@ impl Net {
             )),
             loopback: Mutex::default(),
             icmp_limit: IcmpLimit::new(seeds.icmp_limit),
-            identification: AtomicU32::new(seeds.identification),
+            identifications: Identifications::new(flow_key),
             default_ttl: AtomicU8::new(egress::HOP_LIMIT),
             ignores_echo_v4: AtomicBool::default(),
             ignores_echo_v6: AtomicBool::default(),
             bell,
         }
-    }
-
-    /// The identification of a datagram that may be fragmented, the first of `count` that follow
-    /// each other.
-    pub(crate) fn next_identification(&self, count: u32) -> u32 {
-        self.identification.fetch_add(count, Ordering::Relaxed)
     }
 
     /// Sets the TTL of IPv4 packets whose socket says no other.
@@ -182,15 +177,16 @@ impl Net {
     }
 
     /// Takes a fragment. The datagram, if that completes it.
-    pub(crate) fn reassemble(&self, now: Instant, part: &Part<'_>) -> Option<Whole> {
+    pub(crate) fn reassemble(&self, visit: Visit, part: &Part<'_>) -> Option<Whole> {
         let count = |counter| self.counters.ip.add(counter, 1);
         count(IpCounter::IpReasmReqds);
         let mut reassembler = lock(&self.reassembler);
-        let expired = reassembler.expire(now);
-        let pushed = reassembler.push(now, part);
+        let mut expired = Vec::new();
+        reassembler.expire(visit.now, |first| expired.push(first));
+        let pushed = reassembler.push(visit.now, part);
         let due = reassembler.deadline();
         drop(reassembler);
-        self.count_fragment_timeouts(expired);
+        self.on_fragment_timeouts(visit, expired);
         self.housekeeping.schedule(due);
         match pushed {
             Ok(Some(whole)) => {
@@ -208,19 +204,26 @@ impl Net {
         }
     }
 
-    fn count_fragment_timeouts(&self, expired: u32) {
-        self.counters.ip.add(IpCounter::IpReasmFails, expired.into());
-        self.counters.drops.add(DropReason::FragmentTimeout, expired.into());
+    /// Counts the datagrams that did not become whole in time, and tells the senders of those whose
+    /// first fragment has come.
+    fn on_fragment_timeouts(&self, visit: Visit, expired: Vec<Option<Bytes>>) {
+        let count = expired.len() as u64;
+        self.counters.ip.add(IpCounter::IpReasmFails, count);
+        self.counters.drops.add(DropReason::FragmentTimeout, count);
+        for first in expired.into_iter().flatten() {
+            self.send_fragment_timeout(visit, &first);
+        }
     }
 
     /// Forgets old fragments, asks neighbours again, and advertises routers. When to come back, and
     /// the packets whose neighbour does not answer.
     pub(crate) fn expire(&self, visit: Visit) -> (Instant, Vec<Frame>) {
         let mut reassembler = lock(&self.reassembler);
-        let expired = reassembler.expire(visit.now);
+        let mut expired = Vec::new();
+        reassembler.expire(visit.now, |first| expired.push(first));
         let next = reassembler.deadline();
         drop(reassembler);
-        self.count_fragment_timeouts(expired);
+        self.on_fragment_timeouts(visit, expired);
         let (due, undeliverable) = self.topology.expire(visit);
         (next.min(due), undeliverable)
     }
@@ -236,7 +239,7 @@ mod tests {
     const START: Instant = Instant::from_nanos(1_000_000_000);
 
     fn net() -> Net {
-        let seeds = Seeds { topology: 1, reassembly: 2, identification: 4, icmp_limit: 5 };
+        let seeds = Seeds { topology: 1, reassembly: 2, icmp_limit: 5 };
         Net::new(seeds, FlowKey::new(5, 6), Arc::default())
     }
 
@@ -263,7 +266,7 @@ mod tests {
         packet.extend([0; 16]);
         let parsed = ipv4::parse(&packet).expect("a packet");
         let part = Part::v4(&parsed, &packet).expect("a fragment");
-        assert!(net.reassemble(now, &part).is_none());
+        assert!(net.reassemble(Visit::new(now, 0), &part).is_none());
     }
 
     #[test]

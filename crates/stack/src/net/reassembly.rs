@@ -49,6 +49,8 @@ pub struct Part<'a> {
     protocol: Protocol,
     ecn: Ecn,
     fragment: Fragment,
+    /// What comes before the data: the IP header, with its extensions.
+    header: &'a [u8],
     data: &'a [u8],
 }
 
@@ -64,8 +66,10 @@ impl<'a> Part<'a> {
             identification: fragment.identification,
             protocol: header.protocol.0,
         };
-        let data = bytes.get(packet.payload.clone())?;
-        Some(Self { key, protocol: header.protocol, ecn: header.ecn, fragment, data })
+        let (protocol, ecn) = (header.protocol, header.ecn);
+        let (header, data) =
+            (bytes.get(..packet.payload.start)?, bytes.get(packet.payload.clone())?);
+        Some(Self { key, protocol, ecn, fragment, header, data })
     }
 
     /// Returns the fragment in a packet that was parsed from `bytes`; `None` if it is not
@@ -79,8 +83,10 @@ impl<'a> Part<'a> {
             identification: fragment.identification,
             protocol: 0,
         };
-        let data = bytes.get(packet.payload.clone())?;
-        Some(Self { key, protocol: header.protocol, ecn: header.ecn, fragment, data })
+        let (protocol, ecn) = (header.protocol, header.ecn);
+        let (header, data) =
+            (bytes.get(..packet.payload.start)?, bytes.get(packet.payload.clone())?);
+        Some(Self { key, protocol, ecn, fragment, header, data })
     }
 }
 
@@ -103,6 +109,17 @@ pub struct Whole {
     pub ecn: Ecn,
     /// Payload of the datagram.
     pub data: Bytes,
+    /// What came before the data of the first fragment, and how much data that had.
+    first: (Box<[u8]>, usize),
+}
+
+impl Whole {
+    /// Returns the first fragment as it came, for an ICMP error to quote: the later ones do not say
+    /// whose the datagram is (RFC 1122 section 3.2.2).
+    pub fn first_fragment(&self) -> Bytes {
+        let (header, len) = &self.first;
+        [header, &self.data[..*len]].concat().into()
+    }
 }
 
 /// Reason why a fragment was refused. Except for the first two, its datagram is lost as well.
@@ -148,6 +165,8 @@ pub struct Reassembler {
 #[derive(Debug)]
 struct PartialDatagram {
     serial: u64,
+    /// What came before the data of the first fragment; empty until that has come.
+    header: Box<[u8]>,
     /// Sorted by offset, disjoint.
     parts: Vec<(u16, Box<[u8]>)>,
     /// Bytes in `parts`.
@@ -167,6 +186,7 @@ impl PartialDatagram {
     fn new(serial: u64, part: &Part<'_>) -> Self {
         Self {
             serial,
+            header: Box::default(),
             parts: Vec::new(),
             len: 0,
             total: None,
@@ -178,7 +198,7 @@ impl PartialDatagram {
     }
 
     fn memory(&self) -> usize {
-        DATAGRAM_COST + self.len + self.parts.len() * PART_COST
+        DATAGRAM_COST + self.header.len() + self.len + self.parts.len() * PART_COST
     }
 
     /// Takes a fragment of good length, or says what is wrong with it.
@@ -212,7 +232,7 @@ impl PartialDatagram {
             return Err(Refusal::Ecn);
         }
         if start == 0 {
-            (self.protocol, self.ecn) = (part.protocol, part.ecn);
+            (self.protocol, self.ecn, self.header) = (part.protocol, part.ecn, part.header.into());
         }
         if !part.fragment.more {
             self.total = Some(end);
@@ -226,19 +246,31 @@ impl PartialDatagram {
         self.total == Some(self.len)
     }
 
-    fn assemble(&self) -> Whole {
+    /// The data of the first fragment; `None` if it has not come.
+    fn first(&self) -> Option<&[u8]> {
+        self.parts.first().filter(|(offset, _)| *offset == 0).map(|(_, data)| &data[..])
+    }
+
+    /// The first fragment as it came; `None` if it has not.
+    fn first_fragment(&self) -> Option<Bytes> {
+        Some([&self.header, self.first()?].concat().into())
+    }
+
+    fn assemble(self) -> Whole {
         let mut data = BytesMut::with_capacity(self.len);
         for (_, part) in &self.parts {
             data.extend_from_slice(part);
         }
         let is_marked = self.ecn_seen & (1 << Ecn::Ce as u8) != 0;
         let ecn = if is_marked { Ecn::Ce } else { self.ecn };
-        Whole { protocol: self.protocol, ecn, data: data.freeze() }
+        let len = self.first().map_or(0, <[u8]>::len);
+        let first = (self.header, len);
+        Whole { protocol: self.protocol, ecn, data: data.freeze(), first }
     }
 
     /// Forgets the data; the datagram stays as a mark.
     fn give_up(&mut self) {
-        (self.parts, self.len, self.is_lost) = (Vec::new(), 0, true);
+        (self.header, self.parts, self.len, self.is_lost) = (Box::default(), Vec::new(), 0, true);
     }
 }
 
@@ -294,9 +326,9 @@ impl Reassembler {
         Ok(Some(datagram.assemble()))
     }
 
-    /// Gives up the datagrams whose time is over. Returns how many were incomplete until then.
-    pub fn expire(&mut self, now: Instant) -> u32 {
-        let mut timeouts = 0;
+    /// Gives up the datagrams whose time is over. `timed_out` gets the first fragment of each that
+    /// was incomplete until then, as it came, or `None` if it has not come.
+    pub fn expire(&mut self, now: Instant, mut timed_out: impl FnMut(Option<Bytes>)) {
         while let Some(&(began, key, serial)) = self.expiry.front()
             && began + self.config.time <= now
         {
@@ -307,10 +339,11 @@ impl Reassembler {
             if entry.get().serial == serial {
                 let datagram = entry.remove();
                 self.memory -= datagram.memory();
-                timeouts += u32::from(!datagram.is_lost);
+                if !datagram.is_lost {
+                    timed_out(datagram.first_fragment());
+                }
             }
         }
-        timeouts
     }
 
     /// Returns the earliest time at which [`expire`](Self::expire) has something to do.
@@ -354,7 +387,7 @@ mod tests {
         let source = Ipv4Addr::LOCALHOST.into();
         let key = Key { source, destination: source, identification, protocol: 17 };
         let fragment = Fragment { identification, offset, more };
-        Part { key, protocol: Protocol::UDP, ecn: Ecn::Ect0, fragment, data }
+        Part { key, protocol: Protocol::UDP, ecn: Ecn::Ect0, fragment, header: &[], data }
     }
 
     fn reassembler() -> Reassembler {
@@ -362,6 +395,13 @@ mod tests {
     }
 
     const NOW: Instant = Instant::ZERO;
+
+    /// How many time out.
+    fn expire(r: &mut Reassembler, now: Instant) -> usize {
+        let mut count = 0;
+        r.expire(now, |_| count += 1);
+        count
+    }
 
     #[test]
     fn lengths_are_checked() {
@@ -416,8 +456,8 @@ mod tests {
         assert!(r.push(NOW, &part(90_000, 0, &data[..512], true)).is_ok());
         let late = NOW + Nanos::from_secs(30);
         assert_eq!(r.deadline(), late);
-        assert_eq!(r.expire(late - Nanos(1)), 0);
-        assert_eq!(r.expire(late) as usize, in_use, "the one given up is not counted");
+        assert_eq!(expire(&mut r, late - Nanos(1)), 0);
+        assert_eq!(expire(&mut r, late), in_use, "the one given up is not counted");
         assert_eq!((r.memory(), r.len(), r.deadline()), (0, 0, Instant::FAR_FUTURE));
 
         for offset in 0..64 {
@@ -506,7 +546,7 @@ mod tests {
                 let counted: usize = r.table.values().map(PartialDatagram::memory).sum();
                 prop_assert_eq!(r.memory(), counted);
             }
-            r.expire(now + Nanos::from_secs(30));
+            r.expire(now + Nanos::from_secs(30), |_| {});
             prop_assert_eq!((r.memory(), r.len()), (0, 0));
         }
     }

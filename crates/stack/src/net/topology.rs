@@ -189,6 +189,10 @@ impl Tables {
             only.is_none_or(|only| only == id)
                 && self.interface(id).is_ok_and(|interface| interface.is_enabled())
         };
+        // Addresses that stand for IPv4's are on no wire, as those of `IPV6_V6ONLY` sockets find.
+        if matches!(remote, IpAddr::V6(remote) if remote.to_ipv4_mapped().is_some()) {
+            return None;
+        }
         let on_link = |interface| Route { interface, gateway: None, mtu: None, pref_src: None };
         let found = self.routes.lookup(remote, may_use);
         let route = found.or_else(|| only.filter(|id| may_use(*id)).map(on_link))?;
@@ -475,7 +479,7 @@ impl Topology {
             return Ok(remote);
         }
         let (route, interface, neighbor) = tables.route(remote, only).ok_or(NoSource::NoRoute)?;
-        let source = route.pref_src.or_else(|| interface.source_for(neighbor));
+        let source = route.pref_src.or_else(|| interface.source_towards(remote, neighbor));
         source.ok_or(NoSource::NoAddress)
     }
 

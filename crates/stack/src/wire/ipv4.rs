@@ -12,6 +12,11 @@ pub const HEADER_LEN: usize = 20;
 /// Most bytes behind such a header: the total length says no more than 65,535.
 pub const MAX_PAYLOAD: u16 = u16::MAX - HEADER_LEN as u16;
 
+const END_OF_OPTIONS: u8 = 0;
+const NO_OPERATION: u8 = 1;
+const LOOSE_SOURCE_ROUTE: u8 = 131;
+const STRICT_SOURCE_ROUTE: u8 = 137;
+
 /// Fields of the IPv4 header that a receiver or sender uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -65,6 +70,25 @@ pub enum Error {
     /// A fragment reaches beyond the largest datagram, or has an impossible length.
     #[error("bad IPv4 fragment")]
     Fragment,
+    /// An option has an impossible length.
+    #[error("bad IPv4 option")]
+    Option,
+    /// The packet says by which hosts it goes, which no host follows (`accept_source_route`).
+    #[error("IPv4 source route")]
+    SourceRoute,
+}
+
+/// Judges the options of a header. Apart from source routes none means anything here.
+fn check_options(mut options: &[u8]) -> Result<(), Error> {
+    loop {
+        options = match options {
+            [] | [END_OF_OPTIONS, ..] => return Ok(()),
+            [NO_OPERATION, rest @ ..] => rest,
+            [LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE, ..] => return Err(Error::SourceRoute),
+            [_, len, ..] if *len >= 2 => options.get(usize::from(*len)..).ok_or(Error::Option)?,
+            _ => return Err(Error::Option),
+        }
+    }
 }
 
 /// Parses and verifies a packet. Options are skipped.
@@ -79,6 +103,7 @@ pub fn parse(packet: &[u8]) -> Result<Packet, Error> {
     if checksum::of(&packet[..header_len]) != 0 {
         return Err(Error::Checksum);
     }
+    check_options(&packet[HEADER_LEN..header_len])?;
     let word = u16::from_be_bytes([packet[6], packet[7]]);
     let more = word & 0x2000 != 0;
     let offset = (word & 0x1fff) * 8;
@@ -199,6 +224,26 @@ pub(crate) mod tests {
         bytes[10..12].fill(0);
         let sum = checksum::of(&bytes[..20 + options * 4]);
         bytes[10..12].copy_from_slice(&sum.to_be_bytes());
+    }
+
+    #[test]
+    fn source_routes_and_impossible_options_are_refused() {
+        for (option, expected) in [
+            ([131, 4, 4, 0], Error::SourceRoute),
+            ([1, 137, 3, 4], Error::SourceRoute),
+            ([7, 5, 4, 0], Error::Option),
+            ([7, 1, 0, 0], Error::Option),
+            ([1, 1, 1, 7], Error::Option),
+        ] {
+            let mut bytes = packet(&header(), 1, 7);
+            bytes[20..24].copy_from_slice(&option);
+            resum(&mut bytes, 1);
+            assert_eq!(parse(&bytes), Err(expected), "{option:?}");
+        }
+        let mut bytes = packet(&header(), 1, 7);
+        bytes[20..24].copy_from_slice(&[0, 131, 9, 9]);
+        resum(&mut bytes, 1);
+        assert!(parse(&bytes).is_ok(), "nothing behind the end is an option");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::common::{Shared, WireConfig, World, config, inject};
 use super::{SECOND, address};
 use bytes::Bytes;
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, SocketAddr, SocketAddrV6};
 use neap_stack::device::{Received, RxChecksum};
 use neap_stack::drop_reason::DropReason;
 use neap_stack::interface::Address;
@@ -838,4 +838,18 @@ fn a_socket_of_both_families_takes_the_datagrams_of_its_own_port_alone() {
         world.run(Nanos::from_millis(1));
         assert_eq!(received(&both).len(), usize::from(port == 500), "to port {port}");
     }
+}
+
+#[test]
+fn a_socket_connected_to_an_address_with_a_scope_hears_the_answer() {
+    let mut world = World::new(&WireConfig::default());
+    let (server, client) = (bind(&world.b, "[fd00::2]:53"), bind(&world.a, "[::]:0"));
+    let peer = SocketAddrV6::new("fd00::2".parse().unwrap(), 53, 5, 1);
+    client.connect(Some(peer.into())).unwrap();
+    client.send_to(world.now, Bytes::from_static(b"question"), None).unwrap();
+    world.run(SECOND);
+    let question = received(&server).remove(0);
+    send(&world, &server, to(question.from, b"answer")).unwrap();
+    world.run(SECOND);
+    assert_eq!(received(&client).len(), 1);
 }

@@ -12,6 +12,19 @@ use neap_tcp::connection::{ConnectionError, ReadError};
 use neap_tcp::counters::Counter;
 use neap_tcp::state::State;
 use neap_tcp::time::Nanos;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
+
+/// Whether a waker was used.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
 
 fn ms(millis: u64) -> Nanos {
     Nanos::from_millis(millis)
@@ -79,6 +92,24 @@ fn a_late_ack_of_the_fin_ends_what_is_left_of_a_connection() {
     world.run(Nanos::from_secs(2));
     assert_eq!(world.b.usage().tcp.orphans, 0);
     assert_eq!(world.a.usage().tcp.time_wait, 1);
+}
+
+#[test]
+fn who_waits_for_the_end_of_all_connections_hears_of_the_last_ack_of_a_fin() {
+    let mut world = World::new(&WireConfig::default());
+    let (_client, server) = connect(&mut world, "10.0.0.2:80");
+    cut(&world.ab, true);
+    server.close(world.now);
+    world.run(SECOND);
+    assert_eq!(world.b.usage().tcp.orphans, 1);
+    world.b.begin_close(world.now);
+    let woken = Arc::new(Woken::default());
+    assert!(world.b.register_drained(&Waker::from(woken.clone())));
+    cut(&world.ab, false);
+    world.run(Nanos::from_secs(2));
+    // The peer has yet to close.
+    assert_eq!((world.b.usage().tcp.time_wait, world.b.open_connections()), (1, 0));
+    assert!(woken.0.load(Ordering::SeqCst));
 }
 
 #[test]

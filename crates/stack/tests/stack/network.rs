@@ -355,6 +355,41 @@ fn the_route_to_a_network_goes_with_the_last_address_in_it() {
 }
 
 #[test]
+fn an_ipv6_source_is_chosen_for_the_destination_and_not_for_the_router() {
+    let world = World::new(&WireConfig::default());
+    let (a, interface) = (&world.a, world.a_interface);
+    a.add_address(interface, cidr("fe80::1/64")).unwrap();
+    a.add_route(via(interface, "::/0", Some("fe80::2"))).unwrap();
+    assert_eq!(a.source_for(ip("2001:db8:1::9")), Ok(ip("fd00::1")), "of the right scope");
+    assert_eq!(a.source_for(ip("fe80::9")), Ok(ip("fe80::1")));
+    assert_eq!(a.source_for(ip("fd00::9")), Ok(ip("fd00::1")));
+    a.add_address(interface, cidr("2001:db8::1/64")).unwrap();
+    assert_eq!(a.source_for(ip("2001:db8:1::9")), Ok(ip("2001:db8::1")), "with more common bits");
+    assert_eq!(a.source_for(ip("fd01::9")), Ok(ip("fd00::1")));
+}
+
+#[test]
+fn addresses_of_ipv6_that_stand_for_ipv4_are_on_no_wire() {
+    let world = World::new(&WireConfig::default());
+    world.a.add_route(via(world.a_interface, "::/0", Some("fd00::2"))).unwrap();
+    let options = UdpOptions { only_v6: true, ..UdpOptions::default() };
+    let socket = world.a.bind_udp(address("[::]:0"), options).unwrap();
+    let sent = socket.send_to(world.now, Bytes::new(), Some(address("[::ffff:10.0.0.2]:9")));
+    assert_eq!(sent, Err(SocketError::NetworkUnreachable));
+}
+
+#[test]
+fn the_port_that_a_listener_is_given_does_not_tell_that_of_the_next() {
+    let world = World::new(&WireConfig::default());
+    let listen = |_| world.a.listen(address("10.0.0.1:0"), ListenOptions::default()).unwrap();
+    let ports: Vec<_> = (0..32).map(listen).map(|one| one.local_addr().port()).collect();
+    let mut steps: Vec<_> = ports.windows(2).map(|two| two[1].wrapping_sub(two[0])).collect();
+    steps.sort_unstable();
+    steps.dedup();
+    assert!(steps.len() > 28, "{ports:?}");
+}
+
+#[test]
 fn routes_go_with_the_source_that_they_prefer_and_with_the_last_address() {
     let world = World::new(&WireConfig::default());
     let a = &world.a;

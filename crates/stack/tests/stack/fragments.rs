@@ -1,0 +1,142 @@
+//! Datagrams in fragments: errors about them, counters, and identifications.
+
+use super::common::{self, WireConfig, World};
+use super::{SECOND, address, pattern};
+use bytes::Bytes;
+use core::net::IpAddr;
+use neap_stack::socket::SocketError;
+use neap_stack::socket::icmp::{IcmpMessage, IcmpOptions};
+use neap_stack::socket::readiness::Ready;
+use neap_stack::stack::{ConnectOptions, ListenOptions, UdpOptions};
+use neap_stack::stats::IpCounter;
+use neap_stack::wire::checksum;
+use neap_tcp::time::Nanos;
+
+const FAMILIES: [(&str, &str); 2] = [("10.0.0.1:0", "10.0.0.2:9"), ("[fd00::1]:0", "[fd00::2]:9")];
+
+/// Offset in bytes of a packet that is a fragment.
+fn offset(packet: &[u8]) -> Option<u16> {
+    let word = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
+    match packet[0] >> 4 {
+        4 => (word(6) & 0x3fff != 0).then(|| (word(6) & 0x1fff) * 8),
+        _ => (packet[6] == 44).then(|| word(42) & !7),
+    }
+}
+
+#[test]
+fn a_port_without_socket_is_reported_for_a_datagram_in_fragments() {
+    for (from, to) in FAMILIES {
+        let mut world = World::new(&WireConfig::default());
+        let client = world.a.bind_udp(address(from), UdpOptions::default()).unwrap();
+        client.connect(Some(address(to))).unwrap();
+        client.send_to(world.now, Bytes::from(pattern(20_000)), None).unwrap();
+        world.run(SECOND);
+        assert!(client.readiness().bits().contains(Ready::ERROR), "{to}");
+        assert_eq!(client.recv_from().unwrap_err(), SocketError::Refused);
+    }
+}
+
+#[test]
+fn the_sender_hears_that_fragments_did_not_come() {
+    for (from, to) in FAMILIES {
+        for (what, is_told) in [("the first", false), ("a later one", true)] {
+            let mut world = World::new(&WireConfig::default());
+            let is_first_lost = !is_told;
+            world.ab.lock().unwrap().filter = Some(Box::new(move |packet| {
+                offset(packet).is_none_or(|offset| (offset == 0) != is_first_lost)
+            }));
+            let client = world.a.bind_udp(address(from), UdpOptions::default()).unwrap();
+            let data = Bytes::from(pattern(5000));
+            client.send_to(world.now, data, Some(address(to))).unwrap();
+            world.run(Nanos::from_secs(29));
+            let early = world.ba.lock().unwrap().sent.len();
+            assert_eq!(early, 0);
+            world.run(Nanos::from_secs(2));
+            let sent = world.ba.lock().unwrap().sent.clone();
+            assert_eq!(sent.len(), usize::from(is_told), "{what} of {to} is lost");
+            for error in sent {
+                let (icmp, expected) = if error[0] >> 4 == 4 { (20, 11) } else { (40, 3) };
+                assert_eq!(error[icmp..icmp + 2], [expected, 1]);
+                // What it quotes is the first fragment.
+                assert_eq!(offset(&error[icmp + 8..]), Some(0));
+            }
+        }
+    }
+}
+
+/// An IPv4 packet in two, the first one with `len` bytes of data.
+fn cut(packet: &[u8], len: usize) -> [Bytes; 2] {
+    let part = |data: &[u8], word: u16| {
+        let mut part = packet[..20].to_vec();
+        part[2..4].copy_from_slice(&(20 + data.len() as u16).to_be_bytes());
+        part[6..8].copy_from_slice(&word.to_be_bytes());
+        part[10..12].fill(0);
+        let sum = checksum::of(&part);
+        part[10..12].copy_from_slice(&sum.to_be_bytes());
+        part.extend(data);
+        Bytes::from(part)
+    };
+    let (first, second) = packet[20..].split_at(len);
+    [part(first, 0x2000), part(second, len as u16 / 8)]
+}
+
+#[test]
+fn each_packet_counts_once_as_received() {
+    let mut world = World::new(&WireConfig { checksum: false, ..WireConfig::default() });
+    let _listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
+    world.ab.lock().unwrap().filter = Some(Box::new(|_| false));
+    let to = address("10.0.0.2:80");
+    let _client = world.a.connect(world.now, to, ConnectOptions::default()).unwrap();
+    world.run(Nanos::from_millis(10));
+    let syn = world.ab.lock().unwrap().sent[0].clone();
+    let received = |world: &World| world.b.ip_counters().get(IpCounter::IpInReceives);
+    for part in cut(&syn, 24).into_iter().rev() {
+        common::inject(&world.ab, world.now, part);
+    }
+    world.run(Nanos::from_millis(10));
+    let answers = world.ba.lock().unwrap().sent.len();
+    assert_eq!((received(&world), answers), (2, 1), "a SYN in two");
+    // To another host.
+    let mut other = cut(&syn, 24)[0].to_vec();
+    other[6..8].fill(0);
+    other[19] = 77;
+    other[10..12].fill(0);
+    let sum = checksum::of(&other[..20]);
+    other[10..12].copy_from_slice(&sum.to_be_bytes());
+    common::inject(&world.ab, world.now, other.into());
+    world.run(Nanos::from_millis(10));
+    assert_eq!(received(&world), 3);
+    assert_eq!(world.b.ip_counters().get(IpCounter::IpInAddrErrors), 1);
+}
+
+#[test]
+fn identifications_of_fragments_do_not_follow_what_else_is_sent() {
+    let mut world = World::new(&WireConfig::default());
+    let bind = || world.a.bind_udp(address("10.0.0.1:0"), UdpOptions::default()).unwrap();
+    let (large, small) = (bind(), bind());
+    let to = Some(address("10.0.0.2:9"));
+    let mut identifications = Vec::new();
+    for _ in 0..2 {
+        large.send_to(world.now, Bytes::from(pattern(5000)), to).unwrap();
+        (0..5).for_each(|_| small.send_to(world.now, Bytes::from_static(b"x"), to).unwrap());
+        world.run(SECOND);
+        let sent = core::mem::take(&mut world.ab.lock().unwrap().sent);
+        let first = sent.iter().find(|packet| offset(packet) == Some(0)).unwrap();
+        identifications.push(u16::from_be_bytes([first[4], first[5]]));
+    }
+    assert_eq!(identifications[1], identifications[0].wrapping_add(1));
+}
+
+#[test]
+fn an_unknown_message_of_ipv6_that_is_no_error_is_none() {
+    let mut world = World::new(&WireConfig::default());
+    let options = IcmpOptions { own: true, foreign: false, ..IcmpOptions::default() };
+    let socket = world.a.open_icmp(options).unwrap();
+    let ends: [IpAddr; 2] = ["fd00::1", "fd00::2"].map(|one| one.parse().unwrap());
+    for (kind, errors) in [(130, 0), (77, 1)] {
+        let data = vec![kind, 0, 0, 0, 0, 0, 0, 0];
+        socket.send(world.now, &IcmpMessage::new(ends[0], ends[1], data)).unwrap();
+        world.run(SECOND);
+        assert_eq!(world.b.ip_counters().get(IpCounter::Icmp6InErrors), errors, "type {kind}");
+    }
+}
