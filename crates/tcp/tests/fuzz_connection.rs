@@ -237,6 +237,7 @@ impl World {
                 ts_offset: 0,
                 synack_rtt: source.bit().then(|| Nanos(u64::from(source.word()))),
                 synack_timeouts: (0, Nanos::ZERO),
+                is_first_echoed: false,
             };
             Connection::accept(now, setup, accepted)
         };

@@ -271,6 +271,7 @@ impl End {
                     ts_offset: recipe.clock,
                     synack_rtt: Some(Nanos::from_millis(10)),
                     synack_timeouts: (0, Nanos::ZERO),
+                    is_first_echoed: false,
                 },
             ),
         };

@@ -20,6 +20,7 @@ use neap_stack::stack::{
 };
 use neap_stack::stats::IpCounter;
 use neap_tcp::connection::{ConnectionError, ReadError};
+use neap_tcp::state::State;
 use neap_tcp::time::{Instant, Nanos};
 use std::sync::Arc;
 
@@ -387,6 +388,24 @@ fn the_port_that_a_listener_is_given_does_not_tell_that_of_the_next() {
     steps.sort_unstable();
     steps.dedup();
     assert!(steps.len() > 28, "{ports:?}");
+}
+
+#[test]
+fn a_connection_that_opens_after_all_has_no_error() {
+    let mut world = World::new(&WireConfig::default());
+    let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
+    world.ab.lock().unwrap().filter = Some(Box::new(|_| false));
+    let to = listener.local_addr();
+    let client = world.a.connect(world.now, to, ConnectOptions::default()).unwrap();
+    world.run(SECOND / 10);
+    let network = prefix("10.0.0.0/24");
+    let route = world.a.remove_route(network, world.a_interface, None).unwrap();
+    world.run(SECOND + SECOND);
+    world.a.add_route(route).unwrap();
+    world.ab.lock().unwrap().filter = None;
+    world.run(SECOND + SECOND);
+    assert_eq!(client.state(world.now), State::Established);
+    assert_eq!(client.take_error(world.now), None);
 }
 
 #[test]

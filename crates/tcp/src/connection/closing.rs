@@ -31,10 +31,7 @@ impl Connection {
         self.is_orphan = true;
         let lost_data = self.receiver.unread() > 0;
         let now_or_never = self.options.linger == Some(Nanos::ZERO);
-        if self.state.is_synchronized()
-            && self.state != State::TimeWait
-            && (lost_data || now_or_never)
-        {
+        if self.has_peer() && (lost_data || now_or_never) {
             self.counters.add(Counter::AbortOnClose, 1);
             self.abort();
             return;
@@ -65,10 +62,14 @@ impl Connection {
 
     /// Resets the connection; the RST leaves at the next [`transmit`](Self::transmit).
     pub fn abort(&mut self) {
-        let has_peer = self.state.is_synchronized() && self.state != State::TimeWait
-            || self.state == State::SynReceived;
-        self.owed.set(Owed::RESET, has_peer);
+        self.owed.set(Owed::RESET, self.has_peer());
         self.fail(ConnectionError::Aborted);
+    }
+
+    /// Whether a peer believes that it has a connection, or soon will (`tcp_need_reset`).
+    fn has_peer(&self) -> bool {
+        self.state == State::SynReceived
+            || self.state.is_synchronized() && self.state != State::TimeWait
     }
 
     /// Ends the connection with `error`.

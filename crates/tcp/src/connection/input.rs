@@ -75,7 +75,10 @@ impl Connection {
             return;
         }
         self.meet_peer(now, segment);
+        // Nothing was heard until now: the first SYN left at this time.
+        let first = self.timestamp(self.liveness.last_heard());
         self.liveness.on_heard(now);
+        self.errors.forget_soft();
         if !has_ack {
             self.turn(Transition::SynArrived);
             self.owed |= Owed::SYN;
@@ -83,10 +86,7 @@ impl Connection {
             self.arm_syn(now);
             return;
         }
-        match self.opening.rtt(now) {
-            Some(rtt) => self.sender.on_handshake_rtt(now, rtt),
-            None => self.sender.on_untimed_handshake(),
-        }
+        self.learn_of_path(now, segment, first);
         self.turn(Transition::SynAckArrived);
         self.established(now, scaled_window(segment, None), segment.seq);
         self.sender.on_syn_acked();
@@ -267,9 +267,8 @@ impl Connection {
         if self.opening.is_passive() {
             self.counters.add(Counter::PassiveOpens, 1);
         }
-        if let Some(rtt) = self.opening.rtt(now) {
-            self.sender.on_handshake_rtt(now, rtt);
-        }
+        // The peer's SYN was heard, and answered, at this time.
+        self.learn_of_path(now, segment, self.timestamp(self.liveness.last_heard()));
         let window = scaled_window(segment, Some(self.opening.snd_wscale));
         self.turn(Transition::SynAcked);
         self.established(now, window, segment.seq);

@@ -3,7 +3,7 @@
 use super::chronograph::TimeoutTally;
 use super::{Connection, Owed, Path, Setup};
 use crate::counters::Counter;
-use crate::handshake::{Accepted, Negotiated, Offer};
+use crate::handshake::{Accepted, Negotiated, Offer, echoed_rtt};
 use crate::options::SocketOptions;
 use crate::receiver::{self, Receiver};
 use crate::segment::{Flags, Segment};
@@ -144,6 +144,7 @@ impl Connection {
             rcvbuf: setup.options.receive_buffer,
         };
         let mut receiver = Receiver::new(now, setup.config.clone(), counters, &receiver);
+        receiver.make_room_for(setup.options.receive_lowat);
         if setup.options.quickack == Some(false) {
             receiver.set_quickack(0);
         }
@@ -163,13 +164,16 @@ impl Connection {
         let advmss = advertised_mss(&setup.path, &setup.options);
         let receiver = receiver_terms(&accepted.negotiated, accepted.irs, accepted.rcv_wnd, advmss);
         let receiver = receiver::Terms { rcvbuf: setup.options.receive_buffer, ..receiver };
-        let receiver = Receiver::new(now, setup.config.clone(), setup.counters.clone(), &receiver);
+        let mut receiver =
+            Receiver::new(now, setup.config.clone(), setup.counters.clone(), &receiver);
+        receiver.make_room_for(setup.options.receive_lowat);
         let mut connection = Self::new(now, State::SynReceived, setup, receiver);
         connection.agree(&accepted.negotiated);
-        if let Some(rtt) = accepted.synack_rtt {
-            connection.sender.on_handshake_rtt(now, rtt);
-        }
+        connection.sender.on_handshake(now, accepted.synack_rtt);
         let (timeouts, time) = accepted.synack_timeouts;
+        if timeouts > 1 && !accepted.is_first_echoed {
+            connection.sender.begin_with_one();
+        }
         if timeouts > 0 {
             connection.rare().timeouts = TimeoutTally::after_row(timeouts, time);
         }
@@ -183,6 +187,23 @@ impl Connection {
         self.opening.agree(negotiated);
         self.sender.agree(negotiated.sack, negotiated.ecn);
         self.refresh_mss();
+    }
+
+    /// Takes what a SYN-ACK, or the ACK of one, says of the path: its round trip, and whether it
+    /// loses packets. `first` is the timestamp of the first SYN or SYN-ACK of this end.
+    ///
+    /// After two timeouts the connection begins with one segment (RFC 5681 section 3.1, RFC 6928
+    /// section 2), unless the peer echoes the first one, which was not lost then.
+    pub(super) fn learn_of_path(&mut self, now: Instant, segment: &Segment, first: u32) {
+        let has_timestamps = self.opening.timestamps;
+        let echoed = segment.options.timestamps.filter(|_| has_timestamps).map(|ts| ts.echo);
+        let by_echo = || echoed.and_then(|echo| echoed_rtt(self.timestamp(now), echo));
+        let rtt = self.opening.rtt(now).or_else(by_echo);
+        self.sender.on_handshake(now, rtt);
+        let lost = self.opening.retransmits.saturating_sub(self.opening.dropped);
+        if lost > 1 && echoed != Some(first) {
+            self.sender.begin_with_one();
+        }
     }
 
     /// The handshake is complete.
@@ -256,6 +277,7 @@ impl Connection {
         };
         let acks_wait = !self.receiver.quickack();
         self.receiver = Receiver::new(now, self.config.clone(), self.counters.clone(), &setup);
+        self.receiver.make_room_for(self.options.receive_lowat);
         if acks_wait {
             self.receiver.set_quickack(0);
         }

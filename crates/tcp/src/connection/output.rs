@@ -31,6 +31,8 @@ const MAX_ACKS: u32 = 20;
 enum Push {
     /// As far as the gates allow.
     All,
+    /// The same without Nagle and corks (`TCP_NAGLE_OFF`).
+    Short,
     /// One frame, whatever cwnd and Nagle say: a tail loss probe.
     Probe,
 }
@@ -179,7 +181,13 @@ impl Connection {
         let sent_before = self.sender.totals().bytes_sent;
         let mut stopped = None;
         if self.owed.take(Owed::NEW_DATA_FIRST) {
-            stopped = Some(self.send_new(&mut pass, Push::All));
+            let before = self.sender.nxt();
+            let blocked = self.send_new(&mut pass, Push::Short);
+            if self.sender.nxt() == before {
+                self.sender.give_up_frto();
+            } else {
+                stopped = Some(blocked);
+            }
         }
         if stopped.is_none() {
             stopped = self.retransmit_lost(&mut pass);
@@ -238,7 +246,7 @@ impl Connection {
             let no_space = self.room != Room::Enough;
             self.sender.validate_cwnd(pass.now, limited, no_space, &self.config);
         }
-        if sent_any && push == Push::All {
+        if sent_any && push != Push::Probe {
             self.arm_loss_probe(pass.now);
         }
         match blocked {
@@ -270,10 +278,10 @@ impl Connection {
         self.pacing_gate(pass)?;
         let quota = match (self.cwnd_quota(pass), push) {
             (0, Push::Probe) => 1,
-            (0, Push::All) => return Err(TxBlocked::Cwnd),
+            (0, _) => return Err(TxBlocked::Cwnd),
             (quota, _) => quota.min(pass.sizes.segments.max(self.owed_segments(pass))),
         };
-        if push == Push::All && self.is_overfull() {
+        if push != Push::Probe && self.is_overfull() {
             self.counters.add(Counter::WqueueTooBig, 1);
             return Err(TxBlocked::Memory);
         }
@@ -296,7 +304,7 @@ impl Connection {
             }
             record.len
         } else {
-            if push == Push::All && self.must_defer(pass, window, record) {
+            if push != Push::Probe && self.must_defer(pass, window, record) {
                 return Err(TxBlocked::Defer);
             }
             let bytes = autosize::split_point(record.len, window, pass.mss, quota, short_may_go);
@@ -372,7 +380,7 @@ impl Connection {
 
     /// Whether a segment below the MSS may go now (Nagle in Minshall's form, `TCP_CORK`).
     fn short_may_go(&self, push: Push) -> bool {
-        if push == Push::Probe || self.fin == Fin::Queued {
+        if push != Push::All || self.fin == Fin::Queued {
             return true;
         }
         if self.sender.more() == More::Held {
@@ -483,9 +491,11 @@ impl Connection {
     fn send_frame(&mut self, pass: &mut Pass<'_>, bytes: u32) -> Result<(), TxBlocked> {
         let record = self.sender.first_record();
         let ends_record = record.is_ended && record.len == bytes;
+        // The FIN has a number of its own, and may be beyond the window.
+        let has_room_for_fin = self.sender.window_left() > bytes;
         let payload = self.sender.take(bytes);
         let empties = !self.sender.has_unsent();
-        let with_fin = empties && self.fin == Fin::Queued;
+        let with_fin = empties && has_room_for_fin && self.fin == Fin::Queued;
         let seq = self.sender.nxt();
         let mut flags = Flags::ACK;
         flags.set(Flags::FIN, with_fin);
@@ -654,7 +664,7 @@ impl Connection {
         let window = self.sender.window_left();
         let unsent = self.sender.unsent();
         let closing = unsent == 0 && self.fin == Fin::Queued;
-        let is_sent = if (unsent > 0 && window > 0) || closing {
+        let is_sent = if (unsent > 0 || closing) && window > 0 {
             let record = self.sender.first_record().len;
             pass.is_probe = true;
             let sent = self.send_frame(pass, record.min(window).min(pass.mss));

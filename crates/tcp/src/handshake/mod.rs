@@ -206,11 +206,14 @@ pub struct Accepted {
     pub rcv_wnd: u32,
     /// Offset that this end adds to its clock in timestamps.
     pub ts_offset: u32,
-    /// Time from SYN-ACK to ACK; `None` if the SYN-ACK was sent more than once, or was a SYN
-    /// cookie.
+    /// Time from SYN-ACK to ACK; by the timestamp that the ACK echoes, in milliseconds, if the
+    /// SYN-ACK was sent more than once or was a SYN cookie. `None` if nothing tells.
     pub synack_rtt: Option<Nanos>,
     /// Timeouts of the SYN-ACK, and the time since it was first sent.
     pub synack_timeouts: (u32, Nanos),
+    /// The ACK echoes the first SYN-ACK, so that none was lost although timeouts have expired
+    /// (`tcp_try_undo_spurious_syn`).
+    pub is_first_echoed: bool,
 }
 
 /// Action that a [`Request`] asks its host for, after a segment or a deadline.
@@ -421,6 +424,8 @@ impl Request {
     }
 
     fn accepted(&self, now: Instant, segment: &Segment) -> Accepted {
+        let has_timestamps = self.negotiated.ts_recent.is_some();
+        let echo = segment.options.timestamps.filter(|_| has_timestamps).map(|ts| ts.echo);
         Accepted {
             iss: self.iss,
             irs: self.irs,
@@ -428,10 +433,24 @@ impl Request {
             snd_wnd: scaled_window(segment, self.negotiated.snd_wscale),
             rcv_wnd: self.offer.rcv_wnd,
             ts_offset: self.ts_offset,
-            synack_rtt: (self.retransmits == 0).then(|| now.since(self.first_sent)),
+            synack_rtt: match self.retransmits {
+                0 => Some(now.since(self.first_sent)),
+                _ => echo.and_then(|echo| echoed_rtt(timestamp(now, self.ts_offset), echo)),
+            },
             synack_timeouts: (self.timeouts.into(), now.since(self.first_sent)),
+            is_first_echoed: echo == Some(self.first_tsval),
         }
     }
+}
+
+/// A timestamp echo older than this many milliseconds is nonsense.
+const MAX_ECHO_AGE: u32 = 1 << 24;
+
+/// The round trip that an echoed timestamp tells of by our `clock`, a millisecond at least
+/// (`tcp_rtt_tsopt_us`); `None` if the echo makes no sense.
+pub(crate) fn echoed_rtt(clock: u32, echo: u32) -> Option<Nanos> {
+    let age = clock.wrapping_sub(echo);
+    (echo != 0 && age < MAX_ECHO_AGE).then(|| Nanos::from_millis(age.max(1).into()))
 }
 
 /// A window in bytes; that of a SYN is never scaled.

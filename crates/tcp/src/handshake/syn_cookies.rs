@@ -6,7 +6,7 @@
 //! `cookie_init_timestamp`): 4 bits window scale (15: none), SACK, ECN. Without timestamps there
 //! are no options. Cost: one SipHash per SYN and two at most per ACK; no state.
 
-use super::{Accepted, Negotiated, Offer, scaled_window, timestamp};
+use super::{Accepted, Negotiated, Offer, echoed_rtt, scaled_window, timestamp};
 use crate::isn::TupleHash;
 use crate::segment::{Flags, Segment, Timestamps};
 use crate::seq::SeqNumber;
@@ -98,8 +98,9 @@ impl SynCookies {
             snd_wnd: scaled_window(segment, negotiated.snd_wscale),
             rcv_wnd: offer.rcv_wnd,
             ts_offset,
-            synack_rtt: None,
+            synack_rtt: timestamps.and_then(|ts| echoed_rtt(timestamp(now, ts_offset), ts.echo)),
             synack_timeouts: (0, Nanos::ZERO),
+            is_first_echoed: false,
         })
     }
 

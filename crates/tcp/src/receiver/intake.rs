@@ -281,6 +281,7 @@ impl Receiver {
         if fin && self.fin.is_none() && self.out_of_order_end().is_none_or(|last| last <= end) {
             self.fin = Some(self.seq_at(end));
         }
+        self.is.set(Is::FIN_IS_LATEST, fin && payload.is_empty());
         if payload.is_empty() {
             return Disposition::OutOfOrder;
         }

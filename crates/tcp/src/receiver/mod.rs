@@ -87,6 +87,8 @@ bitflags::bitflags! {
         /// The FIN is in order.
         const FINISHED = 16;
         const TIMESTAMPS = 32;
+        /// What came last ahead of its place was a FIN without data.
+        const FIN_IS_LATEST = 64;
     }
 }
 
@@ -473,6 +475,11 @@ impl Receiver {
             return blocks;
         }
         blocks.extend(self.dsack);
+        // A FIN behind a hole that no data joins is a range of its own.
+        let waits = |fin: &SeqNumber| fin.after(self.nxt) && self.out_of_order_seq() != Some(*fin);
+        let lone_fin = self.fin.filter(waits).map(|left| SackBlock { left, right: left + 1 });
+        let is_first = self.is.contains(Is::FIN_IS_LATEST);
+        blocks.extend(lone_fin.filter(|_| is_first && blocks.len() < max));
         if let Some(reassembly) = &self.reassembly {
             for extent in reassembly.report(max - blocks.len()) {
                 let (left, right) = (self.seq_at(extent.start), self.seq_at(extent.end));
@@ -480,7 +487,13 @@ impl Receiver {
                 blocks.push(SackBlock { left, right: right + finished });
             }
         }
+        blocks.extend(lone_fin.filter(|_| !is_first && blocks.len() < max));
         blocks
+    }
+
+    /// The end of what waits ahead of its place.
+    fn out_of_order_seq(&self) -> Option<SeqNumber> {
+        self.out_of_order_end().map(|end| self.seq_at(end))
     }
 
     /// Remembers a duplicate to report with the next ACK, in place of an earlier one

@@ -305,6 +305,7 @@ fn a_bare_fin_ahead_of_its_data_waits() {
     let mut host = Host::new();
     let fin = host.segment(10, 0, Flags::FIN);
     assert_eq!(host.input(fin).disposition, Disposition::OutOfOrder);
+    assert_eq!(host.blocks(), [(10, 11)], "so that the sender repeats what is before it");
     let segment = host.segment(0, 10, Flags::empty());
     assert_eq!(
         host.input(segment),

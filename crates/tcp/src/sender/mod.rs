@@ -17,6 +17,7 @@ use crate::congestion::{
     Window,
 };
 use crate::counters::{Counter, Counters};
+use crate::handshake::echoed_rtt;
 use crate::segment::{SackBlock, Timestamps};
 use crate::seq::SeqNumber;
 use crate::time::{Instant, Nanos, Rate};
@@ -29,9 +30,6 @@ use scoreboard::{Counts, Delivered, Scoreboard, Sent};
 use send_queue::SendQueue;
 use std::sync::Arc;
 use steady_rate::SteadyRate;
-
-/// A timestamp echo older than this many milliseconds is nonsense.
-const MAX_ECHO_AGE: u32 = 1 << 24;
 
 /// Frames in flight up to which a debug build counts them anew after each ACK.
 #[cfg(debug_assertions)]
@@ -246,6 +244,17 @@ impl Sender {
     /// The SYN of a passive open was acknowledged before there was a connection.
     pub fn on_syn_acked(&mut self) {
         self.totals.bytes_acked += 1;
+    }
+
+    /// Gives up F-RTO's test: what it asks for, new data, could not leave (`tcp_xmit_recovery`).
+    pub fn give_up_frto(&mut self) {
+        self.recovery.give_up_frto();
+    }
+
+    /// Begins with one segment, before anything is sent: the path has lost several SYNs
+    /// (`tcp_init_transfer`).
+    pub fn begin_with_one(&mut self) {
+        self.window.cwnd = 1;
     }
 
     /// Sets the payload bytes of a full segment.
@@ -493,11 +502,11 @@ impl Sender {
             let advanced = facts.una_advanced;
             return Ok(AckOutcome { advanced, is_old, ..AckOutcome::default() });
         }
-        let echo_age = facts
+        let echoed = facts
             .ts_echo
-            .map(|echo| ack.clock.wrapping_sub(echo))
-            .filter(|&age| ack.timestamps.is_some_and(|ts| ts.echo != 0) && age < MAX_ECHO_AGE);
-        self.update_rtt(now, &rtts, &facts, echo_age, &mut sample);
+            .filter(|_| ack.timestamps.is_some_and(|ts| ts.echo != 0))
+            .and_then(|echo| echoed_rtt(ack.clock, echo));
+        self.update_rtt(now, &rtts, &facts, echoed, &mut sample);
         let delivered = self.delivered_segments(prior.sacked_out, &facts);
         self.rate.count_delivered(delivered, facts.ece);
         counters.add(Counter::Delivered, u64::from(delivered));
@@ -714,7 +723,7 @@ impl Sender {
         now: Instant,
         rtts: &Rtts,
         facts: &AckFacts,
-        echo_age: Option<u32>,
+        echoed: Option<Nanos>,
         sample: &mut AckSample,
     ) {
         let by_sequence = rtts.first.filter(|_| !facts.retransmitted_acked);
@@ -726,10 +735,9 @@ impl Sender {
             sample.rtt = Some(rtts.last.or(rtts.sacked).unwrap_or(rtt));
         } else if facts.una_advanced
             && facts.newly_acked > 0
-            && let Some(ticks) = echo_age
+            && let Some(rtt) = echoed
         {
             // What was retransmitted is timed by the echoed timestamp alone (RFC 7323 section 4).
-            let rtt = Nanos::from_millis(u64::from(ticks.max(1)));
             self.rtt.on_sample(rtt, self.una, self.nxt);
         }
     }

@@ -97,6 +97,11 @@ impl Recovery {
         self.rack.reorderings
     }
 
+    /// Treats a timeout as one that lost what was in flight.
+    pub(super) fn give_up_frto(&mut self) {
+        self.frto = false;
+    }
+
     /// Returns whether SACK blocks tell of reordering. After a timeout that nothing can undo they
     /// do not, since everything counts as lost then.
     pub(super) fn may_see_reordering(&self) -> bool {

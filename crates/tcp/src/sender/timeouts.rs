@@ -105,15 +105,11 @@ impl Sender {
         self.rtt.undo_back_off();
     }
 
-    /// Takes the time of the handshake, the first sample.
-    pub fn on_handshake_rtt(&mut self, now: Instant, rtt: Nanos) {
+    /// Takes the round trip of the handshake, the first sample. `None` says that it gave none, since
+    /// its SYN was sent again (RFC 6298 section 5.7).
+    pub fn on_handshake(&mut self, now: Instant, rtt: Option<Nanos>) {
+        let Some(rtt) = rtt else { return self.rtt.fall_back() };
         self.rtt.on_sample(rtt, self.una, self.nxt);
         self.rtt.on_min_rtt(now, rtt, false);
-    }
-
-    /// Notes that the handshake gave no sample, since its SYN was sent again (RFC 6298 section
-    /// 5.7).
-    pub fn on_untimed_handshake(&mut self) {
-        self.rtt.fall_back();
     }
 }

@@ -621,3 +621,29 @@ fn a_needless_probe_leaves_later_tails_to_be_probed() {
     peer.advance_ms(100);
     assert_eq!(peer.sent(), [(5000, 1000)], "the next tail is probed, too");
 }
+
+#[test]
+fn frto_without_room_for_new_data_sends_lost_data_again_at_once() {
+    // The first waits for a larger window, the second is a short segment that Nagle would hold.
+    let config = Config { tcp_early_retrans: 0, ..Config::default() };
+    let mut peer = with(config.clone(), Hello { window: 3500, ..Hello::default() });
+    peer.try_write(10_000);
+    peer.transmit();
+    assert_eq!(peer.sent_bytes(), 3000);
+    peer.advance_ms(215);
+    assert_eq!(peer.sent(), [(0, 1000)]);
+    peer.window = 2500;
+    peer.ack(1000);
+    assert_eq!(peer.sent().first(), Some(&(1000, 1000)));
+
+    let mut peer = with(config, Hello::default());
+    peer.write(3000);
+    for _ in 0..2 {
+        peer.write(100);
+    }
+    assert_eq!(peer.sent_bytes(), 3100);
+    peer.advance_ms(215);
+    assert_eq!(peer.sent(), [(0, 1000)]);
+    peer.ack(1000);
+    assert_eq!(peer.sent(), [(3100, 100)]);
+}

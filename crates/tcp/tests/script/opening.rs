@@ -448,3 +448,74 @@ fn an_ack_takes_a_soft_error_away() {
     peer.ack(100);
     assert_eq!(peer.connection.take_error(), None);
 }
+
+/// The peer's answer to the third SYN, or to the third SYN-ACK, which echoes the last one or the
+/// first.
+fn opened_late(is_passive: bool, timestamps: bool, echoes_first: bool) -> Peer {
+    let hello = Hello { timestamps, ..Hello::default() };
+    let mut peer =
+        if is_passive { Peer::answering(Config::default(), hello) } else { opening(hello) };
+    peer.transmit();
+    let first = peer.take().remove(0).segment.options.timestamps;
+    // Two timeouts: at one and two seconds, the SYN-ACK's at one and three.
+    peer.advance_ms(3000);
+    let sent = peer.take();
+    let last = sent.last().expect("they were repeated").segment.options.timestamps;
+    peer.advance(RTT);
+    if let Some(echoed) = if echoes_first { first } else { last } {
+        peer.echo = echoed.value;
+    }
+    if is_passive {
+        peer.ack(0);
+    } else {
+        let synack = peer.syn(Flags::SYN | Flags::ACK);
+        peer.inject(synack);
+    }
+    assert_eq!(peer.connection.state(), State::Established);
+    peer.take();
+    peer
+}
+
+#[test]
+fn a_connection_whose_syns_were_lost_begins_with_one_segment() {
+    for is_passive in [false, true] {
+        for timestamps in [false, true] {
+            let mut peer = opened_late(is_passive, timestamps, false);
+            peer.try_write(20_000);
+            peer.transmit();
+            let said = (is_passive, timestamps);
+            assert_eq!((peer.info().snd_cwnd, peer.sent().len()), (1, 1), "{said:?}");
+        }
+        // The echo tells that nothing was lost.
+        assert_eq!(opened_late(is_passive, true, true).info().snd_cwnd, 10);
+    }
+}
+
+#[test]
+fn a_handshake_that_was_repeated_is_timed_by_the_echo_or_falls_back_to_three_seconds() {
+    for is_passive in [false, true] {
+        assert_eq!(opened_late(is_passive, false, false).info().rto, Nanos::from_secs(3));
+        let by_echo = opened_late(is_passive, true, false).info();
+        assert!((RTT..=RTT + RTT).contains(&by_echo.rtt), "{:?}", by_echo.rtt);
+        assert!(by_echo.rto < Nanos::from_millis(300), "{:?}", by_echo.rto);
+    }
+}
+
+#[test]
+fn a_linger_time_of_zero_resets_what_is_not_open_yet() {
+    let mut peer = Peer::answering(Config::default(), Hello::default());
+    peer.transmit();
+    peer.one();
+    peer.set(SocketOption::Linger(Some(Nanos::ZERO)));
+    peer.connection.close(peer.now);
+    peer.transmit();
+    assert!(peer.one().has(Flags::RST));
+    assert_eq!(peer.connection.state(), State::Closed);
+}
+
+#[test]
+fn the_low_water_mark_that_is_set_before_makes_room_in_the_buffer() {
+    let options = SocketOptions { receive_lowat: 1_000_000, ..SocketOptions::default() };
+    let peer = Peer::established(Config::default(), options, Hello::default());
+    assert!(peer.info().rcvbuf >= 1_000_000, "{}", peer.info().rcvbuf);
+}

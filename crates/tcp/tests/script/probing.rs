@@ -491,3 +491,24 @@ fn options_that_are_set_as_a_whole_have_the_same_bounds() {
         assert_eq!(options.check(), Err(OptionError::Range(name)));
     }
 }
+
+#[test]
+fn a_fin_behind_a_closed_window_waits_until_it_opens() {
+    let mut peer = Peer::established(Config::default(), SocketOptions::default(), Hello::default());
+    peer.write(1000);
+    peer.advance_ms(10);
+    peer.window = 0;
+    peer.ack(1000);
+    peer.take();
+    peer.connection.shutdown_write();
+    peer.transmit();
+    peer.nothing();
+    peer.advance_ms(250);
+    let probe = peer.one();
+    assert_eq!((probe.seq(), probe.len(), probe.segment.flags), (999, 0, Flags::ACK));
+    peer.advance_ms(20_000);
+    peer.take();
+    peer.window = 64_000;
+    peer.ack(1000);
+    assert!(peer.one().has(Flags::FIN));
+}

@@ -483,3 +483,21 @@ fn segments_are_full_once_the_window_has_grown() {
     peer.write(2920);
     assert_eq!(pieces(&mut peer), [1460, 1460]);
 }
+
+#[test]
+fn a_fin_does_not_go_beyond_the_window() {
+    let mut peer = Peer::established(Config::default(), SocketOptions::default(), Hello::default());
+    peer.write(1000);
+    peer.advance_ms(10);
+    peer.window = 128;
+    peer.ack(1000);
+    peer.take();
+    peer.try_write(128);
+    peer.connection.shutdown_write();
+    peer.transmit();
+    let data = peer.one();
+    assert_eq!((data.len(), data.has(Flags::FIN)), (128, false));
+    peer.advance_ms(10);
+    peer.ack(1128);
+    assert!(peer.one().has(Flags::FIN));
+}
