@@ -4,6 +4,7 @@
 //! hold whatever they say is asserted apart.
 
 mod behaviours;
+mod frames;
 mod grid;
 
 use std::path::PathBuf;

@@ -19,7 +19,6 @@ pub struct TxSnapshot {
     lost: u32,
     in_flight: u32,
     is_app_limited: bool,
-    is_used: bool,
 }
 
 impl TxSnapshot {
@@ -107,7 +106,6 @@ impl RateSampler {
             lost: self.lost,
             in_flight,
             is_app_limited: self.app_limited_until.is_some(),
-            is_used: false,
         }
     }
 
@@ -127,21 +125,17 @@ impl RateSampler {
         self.lost.wrapping_sub(snapshot.lost)
     }
 
-    /// Takes a frame that the current ACK delivered (`tcp_rate_skb_delivered`).
+    /// Takes segments of one frame that the current ACK delivered (`tcp_rate_skb_delivered`).
     ///
-    /// Each snapshot counts once: a segment that was SACKed and is acknowledged later brings no
-    /// second sample.
+    /// A frame is taken once for each ACK that delivers a part of it, a segment once at all: one
+    /// that was SACKed and is acknowledged later is not taken again.
     pub fn on_delivered(
         &mut self,
         newest: &mut Newest,
-        snapshot: &mut TxSnapshot,
+        snapshot: &TxSnapshot,
         sent_at: Instant,
         end_seq: SeqNumber,
     ) {
-        if snapshot.is_used {
-            return;
-        }
-        snapshot.is_used = true;
         let is_newest = newest.0.is_none_or(|prior| {
             sent_at > self.first_tx || sent_at == self.first_tx && end_seq.after(prior.end_seq)
         });
@@ -274,7 +268,7 @@ mod tests {
     }
 
     impl Sampler {
-        fn on_delivered(&mut self, shot: &mut TxSnapshot, at: Instant, end: SeqNumber) {
+        fn on_delivered(&mut self, shot: &TxSnapshot, at: Instant, end: SeqNumber) {
             self.sampler.on_delivered(&mut self.newest, shot, at, end);
         }
 
@@ -321,14 +315,14 @@ mod tests {
     #[test]
     fn rate_is_delivered_over_the_longer_interval() {
         let mut sampler = Sampler::default();
-        let mut first = sampler.on_transmit(ms(0), true, 1);
-        let mut second = sampler.on_transmit(ms(5), false, 1);
-        sampler.on_delivered(&mut first, ms(0), SeqNumber(1000));
+        let first = sampler.on_transmit(ms(0), true, 1);
+        let second = sampler.on_transmit(ms(5), false, 1);
+        sampler.on_delivered(&first, ms(0), SeqNumber(1000));
         let sample = ack(&mut sampler, ms(10), 1);
         assert_eq!((sample.delivered, sample.interval), (1, Nanos::from_millis(10)));
-        let mut third = sampler.on_transmit(ms(10), false, 1);
-        sampler.on_delivered(&mut second, ms(5), SeqNumber(2000));
-        sampler.on_delivered(&mut third, ms(10), SeqNumber(3000));
+        let third = sampler.on_transmit(ms(10), false, 1);
+        sampler.on_delivered(&second, ms(5), SeqNumber(2000));
+        sampler.on_delivered(&third, ms(10), SeqNumber(3000));
         let sample = ack(&mut sampler, ms(30), 2);
         assert_eq!((sample.prior_delivered, sample.delivered), (1, 2));
         assert_eq!(sample.interval, Nanos::from_millis(20), "the ACK interval");
@@ -338,11 +332,10 @@ mod tests {
     #[test]
     fn compressed_acks_do_not_inflate_the_rate() {
         let mut sampler = Sampler::default();
-        let mut shots: Vec<_> =
-            (0..10).map(|i| sampler.on_transmit(ms(i * 10), i == 0, 1)).collect();
-        sampler.on_delivered(&mut shots[0], ms(0), SeqNumber(1));
+        let shots: Vec<_> = (0..10).map(|i| sampler.on_transmit(ms(i * 10), i == 0, 1)).collect();
+        sampler.on_delivered(&shots[0], ms(0), SeqNumber(1));
         ack(&mut sampler, ms(100), 1);
-        for (i, shot) in shots.iter_mut().enumerate().skip(1) {
+        for (i, shot) in shots.iter().enumerate().skip(1) {
             sampler.on_delivered(shot, ms(i as u64 * 10), SeqNumber(i as u32 + 1));
         }
         let sample = ack(&mut sampler, ms(101), 9);
@@ -350,23 +343,27 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_counts_once() {
+    fn each_ack_for_a_part_of_a_frame_is_a_sample() {
         let mut sampler = Sampler::default();
-        let mut shot = sampler.on_transmit(ms(0), true, 1);
-        sampler.on_delivered(&mut shot, ms(0), SeqNumber(1));
-        assert_eq!(ack(&mut sampler, ms(20), 1).delivered, 1);
-        sampler.on_delivered(&mut shot, ms(0), SeqNumber(1));
-        assert_eq!(ack(&mut sampler, ms(30), 0).interval, Nanos::ZERO);
+        let frame = sampler.on_transmit(ms(0), true, 4);
+        sampler.on_delivered(&frame, ms(0), SeqNumber(1));
+        let first = ack(&mut sampler, ms(20), 1);
+        assert_eq!((first.delivered, first.is_round_start), (1, true));
+        sampler.on_delivered(&frame, ms(0), SeqNumber(4));
+        let last = ack(&mut sampler, ms(30), 3);
+        assert_eq!((last.delivered, last.interval), (4, Nanos::from_millis(30)));
+        assert!(!last.is_round_start, "one frame is in one round");
+        assert_eq!(ack(&mut sampler, ms(40), 0).interval, Nanos::ZERO, "nothing was delivered");
     }
 
     #[test]
     fn short_intervals_and_reneging_give_no_sample() {
         let mut sampler = Sampler::default();
-        let mut shot = sampler.on_transmit(ms(0), true, 1);
-        sampler.on_delivered(&mut shot, ms(0), SeqNumber(1));
+        let shot = sampler.on_transmit(ms(0), true, 1);
+        sampler.on_delivered(&shot, ms(0), SeqNumber(1));
         assert_eq!(ack(&mut sampler, ms(9), 1).delivered, 0);
-        let mut shot = sampler.on_transmit(ms(10), true, 1);
-        sampler.on_delivered(&mut shot, ms(10), SeqNumber(2));
+        let shot = sampler.on_transmit(ms(10), true, 1);
+        sampler.on_delivered(&shot, ms(10), SeqNumber(2));
         let mut sample = AckSample { now: ms(50), acked_sacked: 1, ..AckSample::default() };
         sampler.sample(&mut sample, true);
         assert_eq!((sample.delivered, sample.interval), (0, Nanos::ZERO));
@@ -376,15 +373,15 @@ mod tests {
     #[test]
     fn application_limit_marks_what_is_sent_until_the_flight_is_delivered() {
         let mut sampler = Sampler::default();
-        let mut fresh = sampler.on_transmit(ms(0), true, 1);
-        sampler.on_delivered(&mut fresh, ms(0), SeqNumber(1));
+        let fresh = sampler.on_transmit(ms(0), true, 1);
+        sampler.on_delivered(&fresh, ms(0), SeqNumber(1));
         assert!(ack(&mut sampler, ms(10), 1).is_app_limited, "a new connection");
         assert!(!sampler.is_app_limited());
         sampler.mark_app_limited(2);
-        let mut marked = sampler.on_transmit(ms(20), true, 1);
+        let marked = sampler.on_transmit(ms(20), true, 1);
         ack(&mut sampler, ms(25), 2);
         assert!(sampler.is_app_limited());
-        sampler.on_delivered(&mut marked, ms(20), SeqNumber(4));
+        sampler.on_delivered(&marked, ms(20), SeqNumber(4));
         assert!(ack(&mut sampler, ms(30), 1).is_app_limited);
         assert!(!sampler.is_app_limited() && sampler.is_rate_app_limited());
     }
@@ -396,7 +393,7 @@ mod tests {
         let mut flight: Vec<_> = (0..4).map(|i| sampler.on_transmit(ms(0), i == 0, 1)).collect();
         for round in 1..4 {
             let mut next = Vec::new();
-            for shot in &mut flight {
+            for shot in &flight {
                 sampler.on_delivered(shot, ms(20 * (round - 1)), SeqNumber(0));
                 starts.push(ack(&mut sampler, ms(20 * round), 1).is_round_start);
                 next.push(sampler.on_transmit(ms(20 * round), false, 1));

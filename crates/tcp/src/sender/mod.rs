@@ -514,7 +514,7 @@ impl Sender {
         sample.acked_sacked = delivered;
         sample.min_rtt = self.rtt.min_rtt();
         sample.srtt = self.rtt.srtt();
-        self.rate.sample(&rtts.newest, &mut sample, false);
+        self.rate.sample(&rtts.newest, &mut sample, self.recovery.is_reneging());
         self.queue.reclaim();
         self.steady.on_ack(now, self.rate.delivered(), self.rate.is_app_limited());
         self.adapt_reordering_window(sample.prior_delivered);
@@ -637,11 +637,12 @@ impl Sender {
     }
 
     fn credit_delivery(&mut self, now: Instant, part: Delivered<'_>, newest: &mut Newest) {
-        let Delivered { sent, end, .. } = part;
+        let Delivered { sent, end, segments, .. } = part;
         self.rack_advance(now, sent, end);
-        let (sent_at, mut snapshot) = (sent.sent_at, sent.snapshot);
-        self.rate.on_delivered(newest, &mut snapshot, sent_at, end);
-        sent.snapshot = snapshot;
+        // A part of a segment is no delivery, and its other part is yet to come.
+        if segments > 0 {
+            self.rate.on_delivered(newest, &sent.snapshot, sent.sent_at, end);
+        }
     }
 
     /// SACK and DSACK blocks (`tcp_sacktag_write_queue`).
@@ -821,16 +822,18 @@ impl Sender {
     /// Returns the rate at which the flow moves data; unlimited before the first sample.
     ///
     /// It is the most that was in flight in this window, over srtt, but no more than what was
-    /// delivered in a round trip or, plus an eighth, over milliseconds. While something other than
-    /// cwnd limits the flow, above all small queues, cwnd may be twice as much and says nothing. A
-    /// flow that fills its window in slow start will move twice as much a round later. No flow
-    /// moves more than its pacing rate.
+    /// delivered over milliseconds, plus an eighth, or in a round trip before that is known. A
+    /// single sample of a round trip may cover the end of a frame alone, and a flow whose frames
+    /// follow such samples sends less, which the next ones confirm. While something other than cwnd
+    /// limits the flow, above all small queues, cwnd may be twice as much and says nothing. A flow
+    /// that fills its window in slow start will move twice as much a round later. No flow moves
+    /// more than its pacing rate.
     pub fn moved_rate(&self) -> Rate {
         let used = self.rate_of(self.max_packets_out.min(self.window.cwnd));
         let delivered = self.rate.rate(self.mss).filter(|_| !self.rate.is_rate_app_limited());
         let steady =
             self.steady.rate(self.mss).map(|Rate(rate)| Rate(rate.saturating_add(rate / 8)));
-        let rate = [delivered, steady].into_iter().flatten().fold(used, Rate::min);
+        let rate = steady.or(delivered).map_or(used, |rate| used.min(rate));
         let grows = self.window.in_slow_start() && self.is_cwnd_limited;
         let rate = if grows { Rate(rate.0.saturating_mul(2)) } else { rate };
         if self.pacer.is_needed() { rate.min(self.pacer.rate()) } else { rate }

@@ -45,6 +45,8 @@ pub struct Recovery {
     /// Timestamp clock at the first retransmission of the episode; `None` without one.
     retrans_stamp: Option<u32>,
     frto: bool,
+    /// The receiver gave up what it had SACKed, until the episode is over.
+    is_reneging: bool,
     /// Timeouts in a row (`icsk_retransmits`).
     retransmits: u32,
     /// What a tail loss probe is waiting for.
@@ -100,6 +102,12 @@ impl Recovery {
     /// Treats a timeout as one that lost what was in flight.
     pub(super) fn give_up_frto(&mut self) {
         self.frto = false;
+    }
+
+    /// Returns whether the receiver gave up what it had SACKed, which then counts as delivered twice
+    /// (`is_sack_reneg`).
+    pub(super) fn is_reneging(&self) -> bool {
+        self.is_reneging
     }
 
     /// Returns whether SACK blocks tell of reordering. After a timeout that nothing can undo they
@@ -452,6 +460,7 @@ impl Sender {
         let reneged = self.board.front().is_some_and(Sent::begins_sacked);
         if reneged {
             counters.add(Counter::SACKReneging, 1);
+            self.recovery.is_reneging = true;
         }
         if self.recovery.state <= CaState::Disorder
             || self.recovery.high_seq.at_or_before(self.una)
@@ -549,6 +558,7 @@ impl Sender {
 
     fn set_state(&mut self, state: CaState) {
         self.recovery.state = state;
+        self.recovery.is_reneging &= state >= CaState::Recovery;
     }
 
     /// Open, or Disorder while something is amiss (`tcp_try_keep_open`).

@@ -194,7 +194,7 @@ impl Counts {
 #[derive(Debug)]
 pub struct Delivered<'a> {
     /// The frame.
-    pub sent: &'a mut Sent,
+    pub sent: &'a Sent,
     /// First sequence number of the first delivered segment of the frame.
     pub start: SeqNumber,
     /// Sequence number behind the last delivered segment of the frame.

@@ -5,6 +5,7 @@ mod peer;
 
 mod acknowledging;
 mod closing;
+mod controller;
 mod loss;
 mod opening;
 mod order;
