@@ -37,6 +37,14 @@ impl TxSnapshot {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Newest(Option<Prior>);
 
+impl Newest {
+    /// Returns the connection's `delivered` when the segment was sent; `None` if the ACK delivered
+    /// nothing.
+    pub fn prior_delivered(&self) -> Option<u64> {
+        self.0.map(|prior| prior.snapshot.delivered)
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Prior {
     snapshot: TxSnapshot,

@@ -517,7 +517,10 @@ impl Sender {
         self.rate.sample(&rtts.newest, &mut sample, self.recovery.is_reneging());
         self.queue.reclaim();
         self.steady.on_ack(now, self.rate.delivered(), self.rate.is_app_limited());
-        self.adapt_reordering_window(sample.prior_delivered);
+        // An ACK that delivers nothing does not say when what it reports was sent.
+        if let Some(prior_delivered) = rtts.newest.prior_delivered() {
+            self.adapt_reordering_window(prior_delivered);
+        }
         self.check_probe(now, &facts, counters);
         let lost_before = self.rate.lost();
         self.reorder_wait = Nanos::MAX;

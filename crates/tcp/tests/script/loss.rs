@@ -314,6 +314,53 @@ fn dsack_widens_the_reordering_window_where_the_network_reorders() {
     );
 }
 
+/// How long RACK waits for a hole below one SACKed segment, in microseconds. The hole fills in time.
+fn reordering_wait(peer: &mut Peer) -> u64 {
+    peer.write(20_000);
+    peer.take();
+    peer.advance_ms(10);
+    let (upto, start) = (peer.acked, peer.now);
+    peer.ack_sack(upto, &[(upto + 1000, upto + 2000)]);
+    let wait = peer.connection.deadline().since(start).as_micros();
+    peer.ack(upto + 2000);
+    acknowledge_all(peer);
+    wait
+}
+
+fn acknowledge_all(peer: &mut Peer) {
+    for _ in 0..2 {
+        peer.advance_ms(10);
+        peer.ack(peer.end());
+    }
+}
+
+/// A segment that is later than the reordering window is sent again; then it comes, and an ACK of
+/// its own reports the copy.
+fn needless_retransmission(peer: &mut Peer) {
+    peer.write(20_000);
+    peer.take();
+    peer.advance_ms(10);
+    let (upto, before) = (peer.acked, peer.info().total_retrans);
+    peer.ack_sack(upto, &[(upto + 1000, upto + 2000)]);
+    peer.advance_ms(12);
+    assert_eq!(peer.info().total_retrans, before + 1, "sent again");
+    peer.ack(upto + 2000);
+    peer.advance_ms(1);
+    peer.ack_sack(upto + 2000, &[(upto, upto + 1000)]);
+    acknowledge_all(peer);
+}
+
+#[test]
+fn dsack_on_an_ack_that_delivers_nothing_widens_the_reordering_window() {
+    let mut peer = with(Config::default(), Hello::default());
+    assert_eq!(reordering_wait(&mut peer), 2500, "a quarter of a round trip");
+    assert!(peer.info().reord_seen > 0);
+    for quarters in 2..=3 {
+        needless_retransmission(&mut peer);
+        assert_eq!(reordering_wait(&mut peer), quarters * 2500, "RFC 8985 section 6.2 step 4");
+    }
+}
+
 #[test]
 fn dsack_without_reordering_leaves_the_reordering_window() {
     let mut peer = flight();
