@@ -218,7 +218,9 @@ pub enum CongestionEvent {
     Recovery,
     /// A window reduction without loss begins, for an ECN echo or a local drop.
     Cwr,
-    /// A retransmission timeout expired.
+    /// A retransmission timeout expired. It comes for each one of a row, and in the middle of a
+    /// recovery, too; [`CongestionControl::ssthresh`] was applied before only if the timeout began
+    /// a reduction.
     Loss,
     /// The connection is back in [`CaState::Open`] with the reduced window.
     Open,

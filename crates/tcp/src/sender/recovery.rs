@@ -469,7 +469,6 @@ impl Sender {
             self.recovery.prior_ssthresh = self.current_ssthresh();
             self.recovery.prior_cwnd = self.window.cwnd;
             self.window.ssthresh = self.controller.ssthresh(now, &self.window).max(2);
-            self.controller.on_event(CongestionEvent::Loss, now, &mut self.window);
             self.init_undo();
         }
         if self.recovery.state <= CaState::Disorder && self.board.counts().sacked_out >= reordering
@@ -481,6 +480,7 @@ impl Sender {
         self.window.cwnd = self.board.counts().in_flight() + 1;
         self.window.cwnd_cnt = 0;
         self.set_state(CaState::Loss);
+        self.controller.on_event(CongestionEvent::Loss, now, &mut self.window);
         self.recovery.high_seq = self.nxt;
         self.recovery.tlp = None;
         self.ecn_cwr_owed = self.ecn;

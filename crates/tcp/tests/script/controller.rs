@@ -2,7 +2,11 @@
 
 use crate::peer::{Hello, Peer};
 use neap_tcp::config::Config;
+use neap_tcp::congestion::{AckSample, CaState, CongestionControl, CongestionEvent, Window};
+use neap_tcp::counters::Counter;
 use neap_tcp::options::SocketOptions;
+use neap_tcp::time::Instant;
+use std::sync::{Arc, Mutex};
 
 fn with(config: Config) -> Peer {
     Peer::established(config, SocketOptions::default(), Hello::default())
@@ -43,4 +47,46 @@ fn each_ack_for_a_part_of_a_frame_is_a_sample_of_the_delivery_rate() {
         // Ten segments in 14 ms are 714 kB/s; the first two in 10 ms are 200 kB/s.
         assert!(rate > 500_000, "{controller}: {rate} bytes per second");
     }
+}
+
+/// Keeps the events that it is told of.
+#[derive(Clone, Debug, Default)]
+struct Recorder(Arc<Mutex<Vec<CongestionEvent>>>);
+
+impl CongestionControl for Recorder {
+    fn name(&self) -> &'static str {
+        "recorder"
+    }
+
+    fn on_ack(&mut self, _: &AckSample, _: &mut Window) {}
+
+    fn ssthresh(&mut self, _: Instant, window: &Window) -> u32 {
+        (window.cwnd / 2).max(2)
+    }
+
+    fn on_event(&mut self, event: CongestionEvent, _: Instant, _: &mut Window) {
+        self.0.lock().expect("no panic").push(event);
+    }
+}
+
+#[test]
+fn each_timeout_is_an_event_even_in_recovery() {
+    let recorder = Recorder::default();
+    let (config, options) = (Config::default(), SocketOptions::default());
+    let controller = Box::new(recorder.clone());
+    let mut peer = Peer::controlled(config, options, Hello::default(), controller).shake();
+    peer.write(20_000);
+    peer.take();
+    peer.advance_ms(10);
+    peer.ack_sack(0, &[(1000, 10_000)]);
+    let reduced = (peer.info().ca_state, peer.info().snd_ssthresh);
+    assert_eq!(reduced, (CaState::Recovery, 5));
+    peer.advance_ms(1000);
+    let losses = peer.count(Counter::Timeouts);
+    assert!(losses > 1, "{losses} timeouts");
+    assert_eq!(peer.info().snd_ssthresh, 5, "the loss was known, so nothing more is reduced");
+    let events = recorder.0.lock().expect("no panic").clone();
+    assert_eq!(events[..2], [CongestionEvent::Recovery, CongestionEvent::Loss]);
+    let told = events.iter().filter(|&&event| event == CongestionEvent::Loss).count();
+    assert_eq!(told as u64, losses);
 }
