@@ -42,7 +42,8 @@ pub struct Recovery {
     undo_marker: Option<SeqNumber>,
     /// Retransmissions not yet reported as duplicates; `None` when there were none to report.
     undo_retrans: Option<u32>,
-    /// Timestamp clock at the first retransmission of the episode; `None` without one.
+    /// Timestamp clock at the first retransmission of the episode; `None` without one. A tail loss
+    /// probe belongs to no episode.
     retrans_stamp: Option<u32>,
     frto: bool,
     /// The receiver gave up what it had SACKed, until the episode is over.
@@ -170,7 +171,9 @@ impl Recovery {
     /// Notes retransmitted segments, which may later be found spurious. `clock` is the timestamp
     /// clock of the retransmission.
     pub fn count_retransmitted(&mut self, segments: u32, clock: u32) {
-        self.retrans_stamp.get_or_insert(clock);
+        if self.state >= CaState::Recovery {
+            self.retrans_stamp.get_or_insert(clock);
+        }
         self.undo_retrans = Some(self.undo_retrans.unwrap_or(0).saturating_add(segments));
     }
 }
@@ -426,6 +429,7 @@ impl Sender {
     fn enter_recovery(&mut self, now: Instant, ece: bool, counters: &Counters) {
         let which = if self.sack { Counter::SackRecovery } else { Counter::RenoRecovery };
         counters.add(which, 1);
+        self.forget_retransmission_time();
         self.recovery.prior_ssthresh = 0;
         self.init_undo();
         if !self.recovery.in_reduction() {
@@ -549,11 +553,18 @@ impl Sender {
     /// The marks for an undo stay: DSACKs may still come for all that was sent again.
     fn finish_episode(&mut self) {
         self.recovery.frto = false;
-        if self.board.counts().retrans_out == 0 {
-            self.recovery.retrans_stamp = None;
-        }
+        self.forget_retransmission_time();
         self.set_state(CaState::Open);
         self.keep_open();
+    }
+
+    /// Forgets when the first retransmission left, unless one may still be answered, so that the
+    /// next episode is judged by its own (`tcp_retrans_stamp_cleanup`).
+    fn forget_retransmission_time(&mut self) {
+        let is_first_repeated = self.board.front().is_some_and(|sent| sent.ever_retransmitted);
+        if self.board.counts().retrans_out == 0 && !is_first_repeated {
+            self.recovery.retrans_stamp = None;
+        }
     }
 
     fn set_state(&mut self, state: CaState) {
@@ -573,9 +584,7 @@ impl Sender {
     }
 
     fn try_open(&mut self, now: Instant, ack: &AckFacts) {
-        if self.board.counts().retrans_out == 0 {
-            self.recovery.retrans_stamp = None;
-        }
+        self.forget_retransmission_time();
         if ack.ece {
             self.enter_cwr(now);
         }
@@ -655,7 +664,7 @@ impl Sender {
         if self.board.counts().retrans_out > 0 {
             return true;
         }
-        self.recovery.retrans_stamp = None;
+        self.forget_retransmission_time();
         self.undo(now, true);
         counters.add(Counter::PartialUndo, 1);
         self.set_state(CaState::Open);

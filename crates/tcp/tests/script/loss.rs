@@ -240,6 +240,70 @@ fn a_delayed_flight_is_found_out_by_timestamps() {
     assert!(peer.info().snd_cwnd >= 10);
 }
 
+/// A lost tail is repaired by a probe, for which the window is reduced.
+fn probed() -> Peer {
+    let hello = Hello { mss: Some(1012), timestamps: true, ..Hello::default() };
+    let mut peer = with(Config::default(), hello);
+    peer.write(3000);
+    peer.take();
+    peer.advance_ms(28);
+    let probe = peer.one();
+    assert_eq!((probe.seq(), probe.len()), (2000, 1000));
+    peer.echo = clock_of(&probe);
+    peer.advance_ms(10);
+    peer.ack(3000);
+    exchange(&mut peer);
+    assert_eq!(peer.count(Counter::LossProbeRecovery), 1);
+    peer
+}
+
+/// One segment and its ACK.
+fn exchange(peer: &mut Peer) {
+    peer.write(1000);
+    peer.echo = clock_of(&peer.one());
+    peer.advance_ms(10);
+    peer.ack(peer.end());
+}
+
+fn clock_of(out: &Out) -> u32 {
+    out.segment.options.timestamps.expect("in use").value
+}
+
+#[test]
+fn a_timeout_long_after_a_probe_is_found_out_by_timestamps() {
+    let mut peer = probed();
+    peer.advance_ms(10_000);
+    exchange(&mut peer);
+    peer.write(1000);
+    let echo_of_original = clock_of(&peer.one());
+    peer.advance_ms(500);
+    assert_eq!(peer.info().ca_state, CaState::Loss);
+    peer.echo = echo_of_original;
+    peer.ack(peer.end());
+    assert_eq!(peer.count(Counter::LossUndo), 1);
+}
+
+/// The timestamp clock wraps, so a time that is so long ago seems to be in the future.
+#[test]
+fn a_loss_weeks_after_a_probe_is_not_undone() {
+    let mut peer = probed();
+    peer.advance(Nanos::from_secs(30 * 24 * 3600));
+    exchange(&mut peer);
+    peer.write(20_000);
+    peer.take();
+    peer.advance_ms(10);
+    let (upto, cwnd) = (peer.acked, peer.info().snd_cwnd);
+    peer.ack_sack(upto, &[(upto + 1000, upto + cwnd as i32 * 1000)]);
+    let again = peer.take().remove(0);
+    assert_eq!((again.seq(), peer.info().ca_state), (upto, CaState::Recovery));
+    let reduced = peer.info().snd_ssthresh;
+    peer.advance_ms(10);
+    peer.echo = clock_of(&again);
+    peer.ack(peer.end());
+    assert_eq!(peer.count(Counter::FullUndo), 0, "the segment was lost");
+    assert_eq!(peer.info().snd_ssthresh, reduced);
+}
+
 #[test]
 fn a_recovery_whose_retransmissions_were_held_back_is_undone_when_the_segment_comes() {
     // Whether the late segment comes with all others, or with a part of them.
