@@ -312,10 +312,14 @@ impl Sender {
                     if !self.sack {
                         self.board.set_reno_sacked(0);
                     }
-                    if !self.try_undo_recovery(now, ack, counters) {
-                        self.end_reduction(now);
-                        self.finish_episode();
+                    let was_undone = self.try_undo_recovery(now, ack, counters);
+                    if self.holds_state() {
+                        return AfterAck::Ordinary;
                     }
+                    if !was_undone {
+                        self.end_reduction(now);
+                    }
+                    self.finish_episode();
                 }
                 _ => {}
             }
@@ -401,7 +405,8 @@ impl Sender {
             }
         }
         if recovered {
-            if !self.try_undo_recovery(now, ack, counters) {
+            self.try_undo_recovery(now, ack, counters);
+            if !self.holds_state() {
                 self.finish_episode();
             }
             return AfterAck::Ordinary;
@@ -550,6 +555,17 @@ impl Sender {
         self.controller.on_event(CongestionEvent::Open, now, &mut self.window);
     }
 
+    /// Whether the state stays until something beyond the episode is acknowledged
+    /// (`tcp_is_non_sack_preventing_reopen`). Without SACK, what the episode sent again causes
+    /// duplicate ACKs at its end, which are no sign of another loss (RFC 6582 section 3.2).
+    fn holds_state(&mut self) -> bool {
+        let holds = !self.sack && self.una == self.recovery.high_seq;
+        if holds {
+            self.forget_retransmission_time();
+        }
+        holds
+    }
+
     /// The marks for an undo stay: DSACKs may still come for all that was sent again.
     fn finish_episode(&mut self) {
         self.recovery.frto = false;
@@ -651,7 +667,6 @@ impl Sender {
         };
         counters.add(by, 1);
         self.undo(now, false);
-        self.finish_episode();
         true
     }
 
@@ -698,7 +713,7 @@ impl Sender {
         }
         self.recovery.retransmits = 0;
         self.recovery.frto = false;
-        if by_frto || self.sack {
+        if !self.holds_state() && (by_frto || self.sack) {
             self.set_state(CaState::Open);
             self.keep_open();
         }

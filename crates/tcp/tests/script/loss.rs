@@ -508,6 +508,39 @@ fn without_sack_three_duplicate_acks_start_recovery() {
     assert_eq!(peer.sent().first(), Some(&(4000, 1000)));
     peer.advance_ms(10);
     peer.ack(peer.end());
+    assert_eq!(peer.info().ca_state, CaState::Recovery, "until more is acknowledged");
+    peer.advance_ms(10);
+    peer.ack(peer.end());
+    assert_eq!(peer.info().ca_state, CaState::Open);
+}
+
+#[test]
+fn without_sack_copies_of_a_timeout_start_no_second_recovery() {
+    let hello = Hello { sack: false, ..Hello::default() };
+    let mut peer = with(Config { tcp_frto: false, ..Config::default() }, hello);
+    peer.write(40_000);
+    assert_eq!(peer.sent_bytes(), 10_000);
+    // Segments 0, 2 and 6 are lost, and so are all ACKs.
+    peer.advance_ms(210);
+    assert_eq!(peer.sent(), [(0, 1000)]);
+    let reduced = peer.info().snd_ssthresh;
+    for upto in [2000, 6000] {
+        peer.advance_ms(10);
+        peer.ack(upto);
+        assert_eq!(peer.sent().first().map(|sent| sent.0), Some(upto));
+    }
+    peer.advance_ms(10);
+    // The copy of the seventh fills the last hole; those of the next three come behind it.
+    peer.ack(10_000);
+    assert_eq!(peer.info().ca_state, CaState::Loss, "until more is acknowledged");
+    for _ in 0..3 {
+        peer.advance_ms(2);
+        peer.ack(10_000);
+    }
+    assert_eq!(peer.count(Counter::RenoRecovery), 0, "RFC 6582 section 3.2");
+    assert_eq!(peer.info().snd_ssthresh, reduced);
+    peer.advance_ms(10);
+    peer.ack(11_000);
     assert_eq!(peer.info().ca_state, CaState::Open);
 }
 
@@ -670,6 +703,10 @@ fn more_duplicates_than_segments_are_reordering_without_sack() {
     peer.advance_ms(10);
     peer.write(1000);
     peer.ack(8000);
+    assert_eq!(peer.count(Counter::RenoReorder), 1, "the recovery is not over");
+    peer.ack(9000);
+    peer.write(1000);
+    peer.ack(9000);
     assert_eq!(peer.count(Counter::RenoReorder), 2);
     assert_eq!(peer.info().reordering, 8, "never lowered");
 }
