@@ -122,7 +122,8 @@ pub struct AckSample {
     pub is_app_limited: bool,
     /// Whether the flight has filled the window since the last ACK.
     pub is_cwnd_limited: bool,
-    /// Whether the receiver delayed the ACK: it covered a single small segment, late.
+    /// Whether the receiver may have delayed the ACK: it covers a short segment that was alone in
+    /// its round trip.
     pub is_ack_delayed: bool,
     /// Whether a new round began: the newest acknowledged segment was sent after the last round's
     /// end.

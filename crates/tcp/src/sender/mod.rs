@@ -71,6 +71,8 @@ pub(crate) struct AckFacts {
     pub newly_sacked: u32,
     /// Newly acknowledged segments that had not been SACKed.
     pub unsacked_acked: u32,
+    /// The ACK ends inside of a frame.
+    pub is_partial: bool,
     /// Something that was retransmitted was acknowledged.
     pub retransmitted_acked: bool,
     /// A segment sent before the episode and never retransmitted was delivered.
@@ -506,9 +508,10 @@ impl Sender {
             .ts_echo
             .filter(|_| ack.timestamps.is_some_and(|ts| ts.echo != 0))
             .and_then(|echo| echoed_rtt(ack.clock, echo));
-        self.update_rtt(now, &rtts, &facts, echoed, &mut sample);
         let delivered = self.delivered_segments(prior.sacked_out, &facts);
         self.rate.count_delivered(delivered, facts.ece);
+        sample.is_ack_delayed = self.may_be_delayed(&facts, &rtts, prior.sacked_out);
+        self.update_rtt(now, &rtts, &facts, echoed, &mut sample);
         counters.add(Counter::Delivered, u64::from(delivered));
         sample.acked = facts.newly_acked;
         sample.acked_sacked = delivered;
@@ -616,6 +619,7 @@ impl Sender {
         let mut unsacked = 0;
         let acked = board.acknowledge(self.una, |part| {
             unsacked += part.segments;
+            facts.is_partial |= part.end != part.sent.end();
             if part.sent.ever_retransmitted {
                 facts.retransmitted_acked = true;
             } else {
@@ -721,6 +725,19 @@ impl Sender {
         facts.dsack_of_probe = self.count_dsack(block.right, segments);
     }
 
+    /// Whether the receiver may have waited with the ACK (`FLAG_ACK_MAYBE_DELAYED`): it is for a
+    /// short segment that was alone in its round trip, and tells of nothing else.
+    fn may_be_delayed(&self, facts: &AckFacts, rtts: &Rtts, sacked_before: u32) -> bool {
+        facts.newly_acked == 1
+            && !facts.is_partial
+            && !facts.retransmitted_acked
+            && sacked_before + facts.newly_sacked == 0
+            && !facts.dsack
+            && !facts.ece
+            && self.una.bytes_since(facts.prior_una) < self.mss
+            && rtts.newest.prior_delivered().map(|prior| prior + 1) == Some(self.rate.delivered())
+    }
+
     /// Round-trip samples of one ACK (`tcp_ack_update_rtt`).
     fn update_rtt(
         &mut self,
@@ -734,7 +751,7 @@ impl Sender {
         let rtt = by_sequence.or(rtts.sacked);
         if let Some(rtt) = rtt {
             let shortest = rtts.last.unwrap_or(rtt).min(rtt);
-            self.rtt.on_min_rtt(now, shortest, false);
+            self.rtt.on_min_rtt(now, shortest, sample.is_ack_delayed);
             self.rtt.on_sample(rtt, self.una, self.nxt);
             sample.rtt = Some(rtts.last.or(rtts.sacked).unwrap_or(rtt));
         } else if facts.una_advanced

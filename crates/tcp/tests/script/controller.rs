@@ -5,7 +5,7 @@ use neap_tcp::config::Config;
 use neap_tcp::congestion::{AckSample, CaState, CongestionControl, CongestionEvent, Window};
 use neap_tcp::counters::Counter;
 use neap_tcp::options::SocketOptions;
-use neap_tcp::time::Instant;
+use neap_tcp::time::{Instant, Nanos};
 use std::sync::{Arc, Mutex};
 
 fn with(config: Config) -> Peer {
@@ -89,4 +89,65 @@ fn each_timeout_is_an_event_even_in_recovery() {
     assert_eq!(events[..2], [CongestionEvent::Recovery, CongestionEvent::Loss]);
     let told = events.iter().filter(|&&event| event == CongestionEvent::Loss).count();
     assert_eq!(told as u64, losses);
+}
+
+/// Short messages, each of which is acknowledged late.
+fn late_acks(controller: &str) -> Peer {
+    let config = Config { tcp_congestion_control: controller.into(), ..Config::default() };
+    let mut peer = with(config);
+    for _ in 0..15 {
+        peer.write(100);
+        peer.take();
+        peer.advance_ms(50);
+        peer.ack(peer.end());
+        peer.advance_ms(950);
+    }
+    peer
+}
+
+#[test]
+fn a_delayed_ack_is_no_minimum_of_bbr() {
+    for controller in ["bbr", "bbr3"] {
+        let peer = late_acks(controller);
+        let model = peer.info().model.expect("BBR has one");
+        assert!(model.min_rtt <= Nanos::from_millis(11), "{controller}: {:?}", model.min_rtt);
+    }
+}
+
+#[test]
+fn an_ack_may_be_delayed_if_it_is_for_one_short_segment() {
+    // What is written, what of it is acknowledged first, and whether that may have waited.
+    let cases = [(100, 100, true), (1000, 1000, false), (1100, 1000, false), (1100, 1100, false)];
+    for (written, acked, may_be_delayed) in cases {
+        let recorder = Delays::default();
+        let (config, options) = (Config::default(), SocketOptions::default());
+        let controller = Box::new(recorder.clone());
+        let mut peer = Peer::controlled(config, options, Hello::default(), controller).shake();
+        peer.write(written);
+        peer.take();
+        peer.advance_ms(50);
+        peer.ack(acked);
+        let told = recorder.0.lock().expect("no panic").last().copied();
+        assert_eq!(told, Some(may_be_delayed), "{acked} of {written}");
+    }
+}
+
+/// Keeps for each ACK whether it may have been delayed.
+#[derive(Clone, Debug, Default)]
+struct Delays(Arc<Mutex<Vec<bool>>>);
+
+impl CongestionControl for Delays {
+    fn name(&self) -> &'static str {
+        "delays"
+    }
+
+    fn on_ack(&mut self, sample: &AckSample, _: &mut Window) {
+        self.0.lock().expect("no panic").push(sample.is_ack_delayed);
+    }
+
+    fn ssthresh(&mut self, _: Instant, window: &Window) -> u32 {
+        (window.cwnd / 2).max(2)
+    }
+
+    fn on_event(&mut self, _: CongestionEvent, _: Instant, _: &mut Window) {}
 }

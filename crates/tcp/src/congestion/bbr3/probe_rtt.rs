@@ -54,7 +54,7 @@ impl Bbr3 {
         let min = &mut self.min_rtt;
         min.is_expired = sample.now.since(min.recent_at) > PROBE_RTT_INTERVAL;
         if let Some(rtt) = sample.rtt.map(for_minimum)
-            && (rtt < min.recent || min.is_expired)
+            && (rtt < min.recent || (min.is_expired && !sample.is_ack_delayed))
         {
             (min.recent, min.recent_at) = (rtt, sample.now);
         }
