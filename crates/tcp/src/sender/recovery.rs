@@ -457,7 +457,8 @@ impl Sender {
         }
     }
 
-    /// A retransmission timeout: everything in flight counts as lost (`tcp_enter_loss`).
+    /// A retransmission timeout: everything in flight counts as lost that had time to arrive
+    /// (`tcp_enter_loss`).
     pub(super) fn enter_loss(
         &mut self,
         now: Instant,
@@ -484,8 +485,9 @@ impl Sender {
         {
             self.recovery.reordering = self.recovery.reordering.min(reordering);
         }
-        let all = reneged || !self.sack;
-        self.lose(now, |board, note| board.mark_all_lost(all, note));
+        // RFC 8985 section 6.3, without the reordering window (`tcp_timeout_mark_lost`).
+        let recent = (self.sack && !reneged).then(|| now - self.recovery.rack.rtt);
+        self.lose(now, |board, note| board.mark_timed_out(recent, note));
         self.window.cwnd = self.board.counts().in_flight() + 1;
         self.window.cwnd_cnt = 0;
         self.set_state(CaState::Loss);

@@ -364,29 +364,33 @@ impl Scoreboard {
         }
     }
 
-    /// Marks all segments as lost that are not SACKed (RTO). With `forget_sacks` the SACKed too,
-    /// after reneging or for duplicate ACKs without SACK.
+    /// Marks all segments as lost that are not SACKed (RTO), but for frames behind the first that
+    /// left after `recent`. Without `recent` the SACKed are lost, too: after reneging, or for
+    /// duplicate ACKs without SACK.
     ///
     /// `marked` gets the segments that were not lost before.
-    pub fn mark_all_lost(&mut self, forget_sacks: bool, mut marked: impl FnMut(&Sent, u32)) {
+    pub fn mark_timed_out(&mut self, recent: Option<Instant>, mut marked: impl FnMut(&Sent, u32)) {
         self.counts.lost_out = 0;
         self.counts.retrans_out = 0;
-        if forget_sacks {
+        if recent.is_none() {
             self.counts.sacked_out = 0;
             self.highest_sack = None;
         }
-        for sent in &mut self.sent {
-            if forget_sacks {
+        for (index, sent) in self.sent.iter_mut().enumerate() {
+            if recent.is_none() {
                 sent.sacked = 0;
             }
-            let lost = sent.all() & !sent.sacked;
-            let new = lost & (!sent.lost | sent.retransmitted);
-            sent.lost = lost;
-            sent.retransmitted = 0;
-            self.counts.lost_out += sent.lost.count_ones();
-            if new != 0 {
-                marked(sent, new.count_ones());
+            if index == 0 || recent.is_none_or(|recent| sent.sent_at <= recent) {
+                let lost = sent.all() & !sent.sacked;
+                let new = lost & (!sent.lost | sent.retransmitted);
+                sent.lost = lost;
+                sent.retransmitted = 0;
+                if new != 0 {
+                    marked(sent, new.count_ones());
+                }
             }
+            self.counts.lost_out += sent.lost.count_ones();
+            self.counts.retrans_out += sent.retransmitted.count_ones();
         }
         self.retransmit_hint = 0;
     }

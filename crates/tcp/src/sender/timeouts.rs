@@ -78,8 +78,8 @@ impl Sender {
         now + wait.min(self.rtt.rto_max()) + self.pacer.backlog(now)
     }
 
-    /// Takes a retransmission timeout: everything in flight counts as lost, and the next timeout
-    /// waits twice as long. Returns whether it is the first of a row.
+    /// Takes a retransmission timeout: what is in flight counts as lost if it had time to arrive,
+    /// and the next timeout waits twice as long. Returns whether it is the first of a row.
     pub fn on_timeout(&mut self, now: Instant, config: &Config, counters: &Counters) -> bool {
         counters.add(Counter::Timeouts, 1);
         self.on_timeout_of_closed_window(now, config, counters);

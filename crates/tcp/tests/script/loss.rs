@@ -209,6 +209,31 @@ fn a_timeout_repeats_the_first_segment_and_slow_starts() {
 }
 
 #[test]
+fn a_timeout_marks_nothing_that_was_just_sent() {
+    let config = Config { tcp_early_retrans: 0, ..Config::default() };
+    let mut peer = with(config, Hello::default());
+    peer.write(1000);
+    peer.advance_ms(10);
+    peer.ack(1000);
+    peer.write(1000);
+    peer.advance_ms(207);
+    peer.take();
+    peer.write(3000);
+    peer.take();
+    peer.advance_ms(3);
+    assert_eq!(peer.sent(), [(1000, 1000)]);
+    let info = peer.info();
+    assert_eq!((info.ca_state, info.lost), (CaState::Loss, 1), "RFC 8985 section 6.3");
+    assert_eq!((info.unacked, info.snd_cwnd), (4, 4), "three in flight, and one again");
+    peer.advance_ms(7);
+    peer.ack_sack(1000, &[(2000, 5000)]);
+    peer.advance_ms(3);
+    peer.ack(5000);
+    assert_eq!(peer.info().total_retrans, 1, "what came is not sent again");
+    assert_eq!(peer.info().ca_state, CaState::Open);
+}
+
+#[test]
 fn a_spurious_timeout_is_undone_by_frto() {
     let mut peer =
         flight_of(Config { tcp_early_retrans: 0, ..Config::default() }, Hello::default());
