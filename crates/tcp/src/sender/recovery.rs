@@ -105,8 +105,8 @@ impl Recovery {
         self.frto = false;
     }
 
-    /// Returns whether the receiver gave up what it had SACKed, which then counts as delivered twice
-    /// (`is_sack_reneg`).
+    /// Returns whether the receiver gave up what it had SACKed, which then counts as delivered
+    /// twice (`is_sack_reneg`).
     pub(super) fn is_reneging(&self) -> bool {
         self.is_reneging
     }

@@ -91,6 +91,11 @@ impl Sent {
         payload.div_ceil(u32::from(self.unit)).max(1)
     }
 
+    /// Returns the payload of the longest segment, in bytes (`tcp_skb_seglen`).
+    fn longest_segment(&self) -> u32 {
+        if self.segments() == 1 { self.payload.len() } else { u32::from(self.unit) }
+    }
+
     fn all(&self) -> u64 {
         ones(self.segments())
     }
@@ -191,7 +196,7 @@ impl Counts {
 }
 
 /// Part of a frame that was newly delivered.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Delivered<'a> {
     /// The frame.
     pub sent: &'a Sent,
@@ -516,7 +521,8 @@ impl Scoreboard {
     /// them lost (`tcp_simple_retransmit`). Returns whether there were any.
     pub fn resegment(&mut self, mss: u16) -> bool {
         let mss = mss.max(1);
-        if self.sent.iter().all(|sent| sent.unit <= mss) {
+        let is_too_long = |sent: &Sent| sent.longest_segment() > u32::from(mss);
+        if !self.sent.iter().any(is_too_long) {
             return false;
         }
         let old = std::mem::take(&mut self.sent);
@@ -524,7 +530,7 @@ impl Scoreboard {
         self.memory = 0;
         self.counts = Counts::default();
         for mut sent in old {
-            if sent.unit > mss {
+            if is_too_long(&sent) {
                 sent.head = 0;
                 sent.unit = mss;
                 sent.sacked = 0;

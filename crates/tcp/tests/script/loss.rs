@@ -403,7 +403,8 @@ fn dsack_widens_the_reordering_window_where_the_network_reorders() {
     );
 }
 
-/// How long RACK waits for a hole below one SACKed segment, in microseconds. The hole fills in time.
+/// How long RACK waits for a hole below one SACKed segment, in microseconds. The hole fills in
+/// time.
 fn reordering_wait(peer: &mut Peer) -> u64 {
     peer.write(20_000);
     peer.take();
@@ -649,6 +650,18 @@ fn a_smaller_path_cuts_and_repeats_what_is_in_flight() {
     }
     assert_eq!(peer.info().bytes_acked, 20_001);
     assert_eq!(peer.count(Counter::Timeouts), 0);
+}
+
+#[test]
+fn a_short_segment_that_fits_a_smaller_path_is_not_repeated() {
+    let mut peer = Peer::plain();
+    peer.write(100);
+    peer.take();
+    peer.connection.on_path_change(peer.now, Path { mtu: 900, ip_header: 20 });
+    peer.transmit();
+    peer.nothing();
+    let info = peer.info();
+    assert_eq!((info.ca_state, info.lost, info.retrans), (CaState::Open, 0, 0));
 }
 
 #[test]
