@@ -204,10 +204,7 @@ impl Socket {
                 let is_bad = self.pending.is_some() || self.has_errors();
                 WRITE | POLLHUP | self.shut_events() | if is_bad { POLLERR } else { 0 }
             }
-            Kind::Listening(handle) => {
-                let has_one = handle.readiness().bits().contains(Ready::READABLE);
-                if has_one { READ } else { 0 }
-            }
+            Kind::Listening(handle) => of_listener(handle.readiness().bits()),
             Kind::Stream { handle, .. } => of(handle.readiness().bits()) | self.shut_events(),
             Kind::Datagram(handle) => {
                 let bits = handle.as_ref().map_or(Ready::WRITABLE, |one| one.readiness().bits());
@@ -253,6 +250,22 @@ fn of(ready: Ready) -> u32 {
         events |= POLLRDHUP;
     }
     if ready.contains(Ready::READ_CLOSED | Ready::WRITE_CLOSED) {
+        events |= POLLHUP;
+    }
+    events
+}
+
+/// What a listener is ready for (`inet_csk_listen_poll`). An error, and the end of the stack, make
+/// an `accept` return: whoever waits for that alone has to hear of them.
+fn of_listener(ready: Ready) -> u32 {
+    let mut events = 0;
+    if ready.intersects(Ready::READABLE | Ready::ERROR | Ready::READ_CLOSED) {
+        events |= READ;
+    }
+    if ready.contains(Ready::ERROR) {
+        events |= POLLERR;
+    }
+    if ready.contains(Ready::READ_CLOSED) {
         events |= POLLHUP;
     }
     events

@@ -2,6 +2,7 @@
 
 use super::*;
 use neap_posix::{EpollEvent, PollFd};
+use neap_stack::device::{LinkState, LinkStatus};
 
 const READ: u32 = POLLIN | POLLRDNORM;
 const WRITE: u32 = POLLOUT | POLLWRNORM;
@@ -32,6 +33,26 @@ fn poll_tells_each_state_as_linux_does() {
     assert_eq!(p.ready(99), POLLNVAL);
     let udp = p.udp();
     assert_eq!(p.ready(udp), WRITE | POLLWRBAND);
+}
+
+#[test]
+fn a_listener_that_nobody_can_reach_any_more_says_so() {
+    let mut p = Process::new();
+    let listener = p.listen("192.0.2.1:80");
+    let set = Set::new(&mut p);
+    set.add(&mut p, listener, POLLIN);
+    assert_eq!((p.ready(listener), set.wait(&mut p)), (0, vec![]));
+    let interface = p.posix.stack().interface_ids()[0];
+    let gone = LinkStatus::new(LinkState::Gone);
+    p.posix.stack().set_link_status(p.now, interface, gone).expect("it is there");
+    assert_eq!(p.ready(listener), READ | POLLERR);
+    assert_eq!(set.wait(&mut p), [(listener, POLLIN | POLLERR)]);
+    let accepted = p.once(|posix, now, call| posix.accept(now, call, listener, 0));
+    assert_eq!(accepted, Err(Errno::ENETDOWN));
+    assert_eq!((p.ready(listener), set.wait(&mut p)), (0, vec![]), "told once");
+    p.posix.stack().shut_down(p.now);
+    assert_eq!(p.ready(listener), READ | POLLERR | POLLHUP);
+    assert_eq!(set.wait(&mut p), [(listener, POLLIN | POLLERR | POLLHUP)]);
 }
 
 #[test]

@@ -114,6 +114,10 @@ fn the_end_of_the_stack_ends_the_waits() {
     in_namespace(|| {
         let (stack, posix) = process();
         let (fd, _theirs) = pair(&posix);
+        let (listener, _) = listener(&posix);
+        let set = posix.epoll_create1(0).expect("a descriptor");
+        let event = neap::posix::EpollEvent { events: EPOLLIN, data: 1 };
+        posix.epoll_ctl(set, EPOLL_CTL_ADD, listener, event).expect("a new one");
         let (say, hear) = announcement();
         thread::scope(|scope| {
             let (posix, say) = (&posix, &say);
@@ -121,15 +125,25 @@ fn the_end_of_the_stack_ends_the_waits() {
                 announce(say);
                 posix.recv(fd, &mut [0; 9], 0)
             });
-            let poller = scope.spawn(move || {
-                announce(say);
-                poll_one(posix, fd, POLLIN, -1)
+            let [poller, of_listener] = [fd, listener].map(|fd| {
+                scope.spawn(move || {
+                    announce(say);
+                    poll_one(posix, fd, POLLIN, -1)
+                })
             });
-            until_all_asleep(&hear, 2);
+            let of_set = scope.spawn(move || {
+                announce(say);
+                posix.epoll_wait(set, 1, -1)
+            });
+            until_all_asleep(&hear, 4);
             drop(stack);
             let read = reader.join().expect("a thread");
             assert!(matches!(read, Ok(0) | Err(Errno::ECONNABORTED)), "{read:?}");
             assert_ne!(poller.join().expect("a thread") & (POLLIN | POLLHUP | POLLERR), 0);
+            let end = POLLIN | POLLERR | POLLHUP;
+            assert_eq!(of_listener.join().expect("a thread"), end);
+            let told = of_set.join().expect("a thread").expect("an event");
+            assert_eq!(told, [neap::posix::EpollEvent { events: end, data: 1 }]);
         });
     });
 }
