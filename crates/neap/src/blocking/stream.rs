@@ -265,7 +265,9 @@ impl TcpStream {
     }
 
     /// Sends all of `data` with the flags of `send(2)`, and returns its length. It waits for room
-    /// as needed. In non-blocking mode it takes what fits, and returns how much that was.
+    /// as needed. In non-blocking mode it takes what fits, and returns how much that was. If the
+    /// connection fails or the time is over after a part, it returns the length of that, and the
+    /// next call returns the error.
     ///
     /// # Errors
     /// As [`Write::write`]: `WouldBlock` if nothing fits in non-blocking mode or in the write
@@ -300,7 +302,8 @@ impl TcpStream {
     }
 
     /// Sends by `attempt`, which says how much it took and whether that was all, until it was; in
-    /// non-blocking mode once. The timeout counts for all of it, as in Linux's `tcp_sendmsg`.
+    /// non-blocking mode once. The timeout counts for all of it, as in Linux's `tcp_sendmsg`. An
+    /// error that follows a part is left to the next call.
     fn send_all(
         &self,
         mut attempt: impl FnMut() -> Result<(usize, bool), WriteError>,
@@ -319,6 +322,10 @@ impl TcpStream {
         });
         match sent {
             Err(error) if total == 0 => Err(write_error(error)),
+            Err(WriteError::Failed(error)) => {
+                self.handle.give_error_back(clock::now(), error);
+                Ok(total)
+            }
             _ => Ok(total),
         }
     }

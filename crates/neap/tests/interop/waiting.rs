@@ -217,6 +217,35 @@ fn the_write_timeout_counts_for_all_of_a_send() {
 }
 
 #[test]
+fn a_send_that_took_a_part_leaves_the_error_to_the_next_call() {
+    in_namespace(|| {
+        let family = Family::V4;
+        let stack = family.stack();
+        let data = vec![0; 20 << 20];
+        for is_copied in [true, false] {
+            let send = |ours: &neap::TcpStream| match is_copied {
+                true => ours.send(&data, neap::WriteFlags::empty()),
+                false => ours.send_bytes(&mut data.clone().into()),
+            };
+            let (ours, mut theirs) = family.pair(&stack);
+            thread::scope(|scope| {
+                let sender = scope.spawn(|| send(&ours));
+                // What follows is more than the buffers hold.
+                theirs.read_exact(&mut [0]).expect("a byte");
+                rustix::net::sockopt::set_socket_linger(&theirs, Some(Duration::ZERO))
+                    .expect("an option");
+                drop(theirs);
+                let sent = sender.join().expect("a thread").expect("a part");
+                assert!(sent > 0 && sent < data.len(), "{sent}");
+            });
+            for kind in [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe] {
+                assert_eq!(send(&ours).expect_err("it is over").kind(), kind);
+            }
+        }
+    });
+}
+
+#[test]
 fn vectored_reads_and_writes_take_all_slices_in_one_call() {
     in_namespace(|| {
         let family = Family::V4;

@@ -249,6 +249,13 @@ impl TcpHandle {
         self.with(now, |connection, _| connection.take_error())
     }
 
+    /// Gives an error back that a call was told and could not report, since it had moved bytes: the
+    /// next call is told it.
+    #[doc(hidden)]
+    pub fn give_error_back(&self, now: Instant, error: ConnectionError) {
+        self.with(now, |connection, _| connection.set_error(Some(error)));
+    }
+
     /// `MSG_ERRQUEUE`: the oldest record of the error queue. What [`take_error`](Self::take_error)
     /// says is the next record's error then, or nothing.
     pub fn next_error(&self, now: Instant) -> Option<ErrorRecord> {
