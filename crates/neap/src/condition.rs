@@ -30,6 +30,10 @@ impl Condition for Gained<'_> {
         let state = self.source.readiness();
         !self.is_worth_a_try(state) && self.source.register(state, self.interest, waker)
     }
+
+    fn disarm(&mut self, waker: &Waker) {
+        self.source.unregister(waker);
+    }
 }
 
 /// Met while a source is ready for any of `interest`.
@@ -47,6 +51,10 @@ impl Condition for IsReady<'_> {
         let state = self.source.readiness();
         !state.bits().intersects(self.interest) && self.source.register(state, self.interest, waker)
     }
+
+    fn disarm(&mut self, waker: &Waker) {
+        self.source.unregister(waker);
+    }
 }
 
 /// Met when a stack that closes has no connection left.
@@ -59,5 +67,9 @@ impl Condition for Drained<'_> {
 
     fn arm(&mut self, waker: &Waker) -> bool {
         self.0.register_drained(waker)
+    }
+
+    fn disarm(&mut self, waker: &Waker) {
+        self.0.unregister_drained(waker);
     }
 }

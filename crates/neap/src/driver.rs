@@ -246,6 +246,22 @@ impl Driver {
         deadline: Instant,
         condition: &mut dyn Condition,
     ) -> bool {
+        let mut armed = None;
+        let is_met = self.lead_or_follow(stack, deadline, condition, &mut armed);
+        if let Some(waker) = armed {
+            condition.disarm(&waker);
+        }
+        is_met
+    }
+
+    /// As [`wait`](Self::wait); `armed` becomes the waker that the condition may still hold.
+    fn lead_or_follow(
+        &self,
+        stack: &Stack,
+        deadline: Instant,
+        condition: &mut dyn Condition,
+        armed: &mut Option<Waker>,
+    ) -> bool {
         loop {
             if condition.is_met() {
                 return true;
@@ -253,10 +269,10 @@ impl Driver {
             if let Some(lead) = self.try_lead(stack) {
                 return lead.until(deadline, condition);
             }
-            let waker = THIS_THREAD.with(Waker::clone);
+            let waker = armed.get_or_insert_with(|| THIS_THREAD.with(Waker::clone));
             let follower = self.follow(waker.clone());
             // The leader may have left before it could see this thread.
-            if self.is_led() && condition.arm(&waker) {
+            if self.is_led() && condition.arm(waker) {
                 match deadline {
                     Instant::FAR_FUTURE => std::thread::park(),
                     _ => std::thread::park_timeout(deadline.since(clock::now()).into()),
@@ -365,7 +381,10 @@ impl Driver {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::condition::{Gained, IsReady};
+    use neap_stack::socket::readiness::{Readiness, Ready, ReadyState};
     use neap_stack::stack::StackConfig;
+    use neap_stack::wait::Source;
 
     #[test]
     fn a_lease_grows_from_what_was_set_to_four_times_as_much() {
@@ -404,6 +423,52 @@ mod tests {
         assert!(!stay(10_120, 20_100) && !stay(20_120, 30_100));
         // Nobody leads: the lease runs.
         assert!(driver.roles.has_lease());
+    }
+
+    /// A socket that never becomes ready, and who waits for it.
+    #[derive(Default)]
+    struct Idle(Mutex<Vec<Waker>>);
+
+    impl Source for Idle {
+        fn readiness(&self) -> ReadyState {
+            Readiness::new().state()
+        }
+        fn register(&self, _seen: ReadyState, _interest: Ready, waker: &Waker) -> bool {
+            let mut waiters = lock(&self.0);
+            if !waiters.iter().any(|known| known.will_wake(waker)) {
+                waiters.push(waker.clone());
+            }
+            true
+        }
+        fn unregister(&self, waker: &Waker) {
+            lock(&self.0).retain(|known| !known.will_wake(waker));
+        }
+        fn shard(&self) -> usize {
+            0
+        }
+    }
+
+    #[test]
+    fn a_follower_whose_time_is_over_leaves_no_waker_behind() {
+        let driver = Driver::new(0, Nanos::ZERO).expect("descriptors");
+        let stack = Stack::new(StackConfig::default()).expect("a stack");
+        let idle = Idle::default();
+        let lead = driver.try_lead(&stack).expect("nobody leads");
+        for _ in 0..3 {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let interest = Ready::READABLE;
+                    let deadline = clock::now() + Nanos::from_millis(1);
+                    let is_ready = &mut IsReady { source: &idle, interest };
+                    assert!(!driver.wait(&stack, deadline, is_ready));
+                    let seen = idle.readiness();
+                    let gained = &mut Gained { source: &idle, interest, seen };
+                    assert!(!driver.wait(&stack, deadline, gained));
+                });
+            });
+            assert_eq!(lock(&idle.0).len(), 0);
+        }
+        drop(lead);
     }
 
     #[test]
@@ -566,7 +631,7 @@ impl Drop for Follower<'_> {
 }
 
 thread_local! {
-    /// One per thread, so that a socket keeps one registration of it.
+    /// One per thread, so that a socket keeps one registration of it while the thread waits.
     static THIS_THREAD: Waker = Arc::new(Unpark(std::thread::current())).into();
 }
 

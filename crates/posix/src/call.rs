@@ -202,4 +202,12 @@ impl Condition for Call {
         }
         self.files.iter().all(|watching| watching.arm(waker))
     }
+
+    fn disarm(&mut self, waker: &Waker) {
+        if let Some(handle) = &self.lingers {
+            return handle.unregister(waker);
+        }
+        let waits = self.files.iter().filter(|watching| watching.events.is_some());
+        waits.for_each(|watching| watching.file.unregister(waker));
+    }
 }

@@ -346,6 +346,12 @@ impl Stack {
         self.host.register_drained(waker)
     }
 
+    /// Removes a waker that [`register_drained`](Self::register_drained) has registered.
+    #[doc(hidden)]
+    pub fn unregister_drained(&self, waker: &Waker) {
+        self.host.unregister_drained(waker);
+    }
+
     /// Resets all connections, closes all sockets and refuses new ones. Threads and tasks that wait
     /// are woken.
     pub fn shut_down(&self, now: Instant) {

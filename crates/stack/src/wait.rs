@@ -74,9 +74,13 @@ pub trait Condition {
     fn is_met(&mut self) -> bool;
 
     /// Leaves `waker` with everything that can meet the condition. Returns false if it is met
-    /// already.
+    /// already; part of it may have the waker then.
     #[must_use = "false means: look again"]
     fn arm(&mut self, waker: &Waker) -> bool;
+
+    /// Takes `waker` out of everything that [`arm`](Self::arm) left it with (`poll_freewait`), so
+    /// that a thread whose wait is over leaves nothing behind.
+    fn disarm(&mut self, waker: &Waker);
 }
 
 /// Running stack, as the threads that wait on it see it.

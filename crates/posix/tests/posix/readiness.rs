@@ -3,6 +3,7 @@
 use super::*;
 use neap_posix::{EpollEvent, PollFd};
 use neap_stack::device::{LinkState, LinkStatus};
+use neap_stack::wait::Condition;
 
 const READ: u32 = POLLIN | POLLRDNORM;
 const WRITE: u32 = POLLOUT | POLLWRNORM;
@@ -53,6 +54,30 @@ fn a_listener_that_nobody_can_reach_any_more_says_so() {
     p.posix.stack().shut_down(p.now);
     assert_eq!(p.ready(listener), READ | POLLERR | POLLHUP);
     assert_eq!(set.wait(&mut p), [(listener, POLLIN | POLLERR | POLLHUP)]);
+}
+
+#[test]
+fn a_wait_that_is_over_leaves_no_waker_behind() {
+    struct Nobody;
+    impl std::task::Wake for Nobody {
+        fn wake(self: Arc<Self>) {}
+    }
+    let mut p = Process::new();
+    let (client, server, listener) = p.pair();
+    let [pipe, _writer] = p.posix.pipe2(0).expect("descriptors");
+    let set = Set::new(&mut p);
+    set.add(&mut p, server, POLLIN);
+    let files = [client, server, listener, pipe, set.fd];
+    let mut fds = files.map(|fd| PollFd { fd, events: POLLIN as i16, revents: 0 });
+    let mut call = Call::new();
+    let wait = p.posix.poll(p.now, &mut call, &mut fds, 1);
+    assert!(matches!(wait, Ok(Outcome::Wait(_))));
+    let held = Arc::new(Nobody);
+    let waker = held.clone().into();
+    assert!(call.arm(&waker));
+    assert!(Arc::strong_count(&held) >= 2 + files.len());
+    call.disarm(&waker);
+    assert_eq!(Arc::strong_count(&held), 2, "the waker and this one");
 }
 
 #[test]

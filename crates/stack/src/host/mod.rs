@@ -323,6 +323,11 @@ impl Host {
         self.demux.open_connections() > 0 && self.drained.register(seen, Ready::READABLE, waker)
     }
 
+    /// As [`Stack::unregister_drained`](crate::stack::Stack::unregister_drained).
+    pub(crate) fn unregister_drained(&self, waker: &Waker) {
+        self.drained.unregister(waker);
+    }
+
     /// Resets all connections, closes all sockets and refuses new ones.
     pub(crate) fn shut_down(&self, now: Instant) {
         if self.is_shut_down.swap(true, Ordering::AcqRel) {

@@ -125,9 +125,18 @@ impl Readiness {
         true
     }
 
-    /// Removes a waiter that was registered and not woken. O(waiters of this socket).
+    /// Removes a waiter that was registered and not woken. O(waiters of this socket); one load if
+    /// nobody waits.
     pub fn unregister(&self, waker: &Waker) {
-        lock(&self.waiters).retain(|waiter| !waiter.waker.will_wake(waker));
+        // A waiter that is in the list has set the mark, which goes only with an empty list.
+        if self.word.load(Ordering::Acquire) & WAITED_FOR == 0 {
+            return;
+        }
+        let mut waiters = lock(&self.waiters);
+        waiters.retain(|waiter| !waiter.waker.will_wake(waker));
+        if waiters.is_empty() {
+            self.word.fetch_and(!WAITED_FOR, Ordering::AcqRel);
+        }
     }
 }
 
@@ -165,6 +174,23 @@ mod tests {
         readiness.clear(Ready::READABLE);
         assert_eq!(readiness.state().bits(), Ready::empty());
         assert_eq!(readiness.state().generation(), 2, "a loss wakes nobody");
+    }
+
+    #[test]
+    fn a_waiter_that_left_is_not_held_and_others_are_still_woken() {
+        let readiness = Readiness::new();
+        let (stays, leaves) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
+        for wakes in [&stays, &leaves] {
+            let waker = wakes.clone().into();
+            assert!(readiness.register(readiness.state(), Ready::READABLE, &waker));
+        }
+        readiness.unregister(&leaves.clone().into());
+        assert_eq!((Arc::strong_count(&stays), Arc::strong_count(&leaves)), (2, 1));
+        readiness.signal(Ready::READABLE);
+        let woken = [&stays, &leaves].map(|wakes| wakes.0.load(Ordering::SeqCst));
+        assert_eq!(woken, [1, 0]);
+        readiness.unregister(&stays.clone().into());
+        assert_eq!(Arc::strong_count(&stays), 1);
     }
 
     #[test]
