@@ -42,11 +42,15 @@ pub(crate) struct Reserved<'a> {
 impl Reserved<'_> {
     /// Opens the descriptor.
     pub(crate) fn open(self, file: File) -> Fd {
-        let mut slots = self.table.lock();
-        if let Some(slot) = slots.slot_mut(self.fd) {
+        let Self { table, fd } = self;
+        // Once it is open, other threads may close it and reserve its number, so the drop must not
+        // look at the slot again.
+        core::mem::forget(self);
+        let mut slots = table.lock();
+        if let Some(slot) = slots.slot_mut(fd) {
             slot.file = Some(Arc::new(file));
         }
-        self.fd
+        fd
     }
 }
 
@@ -199,5 +203,38 @@ impl Table {
     pub(crate) fn set_close_on_exec(&self, fd: Fd, on: bool) -> Result<(), Errno> {
         self.lock().open_slot(fd)?.0.close_on_exec = on;
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::epoll::Set;
+
+    fn file() -> File {
+        File::new(Object::Epoll(Set::default()), false)
+    }
+
+    #[test]
+    fn a_descriptor_that_was_opened_leaves_the_next_reservation_of_its_number_alone() {
+        for _ in 0..200 {
+            let table = Table::new(0);
+            std::thread::scope(|scope| {
+                let reserved = table.reserve(false).expect("a free one");
+                let opener = scope.spawn(move || reserved.open(file()));
+                // As soon as it is open, another thread closes it, and a third takes its number.
+                loop {
+                    let mut slots = table.lock();
+                    if slots.open_slot(0).is_ok() {
+                        slots.free(0);
+                        let next = Slot { file: None, close_on_exec: false };
+                        assert_eq!(slots.place(0, next), Ok(0));
+                        break;
+                    }
+                }
+                assert_eq!(opener.join().expect("no panic"), 0);
+                assert!(table.lock().slot_mut(0).is_some(), "the reservation was freed");
+            });
+        }
     }
 }
