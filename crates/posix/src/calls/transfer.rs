@@ -17,7 +17,7 @@ use neap_stack::socket::SocketError;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::udp::{ReceivedDatagram, SendDatagram, UdpHandle};
-use neap_tcp::connection::{ReadError, WriteError, WriteFlags};
+use neap_tcp::connection::{ConnectionError, ReadError, WriteError, WriteFlags};
 use neap_tcp::time::{Instant, Nanos};
 
 /// How one call transfers.
@@ -340,13 +340,31 @@ fn read_stream(
             Ok(0) => return Ok(Outcome::Done(Received::bytes(call.done))),
             Ok(read) => call.done += read,
             Err(ReadError::WouldBlock) => {}
-            Err(ReadError::Failed(error)) => return Err(error.into()),
+            Err(ReadError::Failed(error)) => {
+                let read = part_before(how, call, handle, error)?;
+                return Ok(Outcome::Done(Received::bytes(read)));
+            }
         }
     }
     if call.done >= target || (call.done > 0 && has_ended) {
         return Ok(Outcome::Done(Received::bytes(call.done)));
     }
     Ok(how.wait_for(call, POLLIN)?.map(Received::bytes))
+}
+
+/// Ends a call that was told `error`: with the bytes that it has moved, and the next call is told
+/// the error. The connection may fail between the look at its readiness and the attempt.
+fn part_before(
+    how: Transfer,
+    call: &Call,
+    handle: &TcpHandle,
+    error: ConnectionError,
+) -> Result<usize, Errno> {
+    if call.done == 0 {
+        return Err(error.into());
+    }
+    handle.give_error_back(how.now, error);
+    Ok(call.done)
 }
 
 /// Writes all of `data` beyond what `call` has written (`tcp_sendmsg_locked`).
@@ -374,6 +392,10 @@ fn write_stream(
         match written {
             Ok(written) => call.done += written,
             Err(WriteError::WouldBlock) => {}
+            Err(WriteError::Failed(error)) => {
+                return part_before(how, call, handle, error).map(Outcome::Done);
+            }
+            Err(WriteError::Closed) if call.done > 0 => return Ok(Outcome::Done(call.done)),
             Err(error) => return Err(error.into()),
         }
         if call.done >= data.len() && written.is_ok() {
@@ -441,5 +463,114 @@ fn write_datagram(
         Err(SocketError::AddressFamily) => Err(Errno::ENETUNREACH),
         Err(SocketError::AddressNotAvailable) if has_source => Err(Errno::EINVAL),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use core::ops::{Deref, DerefMut};
+    use neap_stack::stack::{ConnectOptions, ListenOptions, Stack, StackConfig};
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    const NOW: Instant = Instant::from_nanos(1_000_000_000);
+
+    fn run(stack: &Stack) {
+        while stack.poll(0, NOW).0 <= NOW {}
+    }
+
+    /// A buffer whose reader owns the connection until the test lets go.
+    struct Held {
+        entered: Sender<()>,
+        leave: Receiver<()>,
+        byte: [u8; 1],
+    }
+
+    impl Deref for Held {
+        type Target = [u8];
+        fn deref(&self) -> &[u8] {
+            &self.byte
+        }
+    }
+
+    impl DerefMut for Held {
+        fn deref_mut(&mut self) -> &mut [u8] {
+            let _ = self.entered.send(());
+            let _ = self.leave.recv();
+            &mut self.byte
+        }
+    }
+
+    /// Waits until the thread of this name in `/proc` sleeps or is over.
+    fn until_asleep(name: &std::path::Path) {
+        let is_awake = || {
+            let stat =
+                std::fs::read_to_string(std::path::Path::new("/proc").join(name).join("stat"));
+            let stat = stat.unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('S'))
+        };
+        while is_awake() {
+            std::thread::yield_now();
+        }
+    }
+
+    /// A peer sends three bytes and a reset. `attempt` is a call that goes on after the three bytes
+    /// and looks at the connection before the reset is known. Its result, and the error that it
+    /// leaves to the next call.
+    fn with_a_reset_between_two_looks(
+        attempt: impl Fn(Transfer, &mut Call, &TcpHandle) -> Result<Outcome<usize>, Errno> + Sync,
+    ) -> (Result<Outcome<usize>, Errno>, Option<Errno>) {
+        let stack = Stack::new(StackConfig::default()).expect("default settings");
+        let to = "127.0.0.1:80".parse().expect("an address");
+        let listener = stack.listen(to, ListenOptions::default()).expect("nobody listens");
+        let client = stack.connect(NOW, to, ConnectOptions::default()).expect("a free port");
+        run(&stack);
+        let (server, _) = listener.accept().expect("a connection");
+        client.write(NOW, b"abc").expect("room");
+        run(&stack);
+        let flags = MSG_WAITALL;
+        let how = Transfer { now: NOW, flags, may_wait: true, timeout: None, is_shut: false };
+        let mut call = Call::new();
+        let wait = read_stream(how, &mut call, &server, &mut [0; 10]);
+        assert!(matches!((wait, call.done), (Ok(Outcome::Wait(_)), 3)));
+        let (entered, has_entered) = channel();
+        let (let_go, leave) = channel();
+        let (say, hear) = channel();
+        let outcome = std::thread::scope(|scope| {
+            let (server, attempt) = (&server, &attempt);
+            scope.spawn(move || {
+                let held = Held { entered, leave, byte: [0] };
+                server.read_vectored(NOW, &mut [held])
+            });
+            has_entered.recv().expect("the connection is owned");
+            client.abort(NOW);
+            run(&stack);
+            let caller = scope.spawn(move || {
+                say.send(std::fs::read_link("/proc/thread-self").expect("a name")).expect("heard");
+                attempt(how, &mut call, server)
+            });
+            until_asleep(&hear.recv().expect("a thread"));
+            let_go.send(()).expect("it waits");
+            caller.join().expect("no panic")
+        });
+        (outcome, server.take_error(NOW).map(Errno::from))
+    }
+
+    #[test]
+    fn a_reset_that_comes_between_two_looks_is_told_after_what_was_read() {
+        let outcome = with_a_reset_between_two_looks(|how, call, handle| {
+            Ok(read_stream(how, call, handle, &mut [0; 10])?.map(|received| received.len))
+        });
+        assert_eq!(outcome, (Ok(Outcome::Done(3)), Some(Errno::ECONNRESET)));
+    }
+
+    #[test]
+    fn a_reset_that_comes_between_two_looks_is_told_after_what_was_written() {
+        let outcome = with_a_reset_between_two_looks(|how, _, handle| {
+            let mut call = Call::new();
+            call.done = 3;
+            write_stream(how, &mut call, handle, b"abcdef")
+        });
+        assert_eq!(outcome, (Ok(Outcome::Done(3)), Some(Errno::ECONNRESET)));
     }
 }
