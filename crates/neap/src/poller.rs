@@ -38,7 +38,8 @@ bitflags::bitflags! {
         const IN = 0x001;
         /// Room to write, also below the low-water mark; or writing is over (`EPOLLOUT`).
         const OUT = 0x004;
-        /// The socket failed (`EPOLLERR`). It is reported without being asked for.
+        /// The socket failed, or a record of its error queue waits (`EPOLLERR`). It is reported
+        /// without being asked for.
         const ERR = 0x008;
         /// Both directions are closed (`EPOLLHUP`). It is reported without being asked for.
         const HUP = 0x010;
@@ -60,7 +61,7 @@ impl Events {
         let closed = Ready::READ_CLOSED | Ready::WRITE_CLOSED;
         events.set(Self::IN, ready.intersects(Ready::READABLE | Ready::READ_CLOSED));
         events.set(Self::OUT, ready.intersects(Ready::WRITABLE | Ready::WRITE_CLOSED));
-        events.set(Self::ERR, ready.contains(Ready::ERROR));
+        events.set(Self::ERR, ready.intersects(Ready::ERROR | Ready::ERROR_QUEUE));
         events.set(Self::RDHUP, ready.contains(Ready::READ_CLOSED));
         events.set(Self::HUP, ready.contains(closed));
         events
@@ -68,7 +69,8 @@ impl Events {
 
     /// Changes of a socket that can bring one of these.
     fn wanted(self) -> Ready {
-        let mut ready = Ready::ERROR | Ready::READ_CLOSED | Ready::WRITE_CLOSED;
+        let closed = Ready::READ_CLOSED | Ready::WRITE_CLOSED;
+        let mut ready = Ready::ERROR | Ready::ERROR_QUEUE | closed;
         ready.set(Ready::READABLE, self.contains(Self::IN));
         ready.set(Ready::WRITABLE, self.contains(Self::OUT));
         ready
@@ -526,7 +528,7 @@ impl Poller {
             let asked = request.events | Events::UNASKED;
             let came = loop {
                 let seen = source.readiness();
-                let came = Events::of(seen.bits()) & asked;
+                let came = Events::of(source.told(seen.bits())) & asked;
                 let reports_edges = request.events.contains(Events::ET);
                 let must_wait = came.is_empty() || reports_edges;
                 if !must_wait || source.register(seen, asked.wanted(), &waker) {

@@ -143,6 +143,17 @@ pub(crate) enum Socket {
     Icmp(IcmpHandle),
 }
 
+impl Socket {
+    /// Returns what of `bits` the application is told. A [`TcpStream`] has no call that takes a
+    /// record of the error queue, so its records would be told for ever.
+    pub(crate) fn told(&self, bits: Ready) -> Ready {
+        match self {
+            Self::Tcp(_) => bits - Ready::ERROR_QUEUE,
+            _ => bits,
+        }
+    }
+}
+
 impl Source for Socket {
     fn readiness(&self) -> ReadyState {
         match self {

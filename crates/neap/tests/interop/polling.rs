@@ -117,6 +117,29 @@ fn an_error_that_was_taken_is_reported_no_more() {
 }
 
 #[test]
+fn a_record_of_the_error_queue_is_an_error_until_it_is_taken() {
+    in_namespace(|| {
+        let family = Family::V4;
+        let stack = family.stack();
+        let ours = neap::UdpSocket::bind(&stack, (family.ours(), 0)).expect("bind");
+        ours.set_nonblocking(true).expect("a mode");
+        ours.set_receive_errors(true).expect("set");
+        let poller = poller();
+        poller.add(&ours, 1, Events::empty()).expect("a socket");
+        assert_eq!(wait(&poller, MOMENT), []);
+        let closed = SocketAddr::new(family.kernel(), 9);
+        ours.send_to(b"anybody?", closed).expect("sent");
+        assert_eq!(wait(&poller, LONG), [event(1, Events::ERR)]);
+        let refused = ours.recv_from(&mut [0; 9]).expect_err("nobody there");
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        // The error was told, and its record waits.
+        assert_eq!(wait(&poller, LONG), [event(1, Events::ERR)]);
+        ours.recv_error().expect("a record");
+        assert_eq!(wait(&poller, MOMENT), []);
+    });
+}
+
+#[test]
 fn listeners_datagrams_and_descriptors_in_one_poller() {
     in_namespace(|| {
         let family = Family::V4;
