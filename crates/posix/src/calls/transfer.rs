@@ -328,13 +328,9 @@ fn read_stream(
     let takes = is_enough || !may_wait || has_ended;
     let out = &mut buf[call.done.min(whole)..];
     if takes || !is_peek {
-        let read = match (is_peek, flags & MSG_TRUNC != 0) {
-            _ if out.is_empty() && unread == 0 && !is_over => Err(ReadError::WouldBlock),
-            (true, false) => handle.peek(now, out),
-            (false, false) => handle.read(now, out),
-            // A buffer of nothing would look like the end of the stream.
-            (true, true) => handle.peek(now, &mut vec![0; out.len().min(unread.max(1))]),
-            (false, true) => handle.read(now, &mut vec![0; out.len().min(unread.max(1))]),
+        let read = match out.is_empty() && unread == 0 && !is_over {
+            true => Err(ReadError::WouldBlock),
+            false => take_bytes(how, handle, unread, out),
         };
         match read {
             Ok(0) => return Ok(Outcome::Done(Received::bytes(call.done))),
@@ -349,7 +345,37 @@ fn read_stream(
     if call.done >= target || (call.done > 0 && has_ended) {
         return Ok(Outcome::Done(Received::bytes(call.done)));
     }
-    Ok(how.wait_for(call, POLLIN)?.map(Received::bytes))
+    let wait = how.wait_for(call, POLLIN);
+    if is_peek && unread > 0 && wait == Err(Errno::EAGAIN) {
+        // The time is over: less than was asked for is shown, as a read returns it.
+        let shown = take_bytes(how, handle, unread, out);
+        return shown.map(|shown| Outcome::Done(Received::bytes(shown))).map_err(read_error);
+    }
+    Ok(wait?.map(Received::bytes))
+}
+
+/// Reads from a connection that has `unread` bytes, as the flags of the call say.
+fn take_bytes(
+    how: Transfer,
+    handle: &TcpHandle,
+    unread: usize,
+    out: &mut [u8],
+) -> Result<usize, ReadError> {
+    let Transfer { now, flags, .. } = how;
+    match (flags & MSG_PEEK != 0, flags & MSG_TRUNC != 0) {
+        (true, false) => handle.peek(now, out),
+        (false, false) => handle.read(now, out),
+        // A buffer of nothing would look like the end of the stream.
+        (true, true) => handle.peek(now, &mut vec![0; out.len().min(unread.max(1))]),
+        (false, true) => handle.read(now, &mut vec![0; out.len().min(unread.max(1))]),
+    }
+}
+
+fn read_error(error: ReadError) -> Errno {
+    match error {
+        ReadError::WouldBlock => Errno::EAGAIN,
+        ReadError::Failed(error) => error.into(),
+    }
 }
 
 /// Ends a call that was told `error`: with the bytes that it has moved, and the next call is told

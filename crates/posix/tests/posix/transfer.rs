@@ -185,6 +185,30 @@ fn waitall_ends_with_the_stream_or_the_timeout() {
 }
 
 #[test]
+fn a_peek_that_waited_in_vain_for_more_shows_what_is_there() {
+    let mut p = Process::new();
+    let (client, server, _) = p.pair();
+    let mut half = [0; 16];
+    half[8..12].copy_from_slice(&500_000u32.to_ne_bytes());
+    p.set(server, SOL_SOCKET, SO_RCVTIMEO_OLD, &half).expect("known");
+    p.send(client, b"abc", 0).expect("room");
+    p.settle();
+    for (low_water, flags) in [(1, MSG_PEEK | MSG_WAITALL), (100, MSG_PEEK)] {
+        p.set(server, SOL_SOCKET, SO_RCVLOWAT, &int(low_water)).expect("known");
+        let (begin, mut buf) = (p.now, [0; 10]);
+        let read = p.block(|posix, now, call| posix.recv(now, call, server, &mut buf, flags));
+        assert_eq!((read, &buf[..4]), (Some(Ok(3)), &b"abc\0"[..]));
+        assert_eq!(p.now.since(begin), Nanos::from_millis(500));
+        let flags = flags | MSG_TRUNC;
+        let read = p.block(|posix, now, call| posix.recv(now, call, server, &mut buf, flags));
+        assert_eq!(read, Some(Ok(3)));
+    }
+    assert_eq!(p.recv(server, 10, 0), Ok(b"abc".to_vec()));
+    let read = p.block(|posix, now, call| posix.recv(now, call, server, &mut [0; 10], MSG_PEEK));
+    assert_eq!(read, Some(Err(Errno::EAGAIN)));
+}
+
+#[test]
 fn a_peek_that_waits_for_all_takes_nothing_meanwhile() {
     let mut p = Process::new();
     let (client, server, _) = p.pair();
