@@ -86,7 +86,9 @@ impl Wake for Mark {
         self.wake_by_ref();
     }
     fn wake_by_ref(self: &Arc<Self>) {
-        if self.queue.push(self) {
+        let is_new = self.queue.push(self);
+        // As in `ep_poll_callback`, who watches the set hears of each edge below it.
+        if is_new || self.queue.is_watched.load(Ordering::SeqCst) {
             self.queue.news.signal(CHANGED);
         }
     }
@@ -96,8 +98,10 @@ impl Wake for Mark {
 #[derive(Debug, Default)]
 struct Queue {
     marks: Mutex<VecDeque<Arc<Mark>>>,
-    /// Changes when a file puts its mark here.
+    /// Changes when a file puts its mark here; if the set is watched, also when the mark is here.
     news: Readiness,
+    /// Another set watches this one, or has.
+    is_watched: AtomicBool,
 }
 
 impl Queue {
@@ -178,8 +182,9 @@ pub(crate) fn control(
     match operation {
         EPOLL_CTL_ADD if is_there => Err(Errno::EEXIST),
         EPOLL_CTL_ADD => {
-            if file.as_set().is_some() {
+            if let Some(below) = file.as_set() {
                 check_nests(epoll, file)?;
+                below.queue.is_watched.store(true, Ordering::SeqCst);
             }
             let mark = Arc::new(Mark {
                 key,
@@ -287,14 +292,16 @@ fn nests_above(file: &Arc<dyn Watched>, seen: &mut Depths) -> u32 {
 }
 
 /// What a watched file is ready for, of what was asked; its next change puts the mark back on the
-/// queue, unless it is level-triggered and looked at again anyway.
+/// queue, unless it is level-triggered and looked at again anyway. A set that is watched passes
+/// each change on, so its marks wait in any case.
 fn look(mark: &Arc<Mark>, file: &dyn Watched, asked: u32) -> u32 {
     let wants = (asked & !FLAGS) | UNASKED;
     let waker = Waker::from(mark.clone());
     loop {
         let seen = file.words();
         let came = file.events() & wants;
-        let is_done = came != 0 && asked & EPOLLET == 0;
+        let must_wait = asked & EPOLLET != 0 || mark.queue.is_watched.load(Ordering::SeqCst);
+        let is_done = came != 0 && !must_wait;
         if is_done || file.register(&seen, wanted(wants), &waker) {
             return came;
         }

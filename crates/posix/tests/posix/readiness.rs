@@ -291,6 +291,29 @@ fn sets_can_be_watched_and_not_in_circles() {
 }
 
 #[test]
+fn a_set_that_is_watched_for_edges_passes_each_on() {
+    let mut p = Process::new();
+    let (client, server, _) = p.pair();
+    for how in [0, EPOLLET] {
+        let (inner, outer) = (Set::new(&mut p), Set::new(&mut p));
+        outer.add(&mut p, inner.fd, POLLIN | EPOLLET);
+        inner.add(&mut p, server, POLLIN | how);
+        assert_eq!(outer.wait(&mut p), []);
+        for _ in 0..3 {
+            p.send(client, b"x", 0).expect("room");
+            assert_eq!(outer.wait(&mut p), [(inner.fd, POLLIN)]);
+            assert_eq!(outer.wait(&mut p), []);
+        }
+        // Whoever looks into the set takes nothing away of what comes next.
+        assert_eq!(inner.wait(&mut p), [(server, POLLIN)]);
+        p.send(client, b"x", 0).expect("room");
+        assert_eq!(outer.wait(&mut p), [(inner.fd, POLLIN)]);
+        p.recv(server, 9, 0).expect("data");
+        assert_eq!((inner.wait(&mut p), outer.wait(&mut p)), (vec![], vec![]));
+    }
+}
+
+#[test]
 fn chains_of_sets_are_short_from_whichever_end_they_are_built() {
     let mut p = Process::new();
     for from_the_top in [true, false] {
