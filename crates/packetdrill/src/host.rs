@@ -21,6 +21,7 @@ use neap_stack::interface::Address;
 use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::route::Prefix;
 use neap_stack::stack::{StackConfig, StackError};
+use neap_stack::wait::Condition;
 use neap_tcp::time::{Instant, Nanos};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -265,19 +266,22 @@ impl Host {
         let is_driver = thread::current().id() == self.driver;
         let end = inner.machine.now() + LONGEST_CALL;
         let (mut call, mut id, mut has_waited) = (Call::new(), None, false);
-        let answer = loop {
+        let mut until = Instant::ZERO;
+        let answer = 'call: loop {
             let now = inner.machine.now();
-            match make(inner.machine.posix(), now, &mut call) {
-                Ok(Outcome::Done(answer)) => break Ok(answer),
-                Err(error) => break Err(error),
-                Ok(Outcome::Wait(_)) => {}
+            // As a thread that sleeps, it looks again when it is woken, or its time is over.
+            let mut is_awake = now >= until || call.is_met();
+            for _ in 0..2 {
+                if is_awake {
+                    match make(inner.machine.posix(), now, &mut call) {
+                        Ok(Outcome::Done(answer)) => break 'call Ok(answer),
+                        Err(error) => break 'call Err(error),
+                        Ok(Outcome::Wait(end)) => until = end,
+                    }
+                }
+                inner.poll();
+                is_awake |= call.is_met();
             }
-            inner.poll();
-            let until = match make(inner.machine.posix(), now, &mut call) {
-                Ok(Outcome::Done(answer)) => break Ok(answer),
-                Err(error) => break Err(error),
-                Ok(Outcome::Wait(until)) => until,
-            };
             has_waited = true;
             if is_driver {
                 let next = inner.first_return().min(inner.machine.due()).min(until);

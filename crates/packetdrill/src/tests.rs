@@ -80,6 +80,39 @@ fn a_wait_sees_what_another_thread_did_before_time_goes_on() {
 }
 
 #[test]
+fn a_read_sleeps_until_the_low_water_mark_is_reached() {
+    let host = host();
+    let address = sockaddr::encode("192.168.0.2:80".parse().expect("an address"));
+    let tcp = || host.at_once(|posix, _| posix.socket(AF_INET, SOCK_STREAM, 0)).expect("one");
+    let (listener, client) = (tcp(), tcp());
+    host.at_once(|posix, now| posix.bind(now, listener, &address)).expect("own address");
+    host.at_once(|posix, now| posix.listen(now, listener, 1)).expect("free");
+    host.call(|posix, now, call| posix.connect(now, call, client, &address)).expect("accepted");
+    let accepted = host.call(|posix, now, call| posix.accept(now, call, listener, 0));
+    let server = accepted.expect("a connection").fd;
+    let mark = 1000i32.to_ne_bytes();
+    host.at_once(|posix, now| posix.setsockopt(now, server, SOL_SOCKET, SO_RCVLOWAT, &mark))
+        .expect("an option");
+    let send = || {
+        let sent = host.call(|posix, now, call| posix.send(now, call, client, &[0; 500], 0));
+        assert_eq!(sent, Ok(500));
+        host.sleep(Nanos::from_secs(1));
+    };
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            host.call(|posix, now, call| posix.recv(now, call, server, &mut [0; 200], 0))
+        });
+        while !host.has_waiters() {
+            thread::yield_now();
+        }
+        send();
+        assert!(host.has_waiters());
+        send();
+        assert_eq!(reader.join().expect("no panic"), Ok(200));
+    });
+}
+
+#[test]
 fn a_sleep_lasts_until_a_call_that_returned_has_had_its_effect() {
     let host = host();
     let fd = host.at_once(|posix, _| posix.socket(AF_INET, SOCK_DGRAM, 0)).expect("one");

@@ -12,6 +12,7 @@ use neap_posix::abi::FIONBIO;
 use neap_posix::{Errno, Fd, Outcome};
 use neap_stack::interface::Address;
 use neap_stack::stack::StackConfig;
+use neap_stack::wait::Condition;
 use neap_tcp::time::{Instant, Nanos};
 
 /// First descriptor: what a process has open from the start comes before.
@@ -71,7 +72,10 @@ impl VirtualHost {
         for _ in 0..MAX_ROUNDS {
             self.machine.poll().map_err(failure)?;
             let sent = self.machine.sent();
-            if let Some(started) = self.blocked.take()
+            let now = self.machine.now();
+            // As a thread that sleeps, it looks again when it is woken, or its time is over.
+            let is_awake = |one: &mut StartedCall| now >= one.until || one.progress.is_met();
+            if let Some(started) = self.blocked.take_if(is_awake)
                 && let Some(reply) = self.attempt(started)
             {
                 self.late_reply = Some((self.machine.elapsed(), reply));
@@ -85,14 +89,16 @@ impl VirtualHost {
 
     /// Makes a call, or goes on with it. `None` if it blocks.
     fn attempt(&mut self, mut started: StartedCall) -> Option<Reply> {
-        match make_call(&mut self.machine, &mut started) {
-            Ok(Outcome::Done(reply)) => Some(reply),
-            Ok(Outcome::Wait(until)) => {
-                self.blocked = Some(StartedCall { until, ..started });
-                None
+        // What the first attempt transferred may have made room for more.
+        for _ in 0..2 {
+            match make_call(&mut self.machine, &mut started) {
+                Ok(Outcome::Done(reply)) => return Some(reply),
+                Ok(Outcome::Wait(until)) => started.until = until,
+                Err(errno) => return Some(Reply::error(errno)),
             }
-            Err(errno) => Some(Reply::error(errno)),
         }
+        self.blocked = Some(started);
+        None
     }
 }
 
