@@ -318,6 +318,7 @@ impl Doors {
         self.mappings.close_door(place);
         let own = self.sessions.iter().filter(|(_, session)| session.door == place);
         for key in own.map(|(key, _)| key).collect::<Vec<_>>() {
+            self.sessions[key].reset();
             self.end(key, "closed", |counters| &counters.closed);
         }
         Ok(())

@@ -143,7 +143,11 @@ impl Session {
         match self.flush() {
             Ok(true) => {}
             Ok(false) => return if self.has_error { GIVEN_UP } else { Next::Waits },
-            Err(_) => return GIVEN_UP,
+            Err(_) => {
+                // The far side is not to take a stream that is cut for a whole one.
+                self.reset();
+                return GIVEN_UP;
+            }
         }
         let Self { stage, near, has_error, .. } = self;
         match stage {
@@ -283,5 +287,103 @@ impl Joined {
             }
             Progress::Lost { .. } => Next::Over("lost", |counters| &counters.lost),
         }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use neap::{Events, Poller};
+    use std::net::Ipv4Addr;
+    use std::sync::{Arc, Mutex, MutexGuard};
+
+    /// What a [`Fake`] does, and what was done to it.
+    #[derive(Default)]
+    pub(in crate::doors) struct Script {
+        /// It holds sealed bytes that its socket has no room for.
+        pub(in crate::doors) is_full: bool,
+        /// Its connection is lost, which only sending tells.
+        pub(in crate::doors) is_lost: bool,
+        /// Its stream has ended.
+        pub(in crate::doors) has_ended: bool,
+        pub(in crate::doors) was_reset: bool,
+    }
+
+    /// An end without a socket.
+    #[derive(Clone, Default)]
+    pub(in crate::doors) struct Fake(Arc<Mutex<Script>>);
+
+    impl Fake {
+        pub(in crate::doors) fn script(&self) -> MutexGuard<'_, Script> {
+            self.0.lock().expect("no panic")
+        }
+    }
+
+    impl End for Fake {
+        fn receive(&mut self) -> io::Result<Option<Bytes>> {
+            if self.script().has_ended { Ok(None) } else { Err(io::ErrorKind::WouldBlock.into()) }
+        }
+        fn send(&mut self, _: &mut VecDeque<Bytes>, _: usize) -> io::Result<usize> {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+        fn finish(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+        fn flush(&mut self) -> io::Result<bool> {
+            let script = self.script();
+            if script.is_lost {
+                Err(io::ErrorKind::ConnectionReset.into())
+            } else {
+                Ok(!script.is_full)
+            }
+        }
+        fn reset(&mut self) {
+            self.script().was_reset = true;
+        }
+    }
+
+    impl Far for Fake {
+        fn is_open(&mut self) -> io::Result<bool> {
+            Ok(true)
+        }
+        fn enter(&self, _: &Poller, _: u64, _: Events) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A session whose two halves are open.
+    pub(in crate::doors) fn joined(near: &Fake, far: &Fake) -> Session {
+        let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let request = Request::plain(nobody.into());
+        let dialogue = Dialogue::Fixed(request.target.clone());
+        let mut wanted = Wanted { dialogue, request, received: Bytes::new() };
+        let view = FlowView { local: nobody, guest: nobody, far: nobody, held: 0 };
+        let mut near = Near::new(Box::new(near.clone()));
+        let joined = Joined::new(&mut wanted, &mut near, Box::new(far.clone()), view);
+        Session {
+            generation: Generation::default(),
+            door: 0,
+            near,
+            client: nobody,
+            local: nobody,
+            stage: Stage::Joined(Box::new(joined)),
+            out: VecDeque::new(),
+            due: None,
+            has_error: false,
+            is_bulk: false,
+        }
+    }
+
+    #[test]
+    fn a_client_that_is_lost_with_sealed_bytes_resets_the_far_half() {
+        let (near, far) = (Fake::default(), Fake::default());
+        let mut session = joined(&near, &far);
+        near.script().is_full = true;
+        let share = Share::Pieces(1);
+        assert!(matches!(session.go_on(share, &mut [0; 2]), Next::Waits));
+        assert!(!far.script().was_reset);
+        near.script().is_lost = true;
+        assert!(matches!(session.go_on(share, &mut [0; 2]), Next::Over("given up", _)));
+        assert!(far.script().was_reset, "the far side takes a cut stream for a whole one");
     }
 }
