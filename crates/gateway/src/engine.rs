@@ -285,17 +285,17 @@ impl Gateway {
         }
     }
 
-    /// The run ends, and with it what guests have sent and the gateway has not passed on: no
-    /// destination takes that for the end of its stream. The stack resets the guests.
+    /// The run ends, and with it what one side has sent and the gateway has not passed on: no
+    /// other side takes that for the end of its stream.
     fn reset_unfinished(&mut self) {
         for (_, flow) in &mut self.flows {
-            if flow.relay.is_complete(flow.host) {
-                continue;
+            if !flow.relay.is_complete(Side::Server) {
+                flow.far.reset();
             }
-            match (&mut flow.near, flow.host) {
-                (Near::Open(near), Side::Client) => near.reset(),
-                (Near::Waits(_), Side::Client) => {}
-                (_, Side::Server) => flow.far.reset(),
+            if let Near::Open(near) = &mut flow.near
+                && !flow.relay.is_complete(Side::Client)
+            {
+                near.reset();
             }
         }
         self.flows.clear();

@@ -9,8 +9,8 @@ use etherparse::{
 use neap::time::Rate;
 use neap::{Events, Poller, TcpStream};
 use neap_gateway::{
-    Client, Destination, Direct, End, Far, FarDatagrams, FarEcho, Figures, GatewayConfig,
-    GatewayHandle, Resolver, Translation, Upstream,
+    Client, Destination, Direct, End, Far, FarDatagrams, FarEcho, Figures, Gateway, GatewayConfig,
+    GatewayHandle, Resolver, Translation, Transport, Upstream,
 };
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -277,6 +277,51 @@ fn a_run_that_ends_resets_what_is_not_finished() {
     world.end();
     let error = stream.read(&mut [0; 10]).expect_err("that was not the end");
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_run_that_ends_resets_both_ends_of_a_crossing() {
+    let bind = || TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (server, door) = (bind(), bind());
+    let [to, at] = [&server, &door].map(|one| one.local_addr().expect("an address"));
+    let (mut gateway, _cable) = common::gateway(Box::new(Direct), GatewayConfig::default());
+    gateway.cross(Transport::Tcp, door.into(), to).expect("a socket that listens");
+    let handle = gateway.handle();
+    let engine = common::run(gateway);
+    let mut client = std::net::TcpStream::connect(at).expect("it is open");
+    let (mut stream, _) = server.accept().expect("the gateway connects");
+    stream.write_all(b"half of it").expect("sent");
+    client.read_exact(&mut [0; 10]).expect("what was passed on");
+    handle.stop();
+    engine.join().expect("no panic");
+    for end in [&mut client, &mut stream] {
+        let error = end.read(&mut [0; 10]).expect_err("that was not the end");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+}
+
+#[test]
+fn a_run_that_ends_resets_guests_of_a_stack_that_goes_on() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let mut config = GatewayConfig::default();
+    let far = Ipv4Addr::new(10, 0, 2, 7);
+    config.translations = vec![Translation::address(far.into(), Ipv4Addr::LOCALHOST.into())];
+    let (stack, cable) = common::stack();
+    let gateway = Gateway::new(stack.clone(), Box::new(Direct), config).expect("a gateway");
+    let handle = gateway.handle();
+    let engine = common::run(gateway);
+    let guest = common::guest(cable);
+    let mut client = TcpStream::connect(&guest, (far, port)).expect("a connection");
+    client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let (mut stream, _) = listener.accept().expect("the gateway connects");
+    stream.write_all(b"half of it").expect("sent");
+    client.read_exact(&mut [0; 10]).expect("what was passed on");
+    handle.stop();
+    engine.join().expect("no panic");
+    let error = client.read(&mut [0; 10]).expect_err("that was not the end");
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    drop(stack);
 }
 
 #[test]

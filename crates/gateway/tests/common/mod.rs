@@ -10,17 +10,23 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// A gateway at 10.0.2.2, and the other end of its device.
-pub(crate) fn gateway(
-    upstream: Box<dyn Upstream>,
-    config: GatewayConfig,
-) -> (Gateway, UnixDatagram) {
+/// The stack of a gateway at 10.0.2.2, and the other end of its device.
+pub(crate) fn stack() -> (Arc<Stack>, UnixDatagram) {
     let (own, cable) = UnixDatagram::pair().expect("a pair");
     let interface = InterfaceConfig::new(device::device("gate", own).expect("a device"))
         .any_destination(true)
         .address("10.0.2.2/24".parse().expect("an address"));
     let stack = Stack::builder().interface(interface).build().expect("a stack");
-    (Gateway::new(Arc::new(stack), upstream, config).expect("a gateway"), cable)
+    (Arc::new(stack), cable)
+}
+
+/// A gateway at 10.0.2.2, and the other end of its device.
+pub(crate) fn gateway(
+    upstream: Box<dyn Upstream>,
+    config: GatewayConfig,
+) -> (Gateway, UnixDatagram) {
+    let (stack, cable) = stack();
+    (Gateway::new(stack, upstream, config).expect("a gateway"), cable)
 }
 
 /// Runs a gateway until it is stopped. The thread ends with its figures.
