@@ -391,18 +391,23 @@ impl Mappings {
         for family in 0..mapping.sockets.len() {
             let Some(socket) = &mut mapping.sockets[family] else { continue };
             let mut batch: SmallVec<[(SocketAddr, Bytes); BATCH]> = SmallVec::new();
+            // Nothing tells of what is left, unless the socket was seen to be empty.
+            let mut is_empty = false;
             for _ in 0..BATCH {
                 match socket.receive(&mut self.buffer) {
                     Ok(arrived) => {
                         let from = arrived.from;
                         batch.extend(arrived.datagrams().map(|data| (from, data)));
                     }
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        is_empty = true;
+                        break;
+                    }
                     // Nobody is told of a datagram that could not be delivered.
                     Err(_) => while socket.undelivered(&mut self.buffer).is_some() {},
                 }
             }
-            has_more |= batch.len() >= BATCH;
+            has_more |= !is_empty;
             if batch.is_empty() {
                 continue;
             }
@@ -477,6 +482,7 @@ fn deliver(
 mod tests {
     use super::*;
     use crate::device;
+    use crate::doors::config::{ResolveStrategy, TunnelResolver};
     use std::os::unix::net::UnixDatagram;
 
     const MOST: usize = 64;
@@ -545,5 +551,61 @@ mod tests {
         let slot = mappings.insert(kind).expect("room");
         mappings.table[slot.key].last_used -= Duration::from_secs(60);
         assert!(add(&mut mappings, MOST).is_none() && mappings.is_there(slot));
+    }
+
+    /// A stack at one end of a cable, and that end of it.
+    fn stack(end: UnixDatagram, address: &str) -> Arc<Stack> {
+        let device = device::device("cable", end).expect("a device");
+        Arc::new(Stack::builder().device(device).address(address).build().expect("a stack"))
+    }
+
+    /// A table with an association of this client.
+    fn associated(stack: &Arc<Stack>, client: SocketAddr) -> (Mappings, Slot) {
+        let mut mappings = Mappings::new(stack.clone(), MOST, Arc::default());
+        let host = HostDatagrams::bind(SocketAddr::new(client.ip(), 0)).expect("a socket");
+        let kind = Kind::Association { host, client: client.ip(), port: client.port() };
+        let slot = mappings.insert(kind).expect("room");
+        (mappings, slot)
+    }
+
+    /// Names that are asked for of one server of the stack.
+    fn lookups(stack: &Arc<Stack>, counters: &Arc<Counters>) -> Lookups {
+        let servers = vec!["10.0.2.4:53".parse().expect("an address")];
+        let strategy = ResolveStrategy::Auto;
+        let resolver = TunnelResolver { servers, search: Vec::new(), strategy };
+        Lookups::new(stack.clone(), resolver, counters.clone())
+    }
+
+    fn loaded(counter: &std::sync::atomic::AtomicU64) -> u64 {
+        counter.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    #[test]
+    fn what_is_behind_an_error_in_a_full_batch_is_passed_on_as_well() {
+        const SENT: u64 = 80;
+        let (own, other) = UnixDatagram::pair().expect("a pair");
+        let (near, far) = (stack(own, "10.0.2.3/24"), stack(other, "10.0.2.4/24"));
+        let client = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let (mut mappings, slot) = associated(&near, client.local_addr().expect("an address"));
+        let (poller, counters) = (Poller::new().expect("a poller"), mappings.counters.clone());
+        let (mut lookups, mut ports) = (lookups(&near, &counters), []);
+        let ways = &mut Ways { poller: &poller, lookups: &mut lookups, ports: &mut ports };
+        let server = neap::UdpSocket::bind(&far, "10.0.2.4:9").expect("a socket");
+        // Nobody has the port of the first one. The answer to that is on its way before the second
+        // one is received.
+        for to in ["10.0.2.4:10", "10.0.2.4:9"] {
+            let to = to.parse().expect("a target");
+            mappings.send(slot.key, &to, &[Bytes::from_static(b"hello")], ways);
+        }
+        let (_, from) = server.recv_from(&mut [0; 100]).expect("the second one");
+        // The cable keeps the order, so the stack has all when it has the last one.
+        let last = neap::UdpSocket::bind(&near, "10.0.2.3:0").expect("a socket");
+        for _ in 0..SENT {
+            server.send_to(b"answer", from).expect("sent");
+        }
+        server.send_to(b"last", last.local_addr().expect("an address")).expect("sent");
+        last.recv_from(&mut [0; 100]).expect("the last one");
+        while mappings.on_event(slot, ways) {}
+        assert_eq!(loaded(&counters.datagrams_in), SENT);
     }
 }
