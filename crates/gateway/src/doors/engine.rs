@@ -47,6 +47,8 @@ const TIME_TO_LOOK_UP: Duration = Duration::from_secs(30);
 /// the last one, in which the stack sends some SYNs.
 const TIME_TO_OPEN: Duration = Duration::from_secs(5);
 const TIME_OF_THE_LAST: Duration = Duration::from_secs(60);
+/// A client may pause for so long before it has the last bytes.
+const TIME_TO_LINGER: Duration = Duration::from_secs(60);
 /// A client that is refused has so long to take its answer.
 const TIME_TO_LEAVE: Duration = Duration::from_secs(5);
 
@@ -57,11 +59,13 @@ enum Clock {
     LookUp,
     Open,
     OpenLast,
+    Linger,
     Leave,
 }
 
 impl Clock {
-    const ALL: [Self; 5] = [Self::Ask, Self::LookUp, Self::Open, Self::OpenLast, Self::Leave];
+    const ALL: [Self; 6] =
+        [Self::Ask, Self::LookUp, Self::Open, Self::OpenLast, Self::Linger, Self::Leave];
 
     /// How long the stage may last. Each of them is the same for all connections.
     fn time(self, patience: Duration) -> Duration {
@@ -70,6 +74,7 @@ impl Clock {
             Self::LookUp => TIME_TO_LOOK_UP,
             Self::Open => TIME_TO_OPEN,
             Self::OpenLast => TIME_OF_THE_LAST,
+            Self::Linger => TIME_TO_LINGER,
             Self::Leave => TIME_TO_LEAVE,
         }
     }
@@ -514,8 +519,8 @@ impl Doors {
                 Next::HasMore => return self.waiting.push(Turn::Flow(key)),
                 Next::Lingers => {
                     self.counters.count(|counters| &counters.finished);
-                    self.sessions[key].stage = Stage::Leaves { has_ended: true };
-                    self.set_clock(key, Clock::OpenLast);
+                    self.sessions[key].stage = Stage::Lingers { has_moved: false };
+                    self.set_clock(key, Clock::Linger);
                 }
                 Next::Says(step) => self.on_step(key, step),
                 Next::Over(how, counter) => return self.end(key, how, counter),
@@ -628,8 +633,8 @@ impl Doors {
         }
         match session.stage {
             Stage::Associated(slot) => self.mappings.remove(slot),
-            // What was refused is counted already.
-            Stage::Leaves { .. } | Stage::Over => {}
+            // What has finished or was refused is counted already.
+            Stage::Lingers { .. } | Stage::Leaves { .. } | Stage::Over => {}
             _ => self.counters.count(counter),
         }
         if matches!(session.stage, Stage::Opens { .. } | Stage::Joins { .. } | Stage::Asks { .. }) {

@@ -61,6 +61,11 @@ pub(super) enum Stage {
     Joined(Box<Joined>),
     /// It keeps an association for datagrams.
     Associated(Slot),
+    /// Both sides have ended, and the client takes the last bytes.
+    Lingers {
+        /// It has taken some since its time began.
+        has_moved: bool,
+    },
     /// The client learns why it is refused, and ends the connection.
     Leaves {
         has_ended: bool,
@@ -112,15 +117,22 @@ impl Session {
         // A far half that is not open yet says by itself what is wrong.
         let is_joined = matches!(self.stage, Stage::Joined(_));
         self.has_error |= news.has_error && (news.side == Side::Client || is_joined);
-        if let Stage::Joined(joined) = &mut self.stage {
-            for to in [Side::Client, Side::Server] {
-                joined.is_due[to as usize] |= news.moves(to, &joined.relay);
+        match &mut self.stage {
+            Stage::Joined(joined) => {
+                for to in [Side::Client, Side::Server] {
+                    joined.is_due[to as usize] |= news.moves(to, &joined.relay);
+                }
             }
+            // A full socket has room again when the client has taken bytes.
+            Stage::Lingers { has_moved } => {
+                *has_moved |= news.side == Side::Client && news.is_writable;
+            }
+            _ => {}
         }
     }
 
     /// Sends what the client is to be told. Whether all of it has gone.
-    fn flush(&mut self) -> io::Result<bool> {
+    pub(super) fn flush(&mut self) -> io::Result<bool> {
         let is_empty = self.near.flush()?;
         // Data of a relay wait for room by themselves.
         if !is_empty && !matches!(self.stage, Stage::Joined(_)) {
@@ -164,7 +176,7 @@ impl Session {
                 }
                 next => next,
             },
-            Stage::Associated(_) => discard(near, FINISHED),
+            Stage::Associated(_) | Stage::Lingers { .. } => discard(near, FINISHED),
             Stage::Over => Next::Over("reset", |counters| &counters.lost),
             Stage::Leaves { has_ended } => {
                 if !std::mem::replace(has_ended, true) && near.finish().is_err() {

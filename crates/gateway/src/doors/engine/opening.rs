@@ -158,6 +158,15 @@ impl Doors {
             }
             stage => {
                 session.stage = stage;
+                if !matches!(session.flush(), Ok(true)) {
+                    if let Stage::Lingers { has_moved } = &mut session.stage
+                        && std::mem::take(has_moved)
+                    {
+                        return self.set_clock(key, Clock::Linger);
+                    }
+                    // It is not to take a stream that is cut for a whole one.
+                    session.reset();
+                }
                 return self.end(key, "left", |counters| &counters.finished);
             }
         }
@@ -173,5 +182,71 @@ impl Doors {
         let door = session.door;
         self.end_stdio(door, || Err(io::Error::other(format!("{target}: {}", why.words()))));
         self.leave(key, wanted.dialogue.failed(why));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device;
+    use crate::doors::config::{DoorsConfig, ResolveStrategy, TunnelResolver};
+    use crate::doors::engine::TIME_TO_LINGER;
+    use crate::doors::session::Session;
+    use crate::doors::session::tests::{Fake, joined};
+    use crate::news::News;
+    use crate::relay::Side;
+    use neap::{Events, Stack};
+    use std::os::unix::net::UnixDatagram;
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    /// Doors without a door, and a connection of theirs that is finished, but for the bytes that
+    /// the client has no room for.
+    fn lingering() -> (Doors, Slot, Fake) {
+        let (own, _cable) = UnixDatagram::pair().expect("a pair");
+        let device = device::device("cable", own).expect("a device");
+        let stack = Stack::builder().device(device).address("10.0.2.3/24").build();
+        let strategy = ResolveStrategy::Auto;
+        let resolver = TunnelResolver { servers: Vec::new(), search: Vec::new(), strategy };
+        let listen = "127.0.0.1:0".parse().expect("an address");
+        let target = "10.0.2.4:7".parse().expect("a target");
+        let doors = vec![Door::Client { listen, target }];
+        let config = DoorsConfig::new(Arc::new(stack.expect("a stack")), resolver, doors);
+        let mut doors = Doors::open(config).expect("doors");
+        let (near, far) = (Fake::default(), Fake::default());
+        let slot = doors.next_slot();
+        let session = joined(&near, &far);
+        doors.sessions.insert(Session { generation: slot.generation, ..session });
+        far.script().has_ended = true;
+        near.script().has_ended = true;
+        near.script().is_full = true;
+        doors.visit(slot.key);
+        assert_eq!(doors.figures().finished, 1);
+        (doors, slot, near)
+    }
+
+    #[test]
+    fn a_client_that_takes_the_last_bytes_slowly_has_time_anew_and_is_reset_if_it_stops() {
+        let (mut doors, slot, near) = lingering();
+        doors.on_side(slot, News::of(Side::Client, Events::OUT));
+        doors.expire(Instant::now() + TIME_TO_LINGER);
+        assert!(doors.session(slot).is_some(), "it took something");
+        assert!(!near.script().was_reset);
+        doors.expire(Instant::now() + TIME_TO_LINGER);
+        assert!(doors.session(slot).is_none(), "it took nothing for the whole time");
+        assert!(near.script().was_reset, "it takes a cut stream for a whole one");
+    }
+
+    #[test]
+    fn a_client_that_has_all_and_stays_is_not_reset() {
+        let (mut doors, slot, near) = lingering();
+        near.script().is_full = false;
+        near.script().has_ended = false;
+        // What it says now gives it no more time.
+        doors.on_side(slot, News::of(Side::Client, Events::IN | Events::OUT));
+        assert!(doors.session(slot).is_some());
+        doors.expire(Instant::now() + TIME_TO_LINGER);
+        assert!(doors.session(slot).is_none());
+        assert!(!near.script().was_reset, "what the kernel has may be on its way");
     }
 }
