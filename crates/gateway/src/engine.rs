@@ -338,8 +338,12 @@ impl Gateway {
         let sides = [flow.host, flow.host.other()];
         let before = sides.map(|side| flow.relay.bytes_to(side));
         let most = scheduled.segments.data_in(service.bytes);
-        let progress =
-            flow.relay.pump_to(flow.host, &mut **near, &mut *flow.far, Share::Bytes(most));
+        let (near, far) = (&mut **near, &mut *flow.far);
+        let mut progress = flow.relay.pump_to(flow.host, near, far, Share::Bytes(most));
+        if flow.has_error && matches!(progress, Progress::Waits) {
+            // The loss is behind bytes that were taken just now: no event will tell of it.
+            progress = flow.relay.check(near, far);
+        }
         let [sent, back] = sides.map(|side| flow.relay.bytes_to(side));
         // What comes back is what a host that is lost has sent before.
         let (sent, back) = ((sent - before[0]) as usize, back - before[1]);

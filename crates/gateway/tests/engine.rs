@@ -4,13 +4,14 @@ mod common;
 
 use bytes::Bytes;
 use etherparse::{
-    IpNumber, NetSlice, PacketBuilder, PacketBuilderStep, SlicedPacket, TcpHeader, TransportSlice,
+    IpNumber, NetSlice, PacketBuilder, PacketBuilderStep, SlicedPacket, TcpHeader, TcpHeaderSlice,
+    TransportSlice,
 };
 use neap::time::Rate;
 use neap::{Events, Poller, TcpStream};
 use neap_gateway::{
     Client, Destination, Direct, End, Far, FarDatagrams, FarEcho, Figures, Gateway, GatewayConfig,
-    GatewayHandle, Resolver, Translation, Transport, Upstream,
+    GatewayHandle, Inspector, Resolver, Translation, Transport, Upstream,
 };
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -94,6 +95,7 @@ struct World {
     cable: UnixDatagram,
     news: Receiver<&'static str>,
     handle: GatewayHandle,
+    inspector: Inspector,
     /// What connections are to fail with, the next one last.
     errors: Arc<Mutex<Vec<Errno>>>,
     engine: JoinHandle<Figures>,
@@ -119,8 +121,8 @@ impl World {
     ) -> Self {
         let (gateway, cable) = common::gateway(upstream, config);
         cable.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        let handle = gateway.handle();
-        Self { cable, news, handle, errors, engine: common::run(gateway) }
+        let (handle, inspector) = (gateway.handle(), gateway.inspector());
+        Self { cable, news, handle, inspector, errors, engine: common::run(gateway) }
     }
 
     /// The guest sends a segment without data.
@@ -413,4 +415,106 @@ fn a_question_over_tcp_is_answered() {
 #[test]
 fn more_answers_over_tcp_than_may_wait_are_all_sent() {
     ask_over_tcp(1000, None);
+}
+
+/// Far sides that are open and have no room. A connection to [`HELD`](Self::HELD) holds the thread
+/// of the gateway until it may go on.
+struct Full {
+    news: Sender<&'static str>,
+    goes_on: Receiver<()>,
+}
+
+impl Full {
+    const HELD: u16 = 81;
+}
+
+struct FullFar {
+    socket: UnixStream,
+    _other: UnixStream,
+}
+
+impl Upstream for Full {
+    fn connect(&self, to: &Destination, _: Client) -> io::Result<Box<dyn Far>> {
+        if to.address.port() == Self::HELD {
+            self.news.send("held").expect("the test waits");
+            self.goes_on.recv().expect("the test lets it go on");
+            return Err(Errno::CONNREFUSED.into());
+        }
+        let (socket, other) = UnixStream::pair()?;
+        Ok(Box::new(FullFar { socket, _other: other }))
+    }
+
+    fn datagrams(&self, _: &Destination) -> io::Result<Box<dyn FarDatagrams>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+impl Far for FullFar {
+    fn is_open(&mut self) -> io::Result<bool> {
+        Ok(true)
+    }
+    fn enter(&self, poller: &Poller, token: u64, events: Events) -> io::Result<()> {
+        poller.add(&self.socket, token, events)
+    }
+}
+
+impl End for FullFar {
+    fn receive(&mut self) -> io::Result<Option<Bytes>> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+    fn send(&mut self, _: &mut VecDeque<Bytes>, _: usize) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+    fn finish(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+    fn reset(&mut self) {}
+}
+
+#[test]
+fn under_a_rate_a_guest_that_is_lost_behind_its_bytes_ends_the_flow() {
+    let mut config = GatewayConfig::default();
+    config.rate = Some(Rate(1_000_000));
+    let (news, told) = channel();
+    let (go_on, goes_on) = channel();
+    let world = World::over(Box::new(Full { news, goes_on }), config, told, Arc::default());
+    let send = |builder: PacketBuilderStep<TcpHeader>, data: &[u8]| {
+        let mut bytes = Vec::new();
+        builder.write(&mut bytes, data).expect("a packet");
+        world.cable.send(&bytes).expect("sent");
+    };
+    let answer = |is_it: fn(&TcpHeaderSlice<'_>) -> bool| loop {
+        let mut bytes = [0; 2048];
+        let count = world.cable.recv(&mut bytes).expect("an answer");
+        let packet = SlicedPacket::from_ip(&bytes[..count]).expect("a packet");
+        let Some(TransportSlice::Tcp(tcp)) = packet.transport else { continue };
+        let header = TcpHeaderSlice::from_slice(tcp.header_slice()).expect("a header");
+        if is_it(&header) {
+            return header.sequence_number();
+        }
+    };
+    let guest = |port: u16, to: u16, seq: u32| {
+        PacketBuilder::ipv4(GUEST, FAR, 64).tcp(port, to, seq, 64_000)
+    };
+    send(guest(PORT, 80, 1000).syn(), b"");
+    let next = answer(|tcp| tcp.syn() && tcp.ack()) + 1;
+    send(guest(PORT, 80, 1001).ack(next), b"");
+    // Requests are answered between the turns of flows, so the first turn is over by now.
+    (0..5).for_each(|_| drop(world.handle.published().expect("it runs")));
+    // Bytes and the loss behind them come while the gateway is busy: it sees both at once.
+    send(guest(PORT + 1, Full::HELD, 1000).syn(), b"");
+    assert_eq!(world.news(), "held");
+    send(guest(PORT, 80, 1001).ack(next).psh(), b"first");
+    send(guest(PORT, 80, 1006).ack(next).psh(), b"second");
+    send(guest(PORT, 80, 1012).rst(), b"");
+    // The stack answers this one only when the connection is no more.
+    send(guest(PORT, 80, 1012).ack(next), b"");
+    answer(|tcp| tcp.rst() && !tcp.syn());
+    go_on.send(()).expect("it waits");
+    let start = Instant::now();
+    while world.inspector.figures().lost == 0 {
+        assert!(start.elapsed() < PATIENCE, "no event tells of the loss any more");
+        std::thread::yield_now();
+    }
+    world.end();
 }
