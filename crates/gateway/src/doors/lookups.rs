@@ -139,6 +139,25 @@ impl Lookups {
         self.cache = Cache::default();
     }
 
+    /// What is known of a name without a question.
+    pub(super) fn known(&mut self, name: &Arc<str>) -> Option<Found> {
+        self.counters.count(|counters| &counters.lookups);
+        if **name == *"localhost" || name.ends_with(".localhost") {
+            let is_v6 = self.is_v6_first() && families(&self.stack)[1];
+            return Some(Ok(loopback(is_v6)));
+        }
+        let known = self.cache.get(name, Instant::now())?;
+        self.counters.count(|counters| &counters.cached_lookups);
+        Some(if known.is_empty() { Err(Failure::NoName) } else { Ok(known) })
+    }
+
+    fn is_v6_first(&self) -> bool {
+        match self.resolver.strategy {
+            ResolveStrategy::Auto | ResolveStrategy::Ipv6 => true,
+            ResolveStrategy::Ipv4 => false,
+        }
+    }
+
     /// Looks a name up. `None` if it is done later, see [`done`](Self::done).
     pub(super) fn find(
         &mut self,
@@ -146,24 +165,14 @@ impl Lookups {
         waiter: Waiter,
         poller: &Poller,
     ) -> Option<Found> {
-        self.counters.count(|counters| &counters.lookups);
-        let families = families(&self.stack);
-        let is_v6_first = match self.resolver.strategy {
-            ResolveStrategy::Auto | ResolveStrategy::Ipv6 => true,
-            ResolveStrategy::Ipv4 => false,
-        };
-        if **name == *"localhost" || name.ends_with(".localhost") {
-            return Some(Ok(loopback(is_v6_first && families[1])));
-        }
-        if let Some(known) = self.cache.get(name, Instant::now()) {
-            self.counters.count(|counters| &counters.cached_lookups);
-            return Some(if known.is_empty() { Err(Failure::NoName) } else { Ok(known) });
+        if let Some(known) = self.known(name) {
+            return Some(known);
         }
         if let Some(&key) = self.of_name.get(name) {
             self.table[key].waiters.push(waiter);
             return None;
         }
-        if self.resolver.servers.is_empty() || families == [false; 2] {
+        if self.resolver.servers.is_empty() || families(&self.stack) == [false; 2] {
             self.counters.count(|counters| &counters.failed_lookups);
             return Some(Err(Failure::NoAnswer));
         }
@@ -173,12 +182,18 @@ impl Lookups {
         }
         let candidates = candidates(name, &self.resolver.search);
         let (parts, waiters) = (Default::default(), SmallVec::from_slice(&[waiter]));
-        let (name, has_failed) = (name.clone(), false);
+        let (name, has_failed, is_v6_first) = (name.clone(), false, self.is_v6_first());
         self.of_name.insert(name.clone(), self.table.vacant_key());
         let lookup = Lookup { name, candidates, parts, is_v6_first, has_failed, waiters };
         let key = self.table.insert(lookup);
         self.ask(key, poller);
         None
+    }
+
+    /// How many wait for a name.
+    #[cfg(test)]
+    pub(super) fn waiters_of(&self, name: &str) -> usize {
+        self.of_name.get(name).map_or(0, |&key| self.table[key].waiters.len())
     }
 
     /// The names that were looked up since the last call.

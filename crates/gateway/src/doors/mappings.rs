@@ -85,6 +85,18 @@ pub(super) struct Ways<'a> {
     pub(super) ports: &'a mut [ports::Port],
 }
 
+impl Mapping {
+    /// Whether a datagram may wait for a name.
+    fn has_room_for(&self, datagram: &Bytes) -> bool {
+        self.early.len() < MOST_EARLY && self.early_bytes + datagram.len() <= MOST_EARLY_BYTES
+    }
+
+    /// Whether one of some datagrams may.
+    fn has_room_for_one(&self, data: &[Bytes]) -> bool {
+        data.iter().any(|datagram| self.has_room_for(datagram))
+    }
+}
+
 impl Mappings {
     pub(super) fn new(stack: Arc<Stack>, most: usize, counters: Arc<Counters>) -> Self {
         Self {
@@ -246,11 +258,17 @@ impl Mappings {
             (Host::Name(name), _) => {
                 let waits = |(early, _): &(Target, Bytes)| early.host == target.host;
                 // A name that is waited for is not asked for again.
-                if mapping.early.len() >= MOST_EARLY || mapping.early.iter().any(waits) {
+                if mapping.early.iter().any(waits) {
                     return self.hold(key, target, data);
                 }
-                let slot = Slot { key, generation: mapping.generation };
-                match ways.lookups.find(name, Waiter::Mapping(slot), ways.poller) {
+                let found = if mapping.has_room_for_one(data) {
+                    let slot = Slot { key, generation: mapping.generation };
+                    ways.lookups.find(name, Waiter::Mapping(slot), ways.poller)
+                } else {
+                    // Nothing would wait for the name, and each datagram would ask for it again.
+                    ways.lookups.known(name)
+                };
+                match found {
                     Some(Ok(found)) => Ok(found[0]),
                     Some(Err(_)) => Err(()),
                     None => return self.hold(key, target, data),
@@ -270,12 +288,11 @@ impl Mappings {
     fn hold(&mut self, key: usize, target: &Target, data: &[Bytes]) {
         let mapping = &mut self.table[key];
         for datagram in data {
-            let bytes = mapping.early_bytes + datagram.len();
-            if mapping.early.len() >= MOST_EARLY || bytes > MOST_EARLY_BYTES {
+            if !mapping.has_room_for(datagram) {
                 self.counters.count(|counters| &counters.full_mappings);
                 continue;
             }
-            mapping.early_bytes = bytes;
+            mapping.early_bytes += datagram.len();
             mapping.early.push_back((target.clone(), datagram.clone()));
         }
     }
@@ -607,5 +624,30 @@ mod tests {
         last.recv_from(&mut [0; 100]).expect("the last one");
         while mappings.on_event(slot, ways) {}
         assert_eq!(loaded(&counters.datagrams_in), SENT);
+    }
+
+    #[test]
+    fn datagrams_for_which_there_is_no_room_ask_for_no_name() {
+        const SENT: u64 = 10_000;
+        let (own, _silent) = UnixDatagram::pair().expect("a pair");
+        let near = stack(own, "10.0.2.3/24");
+        let (mut mappings, slot) = associated(&near, "127.0.0.1:9".parse().expect("an address"));
+        let (poller, counters) = (Poller::new().expect("a poller"), mappings.counters.clone());
+        let (mut lookups, mut ports) = (lookups(&near, &counters), []);
+        let mut send = |name: &str, length: usize| {
+            let ways = &mut Ways { poller: &poller, lookups: &mut lookups, ports: &mut ports };
+            let to = format!("{name}:9").parse().expect("a target");
+            mappings.send(slot.key, &to, &[vec![0; length].into()], ways);
+        };
+        send("a.test", 65_000);
+        (0..SENT).for_each(|_| send("b.test", 700));
+        // A name that is known needs no room.
+        send("localhost", 700);
+        // One that there is room for waits.
+        send("c.test", 10);
+        (0..SENT).for_each(|_| send("c.test", 700));
+        assert_eq!(loaded(&counters.full_mappings), 2 * SENT);
+        let waiters = ["a.test", "b.test", "c.test"].map(|name| lookups.waiters_of(name));
+        assert_eq!(waiters, [1, 0, 1]);
     }
 }
