@@ -27,6 +27,9 @@ const MOST_EARLY: usize = 16;
 /// Names that an association remembers, so that answers come from where the guest sent to.
 const MOST_NAMES: usize = 16;
 
+/// Pieces that a proxy may say at once over the connection of an association.
+const MOST_SAID: usize = 16;
+
 /// What brings changes of a connection or socket.
 const CHANGES: Events = Events::IN.union(Events::OUT).union(Events::RDHUP).union(Events::ET);
 
@@ -62,23 +65,28 @@ impl Association {
         Ok(Self { talk, server, socket, state, due, named: Vec::new() })
     }
 
-    /// Goes on with the dialogue, and sees when the proxy ends the association.
+    /// Goes on with the dialogue, and sees when the proxy ends the association. An event may tell
+    /// of the answer and of the end behind it, so the connection is read until nothing is there.
     fn advance(&mut self) {
-        let result = match &self.state {
-            State::Opens { .. } => self.finish_opening(),
-            // The connection lasts as long as the association. Nothing is said over it.
-            State::Open => match self.talk.stream.receive() {
-                Ok(Some(_)) => Ok(()),
-                Ok(None) => Err(io::ErrorKind::ConnectionAborted.into()),
-                Err(error) => Err(error),
-            },
-            State::Over { .. } => return,
-        };
-        match result {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => self.give_up(),
+        for _ in 0..MOST_SAID {
+            let result = match &self.state {
+                State::Opens { .. } => self.finish_opening(),
+                // The connection lasts as long as the association. Nothing is said over it.
+                State::Open => match self.talk.stream.receive() {
+                    Ok(Some(_)) => Ok(()),
+                    Ok(None) => Err(io::ErrorKind::ConnectionAborted.into()),
+                    Err(error) => Err(error),
+                },
+                State::Over { .. } => return,
+            };
+            match result {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => return self.give_up(),
+            }
         }
+        // It does not speak SOCKS5.
+        self.give_up();
     }
 
     fn finish_opening(&mut self) -> io::Result<()> {
@@ -205,10 +213,13 @@ mod tests {
     use super::*;
     use crate::outbound::Outbound;
     use crate::proxy::Protocol;
+    use rustix::event::{PollFd, PollFlags, poll};
+    use std::io::Write;
+    use std::net::{Shutdown, TcpListener};
 
     #[test]
     fn datagrams_leave_from_the_address_of_connections() {
-        let server = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let server = TcpListener::bind("127.0.0.1:0").expect("a port");
         let server = server.local_addr().expect("an address");
         let ours = Ipv4Addr::new(127, 0, 0, 2);
         let outbound = Outbound { v4: Some(ours), ..Outbound::default() };
@@ -216,6 +227,22 @@ mod tests {
         let association = Association::open(&proxy).expect("a socket");
         let local = association.socket.local_addr().expect("an address").as_socket();
         assert_eq!(local.expect("of IP").ip(), ours);
+    }
+
+    #[test]
+    fn an_end_that_comes_with_the_answer_is_seen() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let server = listener.local_addr().expect("an address");
+        let proxy = Proxy::new(Protocol::Socks5, server, None);
+        let mut association = Association::open(&proxy).expect("a socket");
+        let (mut stream, _) = listener.accept().expect("a connection");
+        stream.write_all(&[5, 0, 5, 0, 0, 1, 0, 0, 0, 0, 0, 9]).expect("sent");
+        stream.shutdown(Shutdown::Write).expect("open");
+        let mut entries = [PollFd::new(&association.talk.stream, PollFlags::RDHUP)];
+        poll(&mut entries, None).expect("the end has come");
+        let error = association.receive(&mut [0; 100]).expect_err("nobody sends");
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!(association.is_over(), "no other event tells of the end");
     }
 
     #[test]
