@@ -532,9 +532,8 @@ impl Net {
                 answer_solicitation(interface, visit, ip, target, source_link);
             }
             M::NeighborAdvertisement { target, target_link, solicited, replace, .. } => {
-                if let Some(link) = target_link {
-                    interface.on_advertisement(visit, target.into(), link, solicited, replace);
-                }
+                let target = target.into();
+                interface.on_advertisement(visit, target, target_link, solicited, replace);
             }
             M::RouterSolicitation { source_link } => {
                 interface.on_router_solicitation(visit, ip.source, source_link);
@@ -816,10 +815,6 @@ fn answer_solicitation(
     if let Some(link) = asking {
         interface.on_solicited_by(visit, ip.source.into(), link);
     }
-    let to = match asking {
-        Some(link) => Station { ip: ip.source, link },
-        None => Station { ip: ALL_NODES, link: icmpv6::multicast_link(ALL_NODES) },
-    };
     let reply = M::NeighborAdvertisement {
         target,
         target_link: Some(link),
@@ -828,9 +823,16 @@ fn answer_solicitation(
         // Whoever has the address itself is believed rather than a proxy.
         replace: is_own,
     };
-    let source = match interface.source_for(to.ip.into()) {
+    // A solicited advertisement is for who asked alone (RFC 4861 section 7.1.2).
+    let to = if is_probe { ALL_NODES } else { ip.source };
+    let source = match interface.source_for(to.into()) {
         Some(IpAddr::V6(source)) if !is_own => source,
         _ => target,
     };
-    interface.send_neighbor_message(visit, Station { ip: source, link }, to, reply);
+    let to_link = if is_probe { Some(icmpv6::multicast_link(ALL_NODES)) } else { asking };
+    let from = Station { ip: source, link };
+    match to_link {
+        Some(link) => interface.send_neighbor_message(visit, from, Station { ip: to, link }, reply),
+        None => interface.send_neighbor_answer(visit, from.ip, to, reply),
+    }
 }

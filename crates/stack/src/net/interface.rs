@@ -625,6 +625,20 @@ impl Interface {
         self.enqueue(visit, link_frame(headers, Payload::new()));
     }
 
+    /// Sends a message of neighbour discovery to a neighbour whose link address is not said, but
+    /// may be known.
+    pub(crate) fn send_neighbor_answer(
+        &self,
+        visit: Visit,
+        from: Ipv6Addr,
+        to: Ipv6Addr,
+        message: icmpv6::Message,
+    ) {
+        let headers = self.discovery_headers(from, to, message, &Payload::new());
+        // Nobody waits for an answer that is given up.
+        let _ = self.output(visit, to.into(), Frame::new(headers, Payload::new()));
+    }
+
     /// Sends a message of neighbour discovery.
     pub(crate) fn send_neighbor_message(
         &self,
@@ -681,7 +695,7 @@ impl Interface {
             self.on_solicited_by(visit, packet.sender.into(), packet.sender_link);
         } else {
             let solicited = packet.operation == arp::Operation::Reply && is_for_us && !is_claim;
-            let (sender, link) = (packet.sender.into(), packet.sender_link);
+            let (sender, link) = (packet.sender.into(), Some(packet.sender_link));
             self.on_advertisement(visit, sender, link, solicited, true);
         }
         if packet.operation == arp::Operation::Request && is_for_us {
@@ -701,7 +715,7 @@ impl Interface {
         &self,
         visit: Visit,
         address: IpAddr,
-        link: LinkAddress,
+        link: Option<LinkAddress>,
         solicited: bool,
         replace: bool,
     ) {

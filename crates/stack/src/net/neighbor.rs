@@ -270,12 +270,14 @@ impl Neighbors {
     /// (gratuitous ARP: `solicited` is false).
     ///
     /// With `replace` it may change a known link address (ND's override flag; always for ARP, whose
-    /// `locktime` is observed here). An answer without a request is ignored.
+    /// `locktime` is observed here). Without `link` it confirms the one that is known: who is asked
+    /// at its address need not repeat it (RFC 4861 section 7.2.4), and Linux does not. An answer
+    /// without a request is ignored.
     pub fn on_advertisement(
         &mut self,
         now: Instant,
         address: IpAddr,
-        link: LinkAddress,
+        link: Option<LinkAddress>,
         solicited: bool,
         replace: bool,
         out: &mut Outcome,
@@ -285,6 +287,7 @@ impl Neighbors {
         if entry.state == NeighborState::Permanent {
             return;
         }
+        let Some(link) = link.or(entry.has_link().then_some(entry.link)) else { return };
         let changes = entry.has_link() && entry.link != link;
         if changes && !replace {
             // RFC 4861 section 7.2.5: a doubt, no knowledge.
@@ -524,7 +527,7 @@ mod tests {
         let mut table = Neighbors::new(1);
         let mut out = Outcome::default();
         table.hold(at(1), host(1), frame(1), &mut out);
-        table.on_advertisement(at(1), host(1), MAC, true, true, &mut out);
+        table.on_advertisement(at(1), host(1), Some(MAC), true, true, &mut out);
         assert_eq!(out.send.len(), 1);
         table
     }
@@ -552,7 +555,7 @@ mod tests {
         }
         assert_eq!(out.solicit[..], [Solicit { target: host(1), to: None }], "one request");
         assert_eq!(table.deadline(), at(1));
-        table.on_advertisement(at(0), host(1), MAC, true, true, &mut out);
+        table.on_advertisement(at(0), host(1), Some(MAC), true, true, &mut out);
         let sent: Vec<_> = out.send.iter().map(|(link, frame)| (*link, frame.flow)).collect();
         assert_eq!(sent, [(MAC, 0), (MAC, 1), (MAC, 2)]);
         assert_eq!(link(&mut table, 0), Some(MAC));
@@ -606,7 +609,7 @@ mod tests {
         assert_eq!(out.solicit[..], [Solicit { target: host(1), to: Some(MAC) }; 2]);
         assert_eq!(link(&mut table, 206), Some(MAC), "in use meanwhile");
         let mut out = Outcome::default();
-        table.on_advertisement(at(206), host(1), MAC, true, false, &mut out);
+        table.on_advertisement(at(206), host(1), Some(MAC), true, false, &mut out);
         assert_eq!(state(&table, at(206), host(1)), Some(NeighborState::Reachable));
 
         table.resolve(at(300), host(1));
@@ -619,19 +622,19 @@ mod tests {
     fn a_changed_link_address_is_believed_by_the_rules() {
         let mut table = resolved();
         let mut out = Outcome::default();
-        table.on_advertisement(at(1), host(1), OTHER, true, true, &mut out);
+        table.on_advertisement(at(1), host(1), Some(OTHER), true, true, &mut out);
         assert_eq!(link(&mut table, 1), Some(MAC), "the first answer counts");
-        table.on_advertisement(at(3), host(1), OTHER, true, false, &mut out);
+        table.on_advertisement(at(3), host(1), Some(OTHER), true, false, &mut out);
         assert_eq!(
             table.iter(at(3)).next().map(|n| n.state),
             Some(NeighborState::Stale),
             "a doubt"
         );
-        table.on_advertisement(at(3), host(1), OTHER, false, true, &mut out);
+        table.on_advertisement(at(3), host(1), Some(OTHER), false, true, &mut out);
         assert_eq!(link(&mut table, 3), Some(OTHER));
         table.on_solicited_by(at(5), host(1), MAC, &mut out);
         assert_eq!(link(&mut table, 5), Some(MAC));
-        table.on_advertisement(at(5), host(9), OTHER, true, true, &mut out);
+        table.on_advertisement(at(5), host(9), Some(OTHER), true, true, &mut out);
         assert_eq!(table.resolve(at(5), host(9)), None, "nobody asked");
     }
 

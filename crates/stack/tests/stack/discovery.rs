@@ -473,3 +473,66 @@ fn a_neighbour_in_use_that_falls_silent_is_asked_and_then_looked_for_again() {
         assert!(first == [false; 3] && !later.contains(&false), "{peer}: {are_for_many:?}");
     }
 }
+
+#[test]
+fn a_neighbour_that_does_not_repeat_its_link_address_is_still_there() {
+    let mut world = ethernet();
+    let client = world.a.bind_udp("[fd00::1]:9".parse().unwrap(), UdpOptions::default()).unwrap();
+    let say = |world: &World| {
+        let datagram = SendDatagram::new(Bytes::from_static(b"x"), "[fd00::2]:9".parse().ok());
+        let _ = client.send_batch(world.now, [datagram]);
+    };
+    say(&world);
+    // It answers, and is stale after 45 s. From then on it answers as Linux does.
+    world.run(Nanos::from_secs(60));
+    world.ba.lock().unwrap().filter = Some(Box::new(|_| false));
+    world.ab.lock().unwrap().sent.clear();
+    let answer = icmpv6::Message::NeighborAdvertisement {
+        target: v6("fd00::2"),
+        target_link: None,
+        router: false,
+        solicited: true,
+        replace: false,
+    };
+    let is_asked =
+        |message: &icmpv6::Message| matches!(message, icmpv6::Message::NeighborSolicitation { .. });
+    let mut asked = 0;
+    for _ in 0..20 {
+        say(&world);
+        world.run(SECOND);
+        let questions = messages(&world.ab).iter().filter(|(_, one, _)| is_asked(one)).count();
+        if questions > asked {
+            asked = questions;
+            let mut frame = icmpv6_frame("fd00::2", "fd00::1", answer, &[]).to_vec();
+            frame[..6].copy_from_slice(&GUEST);
+            common::inject(&world.ba, world.now, frame.into());
+        }
+    }
+    assert_eq!(asked, 1);
+    let neighbors = world.a.neighbors(world.now);
+    let known = neighbors.into_iter().find(|(_, one)| one.address == IpAddr::V6(v6("fd00::2")));
+    assert_eq!(known.map(|(_, one)| one.state), Some(NeighborState::Reachable));
+}
+
+#[test]
+fn who_asks_without_its_link_address_is_answered_alone() {
+    let mut world = ethernet();
+    let client = world.a.bind_udp("[fd00::1]:9".parse().unwrap(), UdpOptions::default()).unwrap();
+    let datagram = SendDatagram::new(Bytes::from_static(b"x"), "[fd00::2]:9".parse().ok());
+    client.send_batch(world.now, [datagram]).1.unwrap();
+    world.run(SECOND);
+    world.ba.lock().unwrap().sent.clear();
+    let question =
+        icmpv6::Message::NeighborSolicitation { target: v6("fd00::2"), source_link: None };
+    common::inject(&world.ab, world.now, icmpv6_frame("fd00::1", "fd00::2", question, &[]));
+    world.run(SECOND);
+    let sent = world.ba.lock().unwrap().sent.clone();
+    let [frame] = &sent[..] else { panic!("{} frames", sent.len()) };
+    assert_eq!(frame[0] & 1, 0, "for one station");
+    let (header, message, _) = messages(&world.ba).remove(0);
+    assert_eq!(header.destination, v6("fd00::1"));
+    assert!(matches!(
+        message,
+        icmpv6::Message::NeighborAdvertisement { solicited: true, target_link: Some(_), .. }
+    ));
+}
