@@ -373,8 +373,9 @@ impl Sender {
         if lost_again {
             counters.add(Counter::LostRetransmit, 1);
         }
-        let is_open = self.recovery.state == CaState::Open;
-        if (is_open || lost_again) && self.board.counts().lost_out > 0 {
+        // What is lost although the timeout was none is a loss of its own.
+        let has_ended = self.recovery.state <= CaState::Disorder;
+        if (has_ended || lost_again) && self.board.counts().lost_out > 0 {
             self.enter_recovery(now, ack.ece, counters);
         }
         after

@@ -833,3 +833,15 @@ fn frto_without_room_for_new_data_sends_lost_data_again_at_once() {
     peer.ack(1000);
     assert_eq!(peer.sent(), [(3100, 100)]);
 }
+
+#[test]
+fn a_loss_behind_a_spurious_timeout_is_a_recovery() {
+    let config = Config { tcp_early_retrans: 0, tcp_timestamps: false, ..Config::default() };
+    let mut peer = flight_of(config, Hello { timestamps: false, ..Hello::default() });
+    peer.advance_ms(215);
+    assert_eq!(peer.sent(), [(0, 1000)]);
+    // The first segment is late, and the second one lost.
+    peer.ack_sack(0, &[(2000, 10_000)]);
+    assert_eq!(peer.count(Counter::SpuriousRTOs), 1);
+    assert_eq!((peer.info().ca_state, peer.info().snd_ssthresh), (CaState::Recovery, 7));
+}
