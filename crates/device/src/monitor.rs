@@ -57,6 +57,8 @@ pub(crate) struct Monitor {
     ask: Option<Arc<OwnedFd>>,
     index: i32,
     station: Station,
+    /// The largest packet that the device takes, however large the interface's may be.
+    mtu_max: u16,
     is_tun: bool,
     /// What the kernel had dropped for want of room in a TUN device before it was followed; `None`
     /// where the kernel counts that elsewhere, or cannot be asked.
@@ -72,19 +74,34 @@ impl Monitor {
         let ask = kernel.clone();
         let dropped_before = index.and_then(|index| netlink::tx_dropped(index).ok());
         let index = index.unwrap_or(0);
-        let devices = vec![device];
-        Self { bell, kernel, devices, ask, index, station, is_tun: true, dropped_before }
+        let (devices, mtu_max) = (vec![device], u16::MAX);
+        Self { bell, kernel, devices, ask, index, station, mtu_max, is_tun: true, dropped_before }
     }
 
-    /// Follows the interface that AF_PACKET sockets are bound to; `is_here` says that it is in the
-    /// namespace of this thread.
-    pub(crate) fn packet(sockets: Vec<Arc<OwnedFd>>, index: i32, is_here: bool) -> Self {
+    /// Follows the interface that AF_PACKET sockets are bound to, whose slots take `mtu_max` bytes;
+    /// `is_here` says that it is in the namespace of this thread.
+    pub(crate) fn packet(
+        sockets: Vec<Arc<OwnedFd>>,
+        index: i32,
+        is_here: bool,
+        mtu_max: u16,
+    ) -> Self {
         let (bell, kernel) = open_sockets(is_here);
         let ask = sockets.first().cloned();
         let station = Station::Same;
         // The statistics of the sockets tell.
         let dropped_before = None;
-        Self { bell, kernel, devices: sockets, ask, index, station, is_tun: false, dropped_before }
+        Self {
+            bell,
+            kernel,
+            devices: sockets,
+            ask,
+            index,
+            station,
+            mtu_max,
+            is_tun: false,
+            dropped_before,
+        }
     }
 
     /// The stack's Ethernet address stays what it is, whatever that of the interface becomes.
@@ -122,7 +139,8 @@ impl Monitor {
         // Without the bell the monitor could not see the link come back, so the link counts as up.
         let is_up = is_running || self.bell.is_none();
         let mut status = LinkStatus::new(if is_up { LinkState::Up } else { LinkState::Down });
-        status.mtu = Some(sys::mtu(ask, name).map(|mtu| u16::try_from(mtu).unwrap_or(u16::MAX))?);
+        let mtu = u16::try_from(sys::mtu(ask, name)?).unwrap_or(u16::MAX);
+        status.mtu = Some(mtu.min(self.mtu_max));
         let hardware = |name: InterfaceName| Ok(sys::hardware(ask, name)?.1);
         status.address = match self.station {
             Station::None => None,

@@ -308,6 +308,7 @@ impl Packet {
             queues.iter().map(|queue| queue.socket.clone()).collect(),
             index,
             is_here,
+            u16::try_from(ip_max).unwrap_or(u16::MAX),
         );
         Ok(Self { name, capabilities, queues, steering, monitor })
     }

@@ -26,6 +26,9 @@ use std::hash::{BuildHasher, RandomState};
 
 const UNIQUE_ID: i32 = libc::PACKET_FANOUT_FLAG_UNIQUEID as i32;
 const BY_PROGRAM: i32 = libc::PACKET_FANOUT_CBPF as i32;
+/// The group sees nothing that this host sends itself (Linux 6.2). The option of each socket ends
+/// when it joins.
+const IGNORE_OUTGOING: i32 = libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING as i32;
 
 /// Words of an IPv6 source address, of a destination address, and the ports.
 const WORDS: usize = 9;
@@ -170,8 +173,8 @@ impl FlowHash {
         for socket in sockets {
             let value = match group {
                 // An id that nobody else has.
-                None => (BY_PROGRAM | UNIQUE_ID) << 16,
-                Some(group) => BY_PROGRAM << 16 | group,
+                None => (BY_PROGRAM | IGNORE_OUTGOING | UNIQUE_ID) << 16,
+                Some(group) => (BY_PROGRAM | IGNORE_OUTGOING) << 16 | group,
             };
             sys::set_option(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &value)?;
             if group.is_none() {

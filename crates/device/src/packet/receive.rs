@@ -7,7 +7,7 @@ use crate::sys;
 use crate::virtio;
 use bytes::Bytes;
 use core::cell::Cell;
-use neap_stack::device::{Received, RxChecksum, RxQueue};
+use neap_stack::device::{Received, RxQueue};
 use neap_tcp::time::Instant;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -17,7 +17,6 @@ const STATUS_KERNEL: u32 = libc::TP_STATUS_KERNEL;
 const STATUS_USER: u32 = libc::TP_STATUS_USER;
 /// A tag was taken off the packet: it belongs to a VLAN interface, not to this one.
 const STATUS_VLAN: u32 = libc::TP_STATUS_VLAN_VALID;
-const STATUS_CHECKSUM_VALID: u32 = libc::TP_STATUS_CSUM_VALID;
 
 /// The whole packet waits in the receive queue of the socket.
 const STATUS_COPY: u32 = libc::TP_STATUS_COPY;
@@ -66,10 +65,9 @@ impl PacketRx {
         if packet.kind > last || is_tagged {
             return None;
         }
-        let checksum = match header.received_checksum(data.len()) {
-            RxChecksum::Unknown if status & STATUS_CHECKSUM_VALID != 0 => RxChecksum::Good,
-            checksum => checksum,
-        };
+        // TP_STATUS_CSUM_VALID says nothing: kernels until 2022 set it for packets that the card has
+        // summed and nobody has judged. The header tells of those that were.
+        let checksum = header.received_checksum(data.len());
         Some(Received { data, gso_size: header.received_gso_size(), checksum })
     }
 

@@ -13,6 +13,10 @@ use std::sync::Arc;
 
 /// When slots that the kernel could not take are offered again, if no completion comes first.
 const RETRY: Nanos = Nanos::from_millis(1);
+/// How long a frame may be refused while the kernel has no other of this ring. A full qdisc would
+/// be full of frames of others; a filter refuses the frame for ever, and would hold up all behind
+/// it.
+const PATIENCE: Nanos = Nanos::from_millis(10);
 /// When slots are looked at although no edge came.
 const WATCHDOG: Nanos = Nanos::from_millis(10);
 /// The same where edges are not to be relied on.
@@ -145,6 +149,11 @@ impl TxSlots {
     fn is_done(&self) -> bool {
         let is_done = |slot: u32| self.ring.status(slot as usize) & STATUS_BUSY == 0;
         self.unsent == 0 && (self.out.last == NONE || is_done(self.out.last))
+    }
+
+    /// Whether the kernel has none of the frames, as far as was looked.
+    fn has_none_in_kernel(&self) -> bool {
+        self.out.len == self.unsent
     }
 
     /// Copies the frame into the next slot; gives it back when the ring is full.
@@ -291,6 +300,8 @@ pub(super) struct PacketTx {
     look_after: Nanos,
     look_at: Instant,
     retry_at: Instant,
+    /// Since when the oldest unsent frame is refused while the kernel has no other.
+    refused_since: Option<Instant>,
 }
 
 impl PacketTx {
@@ -303,14 +314,24 @@ impl PacketTx {
     ) -> Self {
         let look_after = if wakes { WATCHDOG } else { POLL };
         let (look_at, retry_at) = (Instant::FAR_FUTURE, Instant::FAR_FUTURE);
-        Self { socket, slots, direct, is_latest_complete: false, look_after, look_at, retry_at }
+        Self {
+            socket,
+            slots,
+            direct,
+            is_latest_complete: false,
+            look_after,
+            look_at,
+            retry_at,
+            refused_since: None,
+        }
     }
 
     /// Offers the unsent slots to the kernel. What its qdisc or the send buffer refuses stays for
-    /// the next time; a malformed frame is removed; an interface that is down or gone loses them
-    /// all.
+    /// the next time, unless it is refused for long; a malformed frame is removed; an interface that
+    /// is down or gone loses them all.
     fn kick(&mut self, now: Instant) {
         while self.slots.unsent > 0 {
+            let unsent = self.slots.unsent;
             let result = send(&*self.socket, &[], SendFlags::DONTWAIT);
             if self.slots.note_sent() {
                 self.slots.remove_first_unsent();
@@ -319,6 +340,13 @@ impl PacketTx {
             match result {
                 Ok(_) | Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => {}
                 Err(_) => self.slots.drop_unsent(),
+            }
+            if self.slots.unsent < unsent || !self.slots.has_none_in_kernel() {
+                self.refused_since = None;
+            } else if now >= *self.refused_since.get_or_insert(now) + PATIENCE {
+                self.slots.remove_first_unsent();
+                self.refused_since = None;
+                continue;
             }
             break;
         }

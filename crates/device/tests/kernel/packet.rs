@@ -375,6 +375,61 @@ fn a_full_qdisc_pushes_back_and_loses_nothing() {
     });
 }
 
+/// A peer that takes shorter packets only makes veth refuse a frame, as a filter would.
+#[test]
+fn a_frame_that_is_always_refused_does_not_hold_up_the_others() {
+    in_namespace(|| {
+        veth();
+        run("ip link set pk1 mtu 1000");
+        let mut queue = queue();
+        let mut far = open(&PacketConfig::new("pk1")).0.queues.remove(0);
+        let account = TxAccount::new(Waker::noop().clone());
+        for (seq, len) in [(1, 1400), (2, 100), (3, 100)] {
+            queue.tx.submit(segment(&account, seq, len), Instant::ZERO).expect("room");
+        }
+        let (mut now, start) = (Instant::ZERO, Clock::now());
+        queue.tx.flush(now);
+        while account.bytes() > 0 && start.elapsed() < PATIENCE {
+            now += Nanos::from_millis(1);
+            queue.tx.reap(now);
+        }
+        assert_eq!((account.bytes(), queue.tx.errors()), (0, 1));
+        let seqs: Vec<_> = received(&mut far, 3).iter().map(seq_of).collect();
+        assert_eq!(seqs, [2, 3]);
+    });
+}
+
+#[test]
+fn what_the_host_sends_itself_takes_no_slot_of_any_queue() {
+    in_namespace(|| {
+        veth();
+        let config = PacketConfig { queues: 2, rx_slots: 8, ..PacketConfig::new("pk0") };
+        let device = open(&config).0;
+        run("ip address add 10.203.0.1/24 dev pk0");
+        run("ip neighbour add 10.203.0.2 lladdr 02:00:00:00:00:09 dev pk0");
+        let socket = UdpSocket::bind("10.203.0.1:0").expect("bind");
+        for _ in 0..1000 {
+            socket.send_to(b"x", "10.203.0.2:7").expect("sent");
+        }
+        let drops: Vec<_> = device.queues.iter().map(|queue| queue.rx.drops()).collect();
+        assert_eq!(drops, [0, 0]);
+    });
+}
+
+#[test]
+fn an_mtu_that_no_slot_takes_is_not_told() {
+    in_namespace(|| {
+        veth();
+        let config = PacketConfig { gso_max_size: 1500, ..PacketConfig::new("pk0") };
+        let mut device = open(&config).0;
+        run("ip link set pk0 mtu 9000");
+        let monitor = device.monitor.as_mut().expect("one");
+        assert_eq!(monitor.look().mtu, Some(1500));
+        run("ip link set pk0 mtu 1400");
+        assert_eq!(monitor.look().mtu, Some(1400));
+    });
+}
+
 #[test]
 fn a_malformed_frame_does_not_hold_up_the_others() {
     in_namespace(|| {
