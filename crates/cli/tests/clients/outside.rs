@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Addresses of the servers. They are not those of the host, which namespaces of pasta have, too.
 const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
@@ -17,6 +18,8 @@ const SERVER_V6: &str = "2001:db8:3::1";
 /// Bytes of a large transfer, and of the largest.
 const LARGE: usize = 64 << 20;
 const HUGE: u64 = 1 << 30;
+/// A server that takes longer to begin does not work.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The largest file has a page of data in each stretch of so many bytes, so that it takes 64 MiB.
 const STRETCH: u64 = 64 << 10;
 const PAGE: u64 = 4 << 10;
@@ -67,6 +70,10 @@ impl Outside {
             outside.server("busybox", &["httpd", "-f", "-p", port, "-h", &folder]);
         }
         outside.server("busybox", &["nc", "-ll", "-p", "9000", "-e", "sha256sum"]);
+        for at in &ports {
+            until_served(at);
+        }
+        until_served(&format!("{SERVER}:9000"));
         let resolver = UdpSocket::bind((SERVER, 53)).expect("a port");
         thread::spawn(move || resolve(&resolver));
         outside
@@ -125,6 +132,15 @@ impl Outside {
             git -C repository.git update-server-info; git -C work rev-parse HEAD >head";
         let made = Command::new("sh").args(["-euc", script]).current_dir(&self.folder).status();
         assert!(made.expect("sh runs").success(), "no repository");
+    }
+}
+
+/// Waits until somebody listens: a server takes its time on a busy machine.
+fn until_served(at: &str) {
+    let start = Instant::now();
+    while TcpStream::connect(at).is_err() {
+        assert!(start.elapsed() < PATIENCE, "nobody serves {at}");
+        thread::yield_now();
     }
 }
 
