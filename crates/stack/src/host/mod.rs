@@ -24,6 +24,7 @@ mod receivers;
 pub(crate) mod registry;
 mod remains;
 pub(crate) mod run_list;
+pub(crate) mod segments;
 pub(crate) mod shard;
 pub(crate) mod socket_id;
 pub(crate) mod tcp;

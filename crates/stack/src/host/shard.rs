@@ -5,11 +5,12 @@
 
 use super::Host;
 use super::forwarder::Arrival;
-use super::input::{Batch, Input};
+use super::input::Input;
 use super::pages::PagePool;
 use super::receivers::Receivers;
 use super::registry::Target;
 use super::run_list::{RunCell, RunList, Work};
+use super::segments::Batch;
 use super::socket_id::SocketId;
 use crate::device::{Received, RxQueue};
 use crate::driving::seat::{Seat, Taken};

@@ -339,8 +339,8 @@ impl OutgoingDatagram {
         self.frame(0, u32::MAX, hop_limit).to_bytes()
     }
 
-    /// Whether it leaves whole over a path that takes `mtu` bytes, or each of several does. Then its
-    /// identification says nothing (RFC 6864).
+    /// Whether it leaves whole over a path that takes `mtu` bytes, or each of several does. Then
+    /// its identification says nothing (RFC 6864).
     fn is_atomic(&self, mtu: u32) -> bool {
         let data = self.gso_size.map_or(self.payload.len(), u32::from);
         let ip = if self.local.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };

@@ -181,13 +181,7 @@ impl Connection {
         let sent_before = self.sender.totals().bytes_sent;
         let mut stopped = None;
         if self.owed.take(Owed::NEW_DATA_FIRST) {
-            let before = self.sender.nxt();
-            let blocked = self.send_new(&mut pass, Push::Short);
-            if self.sender.nxt() == before {
-                self.sender.give_up_frto();
-            } else {
-                stopped = Some(blocked);
-            }
+            stopped = self.send_new_first(&mut pass);
         }
         if stopped.is_none() {
             stopped = self.retransmit_lost(&mut pass);
@@ -222,6 +216,18 @@ impl Connection {
                 false => Nanos::ZERO,
             },
         }
+    }
+
+    /// New data before what may be lost, which F-RTO asks for; what stopped it. `None` if nothing
+    /// could leave: then the timeout counts as none that F-RTO judges (`tcp_xmit_recovery`).
+    fn send_new_first(&mut self, pass: &mut Pass<'_>) -> Option<TxBlocked> {
+        let before = self.sender.nxt();
+        let blocked = self.send_new(pass, Push::Short);
+        if self.sender.nxt() != before {
+            return Some(blocked);
+        }
+        self.sender.give_up_frto();
+        None
     }
 
     /// New data, gate after gate.

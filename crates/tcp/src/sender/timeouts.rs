@@ -105,8 +105,8 @@ impl Sender {
         self.rtt.undo_back_off();
     }
 
-    /// Takes the round trip of the handshake, the first sample. `None` says that it gave none, since
-    /// its SYN was sent again (RFC 6298 section 5.7).
+    /// Takes the round trip of the handshake, the first sample. `None` says that it gave none,
+    /// since its SYN was sent again (RFC 6298 section 5.7).
     pub fn on_handshake(&mut self, now: Instant, rtt: Option<Nanos>) {
         let Some(rtt) = rtt else { return self.rtt.fall_back() };
         self.rtt.on_sample(rtt, self.una, self.nxt);
