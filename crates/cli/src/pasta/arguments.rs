@@ -121,7 +121,7 @@ pub(crate) struct Args {
     /// Give no addresses by DHCPv6
     #[arg(long)]
     pub(super) no_dhcpv6: bool,
-    /// Send no router advertisements
+    /// Send no router advertisements, as with --config-net
     #[arg(long)]
     pub(super) no_ra: bool,
     /// Publish at addresses that the host does not have yet, too

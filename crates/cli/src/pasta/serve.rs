@@ -438,10 +438,9 @@ fn stack(device: TunQueue, args: &Args, network: &Network) -> Result<Builder, Fa
             interface = interface.peer(guest).gateway(guest);
         }
     }
-    if !args.no_ra
-        && !args.no_ndp
-        && let Some(told) = network.advertisement(args)
-    {
+    // A kernel that hears of a router adds addresses and routes to those that it was given.
+    let advertises = !args.no_ra && !args.no_ndp && !args.config_net;
+    if advertises && let Some(told) = network.advertisement(args) {
         interface = interface.router_advertisements(told);
     }
     let ignores_echo = if args.no_icmp { "1" } else { "0" };

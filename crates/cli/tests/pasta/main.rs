@@ -16,6 +16,7 @@ mod folder;
 mod keeps;
 #[path = "../common/resolver.rs"]
 mod resolver;
+mod routers;
 mod routes;
 
 use namespace::{in_namespace, run};
@@ -97,6 +98,7 @@ fn inside() {
         "ask by datagram" => ask_by_datagram(target),
         "solicit" => solicit(),
         "ask a resolver" => confinement::ask(target),
+        "ask for a router" => routers::ask(),
         other => panic!("there is no program {other}"),
     }
 }
@@ -205,14 +207,13 @@ fn network(command: Command) -> Vec<String> {
             }
             found.push(format!("interface {} mtu {}", text("ifname"), entry["mtu"]));
             for address in entry["addr_info"].as_array().expect("a list") {
-                if address["scope"] != "link" && address["dynamic"] != true {
+                if address["scope"] != "link" {
                     found.push(format!("{}/{}", address["local"], address["prefixlen"]));
                 }
             }
         }
     }
     found.sort();
-    found.dedup();
     found
 }
 
