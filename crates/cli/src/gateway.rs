@@ -28,6 +28,7 @@ pub(crate) use device_end::DeviceEnd;
 pub(crate) use file_limit::{FileLimit, raise_file_limit};
 pub(crate) use namespace::Namespaces;
 
+use crate::standard_error::say;
 use clap::Subcommand;
 use std::process::ExitCode;
 
@@ -80,11 +81,11 @@ fn report(result: Result<ExitCode, Failure>) -> ExitCode {
     match result {
         Ok(status) => status,
         Err(Failure::Arguments(why)) => {
-            eprintln!("neap gateway: {why}");
+            say(&format_args!("neap gateway: {why}"));
             ExitCode::from(BAD_ARGUMENTS)
         }
         Err(Failure::System(why)) => {
-            eprintln!("neap gateway: {why}");
+            say(&format_args!("neap gateway: {why}"));
             ExitCode::FAILURE
         }
     }

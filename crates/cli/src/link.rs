@@ -7,6 +7,7 @@ mod report;
 
 use crate::lab::files::find;
 use crate::perf::interrupt::Interrupt;
+use crate::standard_error::say;
 use clap::Args as ClapArgs;
 use driver::{Driver, Pace};
 use ends::{EndSpec, Settings};
@@ -160,11 +161,11 @@ pub(crate) fn main(args: &Args) -> ExitCode {
         Ok(is_punctual) if is_punctual || !args.strict => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(Failure::System(what)) => {
-            eprintln!("neap link: {what}");
+            say(&format_args!("neap link: {what}"));
             ExitCode::FAILURE
         }
         Err(Failure::Arguments(what)) => {
-            eprintln!("neap link: {what}");
+            say(&format_args!("neap link: {what}"));
             ExitCode::from(BAD_ARGUMENTS)
         }
     }
@@ -225,7 +226,7 @@ fn run(args: &Args) -> Result<bool, Failure> {
     let relay = Relay::new(config, &Rng::new(seed), start, a.is_ethernet());
     let mut driver = Driver::new(relay, [a, b], pace).map_err(system)?;
     // Whoever started this waits for the line.
-    eprintln!("neap link: {} and {} are joined", names[0], names[1]);
+    say(&format_args!("neap link: {} and {} are joined", names[0], names[1]));
     let until = args.seconds.map(|seconds| start + Nanos::from(seconds));
     let ended = driver.run(until, &interrupt);
     let report = Report::new(&mut driver, names, seed, pace);
@@ -235,12 +236,12 @@ fn run(args: &Args) -> Result<bool, Failure> {
     let _ = printed.and_then(|()| out.flush());
     ended.map_err(system)?;
     if !report.is_punctual() {
-        eprintln!(
+        say(&format_args!(
             "neap link: this machine was too slow or too busy: {:.1} % of the packets left more \
              than {} us late",
             report.late_percent(),
             pace.late.0 / 1000
-        );
+        ));
     }
     Ok(report.is_punctual())
 }

@@ -24,6 +24,7 @@ mod perf;
 mod slirp4netns;
 mod ss;
 mod stacks;
+mod standard_error;
 mod wg;
 mod wireguard;
 

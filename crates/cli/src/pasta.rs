@@ -26,6 +26,7 @@ pub(crate) use arguments::Args;
 pub(crate) use inside::{Args as InsideArgs, main as inside};
 
 use crate::background;
+use crate::standard_error::say;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::ExitCode;
@@ -65,11 +66,11 @@ pub(crate) fn main(args: &Args) -> ExitCode {
     match result {
         Ok(status) => status,
         Err(Failure::Arguments(why)) => {
-            eprintln!("pasta: {why}");
+            say(&format_args!("pasta: {why}"));
             ExitCode::from(BAD_ARGUMENTS)
         }
         Err(Failure::System(why)) => {
-            eprintln!("pasta: {why}");
+            say(&format_args!("pasta: {why}"));
             ExitCode::FAILURE
         }
     }

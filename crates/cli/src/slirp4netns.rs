@@ -11,6 +11,7 @@ mod serve;
 
 pub(crate) use arguments::command;
 
+use crate::standard_error::say;
 use arguments::{Command, VERSION};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -67,11 +68,11 @@ pub(crate) fn main(args: &Args) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Arguments(why)) => {
-            eprintln!("slirp4netns: {why}");
+            say(&format_args!("slirp4netns: {why}"));
             ExitCode::from(BAD_ARGUMENTS)
         }
         Err(Failure::System(why)) => {
-            eprintln!("slirp4netns: {why}");
+            say(&format_args!("slirp4netns: {why}"));
             ExitCode::FAILURE
         }
     }

@@ -10,6 +10,7 @@ mod run;
 use crate::background;
 use crate::gateway::Failure;
 use crate::gateway::watching::Watching;
+use crate::standard_error::say;
 use clap::{Arg, ArgAction, Args as ClapArgs};
 use neap_wireguard::file::HostPort;
 use std::path::PathBuf;
@@ -77,11 +78,11 @@ pub(crate) fn main(args: &Args) -> ExitCode {
     match done {
         Ok(status) => status,
         Err(Failure::Arguments(why)) => {
-            eprintln!("neap wireguard: {why}");
+            say(&format_args!("neap wireguard: {why}"));
             ExitCode::from(BAD_ARGUMENTS)
         }
         Err(Failure::System(why)) => {
-            eprintln!("neap wireguard: {why}");
+            say(&format_args!("neap wireguard: {why}"));
             ExitCode::FAILURE
         }
     }

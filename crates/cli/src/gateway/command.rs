@@ -1,5 +1,6 @@
 //! A command that runs in namespaces of its own: what it is told, and how it ends.
 
+use crate::standard_error::say;
 use rustix::mount::{MountFlags, mount};
 use rustix::process::{Pid, Signal, WaitStatus, kill_process};
 use signal_hook::consts::{SIGINT, SIGQUIT};
@@ -15,7 +16,7 @@ const NOT_FOUND: u8 = 127;
 
 /// Says, in the name of `face`, that a command cannot be run.
 pub(crate) fn not_run(face: &str, command: &dyn Display, error: &io::Error) -> ExitCode {
-    eprintln!("{face}: {command}: {error}");
+    say(&format_args!("{face}: {command}: {error}"));
     let is_missing = error.kind() == io::ErrorKind::NotFound;
     ExitCode::from(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE })
 }

@@ -72,7 +72,9 @@ impl Watching {
         let log = tracing_subscriber::fmt()
             .with_writer(std::io::stderr)
             .with_max_level(level)
-            .with_target(false);
+            .with_target(false)
+            // A line that cannot be written would be told of at the same place, by a panic.
+            .log_internal_errors(false);
         // A second gateway of the process has the log of the first.
         let _ = log.try_init();
     }

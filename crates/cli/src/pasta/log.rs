@@ -1,5 +1,6 @@
 //! What the face says to people: to the standard error, or to a file of bounded size.
 
+use crate::standard_error::say;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -48,7 +49,7 @@ impl Log {
     fn write(&self, line: &dyn fmt::Display) {
         match &self.file {
             Some(file) => Self::add(file, line),
-            None => eprintln!("pasta: {line}"),
+            None => say(&format_args!("pasta: {line}")),
         }
     }
 

@@ -8,6 +8,7 @@ use super::{Failure, NAME};
 use crate::gateway::shown::Shown;
 use crate::gateway::{DeviceEnd, calls, confine, namespace, raise_file_limit, tell_of_echo};
 use neap::Stack;
+use crate::standard_error::say;
 use neap::device::{Tun, TunQueue};
 use neap_gateway::{DirectFrom, Gateway, GatewayConfig, GatewayHandle, Policy};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -51,7 +52,7 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     let stack = Arc::new(stack.build().map_err(|error| failed(&error))?);
     let mut gateway = Gateway::new(stack.clone(), Box::new(DirectFrom(outbound)), config)
         .map_err(system("the gateway"))?;
-    tell_of_echo(&gateway, |what| eprintln!("slirp4netns: {what}"));
+    tell_of_echo(&gateway, |what| say(&format_args!("slirp4netns: {what}")));
 
     let handle = gateway.handle();
     DeviceEnd::watch(&stack, handle.clone()).map_err(system("the device"))?;

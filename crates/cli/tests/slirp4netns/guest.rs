@@ -62,7 +62,7 @@ impl Guest {
     /// Starts a program by the name slirp4netns, and waits until it is ready. The word `SOCKET`
     /// among the options is the path of its API socket; with `ETC` it has an /etc of its own, with
     /// the file [`name_resolver`](Self::name_resolver) writes; with `SAID` its standard error is
-    /// what [`said`](Self::said) returns.
+    /// what [`said`](Self::said) returns; with `FULL` nothing can be written there.
     pub(crate) fn start(program: &str, options: &[&str]) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -89,10 +89,17 @@ impl Guest {
         // The shell gives its standard streams other numbers, and becomes the program.
         let has_etc = options.contains(&"ETC");
         let mount = if has_etc { "mount --bind \"$ETC\" /etc && " } else { "" };
-        let said = if options.contains(&"SAID") { " 2>\"$SAID\"" } else { "" };
+        let said = if options.contains(&"SAID") {
+            " 2>\"$SAID\""
+        } else if options.contains(&"FULL") {
+            " 2>/dev/full"
+        } else {
+            ""
+        };
         let script = format!("{mount}exec \"$@\" 3>&1 4<&0 </dev/null >&2{said}");
         let socket = folder.0.join("api.sock");
-        let options = options.iter().filter(|&&option| option != "ETC" && option != "SAID");
+        let words = ["ETC", "SAID", "FULL"];
+        let options = options.iter().filter(|option| !words.contains(option));
         let options = options.map(|&option| match option {
             "SOCKET" => socket.as_os_str(),
             option => option.as_ref(),

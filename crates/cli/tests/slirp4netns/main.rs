@@ -223,6 +223,17 @@ fn the_end_of_the_interface_ends_it() {
 }
 
 #[test]
+fn a_standard_error_that_is_full_does_not_keep_it_from_starting() {
+    in_namespace(|| {
+        outside();
+        // It has something to say.
+        fs::write("/proc/sys/net/ipv4/ping_group_range", "1 0").expect("a setting");
+        let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &["-c", "FULL"]);
+        assert_eq!(guest.end().0, Some(0));
+    });
+}
+
+#[test]
 fn a_stale_socket_is_replaced_and_another_file_is_not() {
     in_namespace(|| {
         outside();

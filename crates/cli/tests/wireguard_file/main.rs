@@ -447,6 +447,27 @@ fn a_file_behind_a_link_is_read_again() {
 }
 
 #[test]
+fn a_standard_error_that_is_full_does_not_end_a_tunnel() {
+    in_namespace(|| {
+        run("ip link set lo up");
+        let folder = Folder::new("mute");
+        let keys = Keys::new();
+        let file = folder.write("near.conf", &keys.near("", &client(9001)));
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec \"$0\" wireguard \"$@\" 2>/dev/full"]);
+        command.arg(env!("CARGO_BIN_EXE_neap")).env("XDG_RUNTIME_DIR", folder.path(""));
+        let tunnel = Tunnel::spawn(&folder, command, &["-c", &file, "--log", "info"]);
+        folder.write("near.conf", "[Interface]\nPrivateKey = short\n");
+        // What is wrong with the file is said to nobody.
+        tunnel.reload();
+        folder.write("near.conf", &keys.near("", &client(9002)));
+        tunnel.reload();
+        TcpStream::connect("127.0.0.1:9002").expect("the new door");
+        assert_eq!(tunnel.end(), "");
+    });
+}
+
+#[test]
 fn connections_go_on_for_a_while_after_a_signal() {
     in_namespace(|| {
         let folder = Folder::new("drain");
