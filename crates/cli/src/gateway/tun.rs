@@ -1,6 +1,7 @@
 //! `neap gateway tun`: what is routed into a TUN reaches the network through sockets of this
 //! machine.
 
+use super::command::not_ignored;
 use super::confine::{self, Needs};
 use super::options::Options;
 use super::watching::{self, Watching};
@@ -52,7 +53,8 @@ pub(crate) struct Args {
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| failed(&error))?;
+    let mut signals =
+        Signals::new(not_ignored(&[SIGINT, SIGTERM])).map_err(|error| failed(&error))?;
     args.watching.start_log(false);
     let mut config = args.options.config()?;
     config.own_addresses = args.address.iter().map(|own| own.ip).collect();

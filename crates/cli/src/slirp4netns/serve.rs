@@ -5,10 +5,11 @@ use super::arguments::{Options, Target};
 use super::descriptors::inherited;
 use super::outbound::outbound;
 use super::{Failure, NAME};
+use crate::gateway::command::not_ignored;
 use crate::gateway::shown::Shown;
 use crate::gateway::{DeviceEnd, calls, confine, namespace, raise_file_limit, tell_of_echo};
-use neap::Stack;
 use crate::standard_error::say;
+use neap::Stack;
 use neap::device::{Tun, TunQueue};
 use neap_gateway::{DirectFrom, Gateway, GatewayConfig, GatewayHandle, Policy};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -30,7 +31,8 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     let outbound = outbound(options.outbound_v4.as_deref(), options.outbound_v6.as_deref())?;
     let device = device(options)?;
     let api = options.api_socket.as_deref().map(Api::listen).transpose()?;
-    let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(system("signals"))?;
+    let signals =
+        Signals::new(not_ignored(&[SIGHUP, SIGINT, SIGTERM])).map_err(system("signals"))?;
     let limit = raise_file_limit().map_err(Failure::System)?;
     let shown = Shown::listen(NAME);
 

@@ -62,7 +62,8 @@ impl Guest {
     /// Starts a program by the name slirp4netns, and waits until it is ready. The word `SOCKET`
     /// among the options is the path of its API socket; with `ETC` it has an /etc of its own, with
     /// the file [`name_resolver`](Self::name_resolver) writes; with `SAID` its standard error is
-    /// what [`said`](Self::said) returns; with `FULL` nothing can be written there.
+    /// what [`said`](Self::said) returns; with `FULL` nothing can be written there. With `IGNORE`
+    /// it is started with hangups and interrupts ignored, as by `nohup(1)`.
     pub(crate) fn start(program: &str, options: &[&str]) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -96,9 +97,10 @@ impl Guest {
         } else {
             ""
         };
-        let script = format!("{mount}exec \"$@\" 3>&1 4<&0 </dev/null >&2{said}");
+        let ignore = if options.contains(&"IGNORE") { "trap '' HUP INT; " } else { "" };
+        let script = format!("{mount}{ignore}exec \"$@\" 3>&1 4<&0 </dev/null >&2{said}");
         let socket = folder.0.join("api.sock");
-        let words = ["ETC", "SAID", "FULL"];
+        let words = ["ETC", "SAID", "FULL", "IGNORE"];
         let options = options.iter().filter(|option| !words.contains(option));
         let options = options.map(|&option| match option {
             "SOCKET" => socket.as_os_str(),

@@ -223,6 +223,30 @@ fn the_end_of_the_interface_ends_it() {
 }
 
 #[test]
+fn signals_that_are_ignored_from_the_start_do_not_end_it() {
+    in_namespace(|| {
+        outside();
+        // Guest::start has read the byte that tells that the network is there.
+        let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &["-c", "IGNORE"]);
+        let pid = guest.server_pid();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+        let mask = |key: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key)).expect("a line");
+            u64::from_str_radix(line.trim(), 16).expect("a mask")
+        };
+        let (hangup, interrupt, end) = (1, 1 << 1, 1 << 14);
+        assert_eq!(mask("SigIgn:") & (hangup | interrupt), hangup | interrupt, "{status}");
+        assert_eq!(mask("SigCgt:") & (hangup | interrupt | end), end, "{status}");
+        for signal in ["HUP", "INT"] {
+            run(&format!("kill -{signal} {pid}"));
+        }
+        guest.inside("ping -c1 -W 60 10.0.2.2");
+        run(&format!("kill {pid}"));
+        assert_eq!(guest.wait(), Some(0));
+    });
+}
+
+#[test]
 fn a_standard_error_that_is_full_does_not_keep_it_from_starting() {
     in_namespace(|| {
         outside();
