@@ -85,7 +85,8 @@ pub(crate) struct Args {
     /// Address at which the namespace reaches the resolver of the host, once for each family
     #[arg(long, value_name = "ADDRESS", action = ArgAction::Append)]
     pub(super) dns_forward: Vec<IpAddr>,
-    /// Resolver behind --dns-forward [default: the first one of /etc/resolv.conf]
+    /// Resolver behind --dns-forward, which may be at a loopback address of the host [default: the
+    /// first one of /etc/resolv.conf]
     #[arg(long, value_name = "ADDRESS", action = ArgAction::Append)]
     pub(super) dns_host: Vec<IpAddr>,
     /// Domains in which short names are looked up, to name by DHCP and RA; `none` names none
@@ -305,10 +306,15 @@ impl Args {
             ("--address", &self.address),
             ("--gateway", &self.gateway),
             ("--dns-forward", &self.dns_forward),
-            ("--dns-host", &self.dns_host),
         ] {
             for &address in addresses {
                 check_unicast(name, address)?;
+            }
+        }
+        for &address in &self.dns_host {
+            // The gateway asks it, which is on the host.
+            if !address.is_loopback() {
+                check_unicast("--dns-host", address)?;
             }
         }
         for (name, addresses) in [
@@ -539,6 +545,13 @@ mod tests {
     }
 
     #[test]
+    fn the_resolver_behind_another_address_may_be_at_a_loopback_address() {
+        let args = parsed("--dns-forward 169.254.1.1 --dns-host 127.0.0.53 --dns-host ::1");
+        assert_eq!(Args::v4(&args.dns_host), Some([127, 0, 0, 53].into()));
+        assert_eq!(Args::v6(&args.dns_host), Some(Ipv6Addr::LOCALHOST));
+    }
+
+    #[test]
     fn what_makes_no_sense_is_told_with_what_is_expected() {
         for (line, hint) in [
             ("--mtu 67", "expected 68 to 65520"),
@@ -549,6 +562,9 @@ mod tests {
             ("--address host", "invalid value"),
             ("--address 127.0.0.1", "an address of one host"),
             ("--gateway 224.0.0.1", "an address of one host"),
+            ("--dns-forward 127.0.0.53", "an address of one host"),
+            ("--dns-host 0.0.0.0", "an address of one host"),
+            ("--dns-host 255.255.255.255", "an address of one host"),
             ("--map-guest-addr ::", "an address of one host"),
             ("--ns-mac-addr 1:2:3:4:5", "52:54:0"),
             ("--ns-mac-addr 01:02:03:04:05:06", "52:54:0"),

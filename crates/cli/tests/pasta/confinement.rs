@@ -3,7 +3,7 @@
 use super::folder::Folder;
 use super::namespace::{in_namespace, skip};
 use super::resolver::resolver;
-use super::{NO_PORTS, Namespace, PATIENCE, confined, finish, host, pasta, succeed};
+use super::{NO_PORTS, Namespace, PATIENCE, confined, finish, host, join, pasta, succeed};
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::symlink;
@@ -96,6 +96,20 @@ fn a_resolver_at_a_loopback_address_is_asked_behind_the_gateway() {
         join.args(NO_PORTS).arg(namespace.pid());
         succeed(with_etc(&etc, &join));
         let said = succeed(namespace.program("ask a resolver", "192.0.2.1:53"));
+        assert!(said.contains("code 0."), "{said}");
+    });
+}
+
+#[test]
+fn a_resolver_that_an_option_names_is_asked_at_a_loopback_address() {
+    in_namespace(|| {
+        host();
+        resolver("127.0.0.53", &[]);
+        let namespace = Namespace::new();
+        // Nothing else of the loopback is in reach.
+        let options = ["--dns-forward", "192.0.2.53", "--dns-host", "127.0.0.53", "--no-map-gw"];
+        join(&namespace, &[&options, &NO_PORTS[..]].concat());
+        let said = succeed(namespace.program("ask a resolver", FORWARDED));
         assert!(said.contains("code 0."), "{said}");
     });
 }
