@@ -310,7 +310,8 @@ impl Family {
         };
         let gateway = Args::v4(&args.gateway).map(IpAddr::V4).or(template.gateway);
         let gateway = gateway.or(is_local.then_some(LOCAL_GATEWAY_V4.into()));
-        Ok(Self::of(args, guest, gateway, chosen.is_some(), is_local, template))
+        let is_chosen = chosen.is_some();
+        Ok(Self::of(args, false, guest, gateway, is_chosen, is_local, template))
     }
 
     fn v6(args: &Args, template: Option<Template>) -> Self {
@@ -320,18 +321,18 @@ impl Family {
         let guest = chosen.map(|address| (address, LENGTH_V6)).or(template.address);
         let gateway = Args::v6(&args.gateway).map(IpAddr::V6).or(template.gateway);
         let gateway = gateway.or(is_local.then_some(LOCAL_GATEWAY_V6.into()));
-        Self::of(args, guest, gateway, chosen.is_some(), is_local, template)
+        Self::of(args, true, guest, gateway, chosen.is_some(), is_local, template)
     }
 
     fn of(
         args: &Args,
+        is_v6: bool,
         guest: Option<(IpAddr, u8)>,
         gateway: Option<IpAddr>,
         is_chosen: bool,
         is_local: bool,
         template: Template,
     ) -> Self {
-        let is_v6 = gateway.or(guest.map(|(address, _)| address)).is_some_and(|ip| ip.is_ipv6());
         let of_family =
             |list: &[IpAddr]| list.iter().rev().find(|address| address.is_ipv6() == is_v6).copied();
         let has_gateway_option = of_family(&args.gateway).is_some();
@@ -393,5 +394,48 @@ fn length_of_class(address: IpAddr) -> u8 {
         IpAddr::V4(v4) if v4.octets()[0] < 224 => 24,
         IpAddr::V4(_) => 32,
         IpAddr::V6(_) => LENGTH_V6,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    /// The network of a line of options, on a host with one interface.
+    fn plan(line: &str, v6: Template) -> (Args, Network) {
+        let words = std::iter::once("pasta").chain(line.split_whitespace());
+        let args = Args::try_parse_from(words).expect(line);
+        let v4 = Template {
+            interface: "eth0".to_owned(),
+            address: Some((ip("192.0.2.10"), 24)),
+            gateway: Some(ip("192.0.2.1")),
+            ..Template::default()
+        };
+        let host = Host { v4: Some(v4), v6: Some(v6) };
+        let network = Network::plan(&args, host, &Resolvers::default()).expect(line);
+        (args, network)
+    }
+
+    /// What an interface has of IPv6 that has its link-local address only.
+    fn link_local() -> Template {
+        Template { interface: "eth0".to_owned(), ..Template::default() }
+    }
+
+    #[test]
+    fn a_family_without_addresses_takes_the_options_of_its_own() {
+        let line = "--dns-forward 192.0.2.53 --dns-forward fd00::53 --map-guest-addr fd00::9 \
+                    --map-host-loopback fd00::8 --map-host-loopback 192.0.2.8";
+        let (_, network) = plan(line, link_local());
+        let (v4, v6) = (network.v4.as_ref().expect("IPv4"), network.v6.as_ref().expect("IPv6"));
+        assert_eq!(v4.resolver, Some((ip("192.0.2.53"), None)));
+        assert_eq!(v6.resolver, Some((ip("fd00::53"), None)));
+        assert_eq!((v4.host, v6.host), (Some(ip("192.0.2.8")), Some(ip("fd00::8"))));
+        assert_eq!((v4.host_address, v6.host_address), (None, Some(ip("fd00::9"))));
+        assert_eq!(network.resolvers, [ip("192.0.2.53"), ip("fd00::53")]);
     }
 }
