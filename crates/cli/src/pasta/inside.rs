@@ -3,6 +3,7 @@
 
 use super::channel::Channel;
 use super::listening::Tables;
+use super::user::Identity;
 use super::{host, netlink};
 use crate::gateway::Namespaces;
 use crate::gateway::command::{exit_code, not_run, show_own_processes};
@@ -44,6 +45,8 @@ const BACKLOG: i32 = 128;
 pub(super) struct Setup {
     /// The namespaces to join; `None` for new ones.
     pub(super) join: Option<Namespaces>,
+    /// The user to become before namespaces are joined; `None` to stay who it is.
+    pub(super) identity: Option<Identity>,
     /// Name of the interface.
     pub(super) interface: String,
     pub(super) mac: Option<[u8; 6]>,
@@ -248,15 +251,35 @@ fn become_command(command: &[OsString]) -> ExitCode {
 
 /// Joins or makes the namespaces, and makes the interface.
 fn build(setup: &Setup) -> Result<TunQueue, String> {
-    match &setup.join {
-        Some(namespaces) => {
-            namespaces.join()?;
-            // Nobody in the namespace has a right to look into this process.
-            set_dumpable_behavior(DumpableBehavior::NotDumpable)
-                .map_err(|error| format!("cannot be kept from debuggers: {error}"))?;
+    let Some(namespaces) = &setup.join else {
+        make()?;
+        return interface(setup);
+    };
+    let other = setup.identity.filter(|identity| !identity.is_own());
+    match other {
+        Some(identity) => {
+            // In a user namespace its number may mean another user, or nobody.
+            identity.assume_with_capabilities()?;
+            // The device of all TUNs may be root's, and rights to files end at a user namespace.
+            Namespaces { user: None, ..namespaces.clone() }.join()?;
         }
-        None => make()?,
+        None => namespaces.join()?,
     }
+    // Nobody in the namespace has a right to look into this process.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(|error| format!("cannot be kept from debuggers: {error}"))?;
+    let device = interface(setup)?;
+    if other.is_some() {
+        Namespaces { network: None, ..namespaces.clone() }.join()?;
+    }
+    // The kernel forgets the signal when a process becomes another user or joins a user namespace.
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| format!("cannot be told of the gateway's end: {error}"))?;
+    Ok(device)
+}
+
+/// Makes the interface in the namespace that this process is in.
+fn interface(setup: &Setup) -> Result<TunQueue, String> {
     let failed = |error: neap::device::Error| error.to_string();
     configure_link("lo", &LinkConfig::default()).map_err(failed)?;
     let tap = Tun::open(&namespace::device(&setup.interface, true)).map_err(failed)?;

@@ -83,7 +83,7 @@ fn run(args: &Args, log: &Arc<Log>, waiting: Option<Waiting>) -> Result<ExitCode
     }
     let (mut agent, mut child) = Agent::start(args).map_err(Failure::System)?;
     limit.give_to(&child);
-    let set_up = agent.set_up(setup(args, &network)).map_err(Failure::System);
+    let set_up = agent.set_up(setup(args, &network, identity)).map_err(Failure::System);
     let started = set_up.and_then(|device| {
         let stack = stack(device, args, &network)?;
         let tables = Tables::open();
@@ -342,9 +342,10 @@ fn namespaces(args: &Args) -> Option<Namespaces> {
 }
 
 /// What the process in the namespace is to do.
-fn setup(args: &Args, network: &Network) -> Setup {
+fn setup(args: &Args, network: &Network, identity: Option<Identity>) -> Setup {
     Setup {
         join: namespaces(args),
+        identity,
         interface: network.interface.clone(),
         mac: args.ns_mac_addr,
         mtu: (args.mtu != 0).then_some(args.mtu),

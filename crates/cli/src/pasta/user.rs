@@ -1,16 +1,31 @@
 //! The user that the face becomes when it has what it needs.
 
 use nix::unistd::{Gid, Group, Uid, User, setgid, setgroups, setuid};
+use rustix::thread::{CapabilitySets, capabilities, set_capabilities, set_keep_capabilities};
+use serde::{Deserialize, Serialize};
 use std::fs;
 
 /// Who is nobody.
 const NOBODY: &str = "nobody";
 
 /// A user and a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(u32, u32)", into = "(u32, u32)")]
 pub(super) struct Identity {
     user: Uid,
     group: Gid,
+}
+
+impl From<(u32, u32)> for Identity {
+    fn from((user, group): (u32, u32)) -> Self {
+        Self { user: Uid::from_raw(user), group: Gid::from_raw(group) }
+    }
+}
+
+impl From<Identity> for (u32, u32) {
+    fn from(Identity { user, group }: Identity) -> Self {
+        (user.as_raw(), group.as_raw())
+    }
 }
 
 impl Identity {
@@ -74,6 +89,22 @@ impl Identity {
             let (user, group) = (self.user, self.group);
             format!("--runas: cannot become user {user} and group {group}: {error}")
         })
+    }
+
+    /// Becomes that user with the capabilities that this thread has, as they are needed for other
+    /// namespaces. Nothing else of the machine's root is left.
+    ///
+    /// # Errors
+    /// This process may not.
+    pub(super) fn assume_with_capabilities(self) -> Result<(), String> {
+        let failed = |error| format!("--runas: capabilities cannot be kept: {error}");
+        let CapabilitySets { permitted, inheritable, .. } = capabilities(None).map_err(failed)?;
+        set_keep_capabilities(true).map_err(failed)?;
+        self.assume()?;
+        set_keep_capabilities(false).map_err(failed)?;
+        // Another user has them, and none in effect (capabilities(7)).
+        let kept = CapabilitySets { effective: permitted, permitted, inheritable };
+        set_capabilities(None, kept).map_err(failed)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What both processes of the face give up once the network is there.
 
 use super::folder::Folder;
-use super::namespace::{in_namespace, skip};
+use super::namespace::{in_namespace, run, skip};
 use super::resolver::resolver;
 use super::{NO_PORTS, Namespace, PATIENCE, confined, finish, host, join, pasta, succeed};
 use std::fs;
@@ -111,5 +111,46 @@ fn a_resolver_that_an_option_names_is_asked_at_a_loopback_address() {
         join(&namespace, &[&options, &NO_PORTS[..]].concat());
         let said = succeed(namespace.program("ask a resolver", FORWARDED));
         assert!(said.contains("code 0."), "{said}");
+    });
+}
+
+/// The users that a process is, in the words of its status: real, effective, saved, of files.
+fn users_of(pid: u32) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:\t"));
+    users.expect("a line").to_owned()
+}
+
+#[test]
+fn both_processes_become_the_user_that_an_option_names() {
+    in_namespace(|| {
+        if fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !map.contains("4294967295")) {
+            return skip("this user namespace has no other users");
+        }
+        host();
+        // In the user namespace of the second one, root and that user are nobody.
+        let of_user = "setpriv --reuid 1000 --regid 1000 --clear-groups unshare -rn";
+        for (namespace, user) in [("unshare -n", "12345"), (of_user, "12345:54321")] {
+            let (folder, namespace) = (Folder::new("pasta-user"), Namespace::by(namespace));
+            let pid_file = folder.path().join("pid");
+            let mut join_as = Command::new(env!("CARGO_BIN_EXE_neap"));
+            join_as.args(["pasta", "--config-net", "--quiet", "--runas", user]).args(NO_PORTS);
+            join_as.arg("-P").arg(&pid_file).arg(namespace.pid()).stdin(Stdio::null());
+            succeed(join_as);
+            let pid = fs::read_to_string(pid_file).expect("the file of the process ID");
+            let pid = pid.trim().parse().expect("a number");
+            let inside = child_of(pid);
+            for pid in [pid, inside] {
+                assert_eq!(users_of(pid), "12345\t12345\t12345\t12345", "{user}");
+            }
+            confined::check(inside, confined::BIND);
+            // It dies with the gateway, which the kernel forgets of one that becomes another user.
+            run(&format!("kill -KILL {pid}"));
+            let status = format!("/proc/{inside}/status");
+            // Nobody may be there to take the exit status.
+            while fs::read_to_string(&status).is_ok_and(|text| !text.contains("State:\tZ")) {
+                std::thread::yield_now();
+            }
+        }
     });
 }

@@ -56,9 +56,15 @@ struct Namespace(Child);
 
 impl Namespace {
     fn new() -> Self {
-        let mut command = Command::new("unshare");
+        Self::by("unshare -n")
+    }
+
+    /// The namespace, and others with it, that a command line makes.
+    fn by(line: &str) -> Self {
+        let mut words = line.split_whitespace();
+        let mut command = Command::new(words.next().expect("a program"));
         // It ends with this process, however that one ends.
-        command.args(["-n", "sh", "-c", "echo there; exec cat"]).stdin(Stdio::piped());
+        command.args(words).args(["sh", "-c", "echo there; exec cat"]).stdin(Stdio::piped());
         let mut child = command.stdout(Stdio::piped()).spawn().expect("unshare runs");
         let mut line = String::new();
         let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
