@@ -11,7 +11,7 @@
 //! 256. A lease holds the identifier of its client, at most 255 bytes, and its link address.
 
 use dhcproto::v4::{DhcpOption, DhcpOptions, Message, MessageType, Opcode, OptionCode};
-use dhcproto::{Decodable, Decoder, Encodable};
+use dhcproto::{Decodable, Decoder, Encodable, Name};
 use ipnet::Ipv4Net;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ pub struct DhcpConfig {
     pub first: Ipv4Addr,
     /// Number of addresses that are given away, from 1 to 256.
     pub addresses: u32,
-    /// Default router.
+    /// Default router. One outside of the network is told with a route to it (RFC 3442).
     pub router: Option<Ipv4Addr>,
     /// Resolvers.
     pub dns: Vec<Ipv4Addr>,
@@ -52,6 +52,8 @@ pub struct DhcpConfig {
     pub mtu: Option<u16>,
     /// Domain of the guests.
     pub domain: Option<String>,
+    /// Domains in which short names are looked up (RFC 3397); what is no name is left out.
+    pub search: Vec<String>,
     /// Time for which a guest has its address.
     pub lease: Duration,
 }
@@ -68,6 +70,7 @@ impl DhcpConfig {
             dns: Vec::new(),
             mtu: None,
             domain: None,
+            search: Vec::new(),
             lease: Duration::from_secs(86_400),
         }
     }
@@ -104,6 +107,7 @@ pub struct DhcpAnswer {
 #[derive(Debug)]
 pub struct DhcpServer {
     config: DhcpConfig,
+    search: Vec<Name>,
     /// By the number of the address in the pool.
     leases: Vec<Option<Lease>>,
 }
@@ -121,7 +125,8 @@ impl DhcpServer {
     /// A server whose addresses are all free.
     pub fn new(config: DhcpConfig) -> Self {
         let count = config.addresses.clamp(1, MOST_ADDRESSES);
-        Self { leases: (0..count).map(|_| None).collect(), config }
+        let search = config.search.iter().filter_map(|name| name.parse().ok()).collect();
+        Self { leases: (0..count).map(|_| None).collect(), search, config }
     }
 
     /// The answer to a message that has arrived now.
@@ -289,6 +294,9 @@ impl DhcpServer {
         options.insert(DhcpOption::BroadcastAddr(config.network.broadcast()));
         if let Some(router) = config.router {
             options.insert(DhcpOption::Router(vec![router]));
+            if !config.network.contains(&router) {
+                options.insert(DhcpOption::ClasslessStaticRoute(routes_by(router)));
+            }
         }
         if !config.dns.is_empty() {
             options.insert(DhcpOption::DomainNameServer(config.dns.clone()));
@@ -299,7 +307,16 @@ impl DhcpServer {
         if let Some(domain) = &config.domain {
             options.insert(DhcpOption::DomainName(domain.clone()));
         }
+        if !self.search.is_empty() {
+            options.insert(DhcpOption::DomainSearch(self.search.clone()));
+        }
     }
+}
+
+/// A default route by a router that is outside of the network, and first one to it on the link.
+fn routes_by(router: Ipv4Addr) -> Vec<(Ipv4Net, Ipv4Addr)> {
+    let to_router = (Ipv4Net::from(router), Ipv4Addr::UNSPECIFIED);
+    vec![to_router, (Ipv4Net::default(), router)]
 }
 
 /// What a client is known by: its identifier, or else its link address.
@@ -363,6 +380,7 @@ mod tests {
             dns: vec![Ipv4Addr::new(10, 0, 2, 3)],
             mtu: Some(65520),
             domain: Some("example.org".to_owned()),
+            search: ["example.org", "no..name", "example.net"].map(str::to_owned).to_vec(),
             ..DhcpConfig::new(SERVER, network, FIRST)
         })
     }
@@ -424,17 +442,52 @@ mod tests {
         let request = message(1, MessageType::Request, &wanted(FIRST));
         let (ack, _) = ask(&mut server, &request, now).expect("an answer");
         assert_eq!((kind(&ack), ack.yiaddr()), (MessageType::Ack, FIRST));
+        let domains = ["example.org.", "example.net."].map(|name| name.parse().expect("a name"));
         for option in [
             DhcpOption::SubnetMask(Ipv4Addr::new(255, 255, 255, 0)),
             DhcpOption::Router(vec![SERVER]),
             DhcpOption::DomainNameServer(vec![Ipv4Addr::new(10, 0, 2, 3)]),
             DhcpOption::InterfaceMtu(65520),
             DhcpOption::DomainName("example.org".to_owned()),
+            DhcpOption::DomainSearch(domains.to_vec()),
             DhcpOption::ServerIdentifier(SERVER),
             DhcpOption::AddressLeaseTime(86_400),
         ] {
             assert_eq!(ack.opts().get(OptionCode::from(&option)), Some(&option));
         }
+        // The router is in the network.
+        assert_eq!(ack.opts().get(OptionCode::ClasslessStaticRoute), None);
+    }
+
+    #[test]
+    fn a_router_outside_of_the_network_is_told_with_a_route_to_it() {
+        let router = Ipv4Addr::new(10, 128, 0, 1);
+        let network = "10.128.0.2/32".parse().expect("a network");
+        let mut config = DhcpConfig::new(router, network, Ipv4Addr::new(10, 128, 0, 2));
+        config.router = Some(router);
+        let discover = message(1, MessageType::Discover, &[]);
+        let (offer, _) =
+            ask(&mut DhcpServer::new(config), &discover, Instant::now()).expect("an offer");
+        let route = |net: &str, by| (net.parse().expect("a network"), by);
+        let routes =
+            vec![route("10.128.0.1/32", Ipv4Addr::UNSPECIFIED), route("0.0.0.0/0", router)];
+        let expected = DhcpOption::ClasslessStaticRoute(routes);
+        assert_eq!(offer.opts().get(OptionCode::ClasslessStaticRoute), Some(&expected));
+    }
+
+    #[test]
+    fn search_domains_of_any_number_make_an_answer() {
+        let network = "10.0.2.0/24".parse().expect("a network");
+        let mut config = DhcpConfig::new(SERVER, network, FIRST);
+        config.search = (0..100).map(|number| format!("{number}.{}", "a".repeat(60))).collect();
+        let discover = message(1, MessageType::Discover, &[]);
+        let (offer, _) =
+            ask(&mut DhcpServer::new(config), &discover, Instant::now()).expect("an offer");
+        let Some(DhcpOption::DomainSearch(domains)) = offer.opts().get(OptionCode::DomainSearch)
+        else {
+            panic!("domains");
+        };
+        assert_eq!(domains.len(), 100);
     }
 
     #[test]

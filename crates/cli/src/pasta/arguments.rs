@@ -89,9 +89,10 @@ pub(crate) struct Args {
     /// first one of /etc/resolv.conf]
     #[arg(long, value_name = "ADDRESS", action = ArgAction::Append)]
     pub(super) dns_host: Vec<IpAddr>,
-    /// Domains in which short names are looked up, to name by DHCP and RA; `none` names none
-    #[arg(short = 'S', long, value_name = "LIST")]
-    pub(super) search: Option<String>,
+    /// Domains in which short names are looked up, to name by DHCP and RA instead of those of
+    /// /etc/resolv.conf; may be repeated; `none` forgets those before it
+    #[arg(short = 'S', long, value_name = "LIST", action = ArgAction::Append)]
+    pub(super) search: Vec<String>,
     /// Name no resolvers by DHCP and RA, which is the default
     #[arg(long, overrides_with = "dhcp_dns")]
     pub(super) no_dhcp_dns: bool,

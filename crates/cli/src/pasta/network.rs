@@ -111,10 +111,11 @@ impl Network {
                 }
             }
         }
-        self.domains = match args.search.as_deref() {
-            Some("none") => Vec::new(),
-            Some(list) => list.split_whitespace().map(str::to_owned).collect(),
-            None => own.domains.clone(),
+        self.domains = if args.search.is_empty() {
+            own.domains.clone()
+        } else {
+            let named = args.search.rsplit(|list| list == "none").next().unwrap_or_default();
+            named.iter().flat_map(|list| list.split_whitespace()).map(str::to_owned).collect()
         };
     }
 
@@ -250,6 +251,7 @@ impl Network {
         }
         if args.dhcp_search {
             config.domain = self.domains.first().cloned();
+            config.search.clone_from(&self.domains);
         }
         Some(config)
     }
@@ -437,5 +439,17 @@ mod tests {
         assert_eq!((v4.host, v6.host), (Some(ip("192.0.2.8")), Some(ip("fd00::8"))));
         assert_eq!((v4.host_address, v6.host_address), (None, Some(ip("fd00::9"))));
         assert_eq!(network.resolvers, [ip("192.0.2.53"), ip("fd00::53")]);
+    }
+
+    #[test]
+    fn search_domains_add_up_until_there_are_to_be_none() {
+        for (options, domains) in [
+            ("-S a.example -S b.example", &["a.example", "b.example"][..]),
+            ("-S a.example -S none", &[]),
+            ("-S none -S b.example", &["b.example"]),
+            ("-S a.example -S none --search b.example", &["b.example"]),
+        ] {
+            assert_eq!(plan(options, link_local()).1.domains, domains, "{options}");
+        }
     }
 }

@@ -9,6 +9,7 @@ mod namespace;
 #[path = "../common/confined.rs"]
 mod confined;
 mod confinement;
+mod dhcp;
 mod ends;
 mod files;
 #[path = "../common/folder.rs"]
