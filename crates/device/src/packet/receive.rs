@@ -65,8 +65,8 @@ impl PacketRx {
         if packet.kind > last || is_tagged {
             return None;
         }
-        // TP_STATUS_CSUM_VALID says nothing: kernels until 2022 set it for packets that the card has
-        // summed and nobody has judged. The header tells of those that were.
+        // TP_STATUS_CSUM_VALID says nothing: kernels until 2022 set it for packets that the card
+        // has summed and nobody has judged. The header tells of those that were.
         let checksum = header.received_checksum(data.len());
         Some(Received { data, gso_size: header.received_gso_size(), checksum })
     }

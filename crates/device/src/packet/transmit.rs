@@ -327,8 +327,8 @@ impl PacketTx {
     }
 
     /// Offers the unsent slots to the kernel. What its qdisc or the send buffer refuses stays for
-    /// the next time, unless it is refused for long; a malformed frame is removed; an interface that
-    /// is down or gone loses them all.
+    /// the next time, unless it is refused for long; a malformed frame is removed; an interface
+    /// that is down or gone loses them all.
     fn kick(&mut self, now: Instant) {
         while self.slots.unsent > 0 {
             let unsent = self.slots.unsent;

@@ -181,8 +181,8 @@ fn a_mark_in_time_follows_the_link() {
         let plan = WriterPlan { waits: Waits::Edges, options, chunk: 16_384, bytes };
         let (logs, took) = run(&net, vec![plan]);
         let log = &logs[0];
-        // Half of ten milliseconds of a rate that pacing sets above the link's: twice the window per
-        // round trip, where the window may be twice what is in flight, which waits below as well.
+        // Half of ten milliseconds of a rate that pacing sets above the link's: twice the window
+        // per round trip, where the window may be twice what is in flight, which waits below too.
         let quantum = log.written / log.wakeups.max(1);
         assert!((least..=most).contains(&quantum), "{}: {quantum} bytes a wake-up", net.name);
         assert_eq!(log.overslept, None);

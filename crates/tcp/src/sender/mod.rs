@@ -846,8 +846,9 @@ impl Sender {
     /// and as no more than an eighth above: a single sample may cover the end of a frame alone, and
     /// a flow whose frames follow such samples sends less, which the next ones confirm; or it shows
     /// how a shaper spends its saved tokens. While something other than cwnd limits the flow, above
-    /// all small queues, cwnd may be twice as much and says nothing. A flow that fills its window in
-    /// slow start will move twice as much a round later. No flow moves more than its pacing rate.
+    /// all small queues, cwnd may be twice as much and says nothing. A flow that fills its window
+    /// in slow start will move twice as much a round later. No flow moves more than its pacing
+    /// rate.
     pub fn moved_rate(&self) -> Rate {
         let used = self.rate_of(self.max_packets_out.min(self.window.cwnd));
         let delivered = self.rate.rate(self.mss).filter(|_| !self.rate.is_rate_app_limited());
