@@ -842,24 +842,18 @@ impl Sender {
     /// Returns the rate at which the flow moves data; unlimited before the first sample.
     ///
     /// It is the most that was in flight in this window, over srtt, but no more than what was
-    /// delivered in a round trip. That counts as no less than what was delivered over milliseconds,
-    /// and as no more than an eighth above: a single sample may cover the end of a frame alone, and
-    /// a flow whose frames follow such samples sends less, which the next ones confirm; or it shows
-    /// how a shaper spends its saved tokens. While something other than cwnd limits the flow, above
-    /// all small queues, cwnd may be twice as much and says nothing. A flow that fills its window
-    /// in slow start will move twice as much a round later. No flow moves more than its pacing
-    /// rate.
+    /// delivered over milliseconds, plus an eighth, or in a round trip before that is known. A
+    /// single sample of a round trip may cover the end of a frame alone, and a flow whose frames
+    /// follow such samples sends less, which the next ones confirm. While something other than cwnd
+    /// limits the flow, above all small queues, cwnd may be twice as much and says nothing. A flow
+    /// that fills its window in slow start will move twice as much a round later. No flow moves
+    /// more than its pacing rate.
     pub fn moved_rate(&self) -> Rate {
         let used = self.rate_of(self.max_packets_out.min(self.window.cwnd));
         let delivered = self.rate.rate(self.mss).filter(|_| !self.rate.is_rate_app_limited());
-        let measured = match (self.steady.rate(self.mss), delivered) {
-            (Some(Rate(steady)), Some(Rate(delivered))) => {
-                Some(Rate(delivered.clamp(steady, steady.saturating_add(steady / 8))))
-            }
-            (Some(Rate(steady)), None) => Some(Rate(steady.saturating_add(steady / 8))),
-            (None, delivered) => delivered,
-        };
-        let rate = measured.map_or(used, |rate| used.min(rate));
+        let steady =
+            self.steady.rate(self.mss).map(|Rate(rate)| Rate(rate.saturating_add(rate / 8)));
+        let rate = steady.or(delivered).map_or(used, |rate| used.min(rate));
         let grows = self.window.in_slow_start() && self.is_cwnd_limited;
         let rate = if grows { Rate(rate.0.saturating_mul(2)) } else { rate };
         if self.pacer.is_needed() { rate.min(self.pacer.rate()) } else { rate }
