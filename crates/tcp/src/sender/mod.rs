@@ -842,21 +842,26 @@ impl Sender {
     /// Returns the rate at which the flow moves data; unlimited before the first sample.
     ///
     /// It is the most that was in flight in this window, over srtt, but no more than what was
-    /// delivered over milliseconds, plus an eighth, or in a round trip before that is known. A
-    /// single sample of a round trip may cover the end of a frame alone, and a flow whose frames
-    /// follow such samples sends less, which the next ones confirm. While something other than cwnd
-    /// limits the flow, above all small queues, cwnd may be twice as much and says nothing. A flow
-    /// that fills its window in slow start will move twice as much a round later. No flow moves
-    /// more than its pacing rate.
+    /// delivered in a round trip or, plus an eighth, over milliseconds. While something other than
+    /// cwnd limits the flow, above all small queues, cwnd may be twice as much and says nothing. A
+    /// flow that fills its window in slow start will move twice as much a round later.
+    ///
+    /// No flow moves more than its pacing rate. What a paced flow delivered in one round trip says
+    /// nothing once that over milliseconds is known: a sample may cover the end of a frame alone,
+    /// and a flow whose frames follow such samples sends less, which the next ones confirm.
     pub fn moved_rate(&self) -> Rate {
         let used = self.rate_of(self.max_packets_out.min(self.window.cwnd));
-        let delivered = self.rate.rate(self.mss).filter(|_| !self.rate.is_rate_app_limited());
+        let is_paced = self.pacer.is_needed();
         let steady =
             self.steady.rate(self.mss).map(|Rate(rate)| Rate(rate.saturating_add(rate / 8)));
-        let rate = steady.or(delivered).map_or(used, |rate| used.min(rate));
+        let delivered = self
+            .rate
+            .rate(self.mss)
+            .filter(|_| !self.rate.is_rate_app_limited() && (!is_paced || steady.is_none()));
+        let rate = [delivered, steady].into_iter().flatten().fold(used, Rate::min);
         let grows = self.window.in_slow_start() && self.is_cwnd_limited;
         let rate = if grows { Rate(rate.0.saturating_mul(2)) } else { rate };
-        if self.pacer.is_needed() { rate.min(self.pacer.rate()) } else { rate }
+        if is_paced { rate.min(self.pacer.rate()) } else { rate }
     }
 
     /// The rate of so many segments per round trip, or of those in flight if they are more.
