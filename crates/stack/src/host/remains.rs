@@ -92,7 +92,8 @@ pub(crate) struct Looked<R> {
     pub(crate) options: IpOptions,
     /// When its next timer is due.
     pub(crate) due: Instant,
-    /// No open connection is left: the entry is gone, or its FIN was acknowledged.
+    /// The connection does not count as open any more: the entry is gone, or its FIN was
+    /// acknowledged.
     pub(crate) is_over: bool,
 }
 

@@ -154,7 +154,7 @@ pub(crate) struct Binding {
 }
 
 impl Binding {
-    /// Whether datagrams to `address` are for a socket with this.
+    /// Whether datagrams to `address` are for a socket with this binding.
     fn meets(&self, address: SocketAddr) -> bool {
         let is_port = self.local.port() == address.port();
         is_port && (self.is_dual && address.is_ipv4() || overlap(self.local, address))

@@ -218,8 +218,9 @@ impl Connection {
         }
     }
 
-    /// New data before what may be lost, which F-RTO asks for; what stopped it. `None` if nothing
-    /// could leave: then the timeout counts as none that F-RTO judges (`tcp_xmit_recovery`).
+    /// Sends new data before anything is sent again, as F-RTO asks. Returns what stopped it; `None`
+    /// if no new data could leave: then the timeout counts as a real one, and what was lost is sent
+    /// again at once (`tcp_xmit_recovery`).
     fn send_new_first(&mut self, pass: &mut Pass<'_>) -> Option<TxBlocked> {
         let before = self.sender.nxt();
         let blocked = self.send_new(pass, Push::Short);

@@ -100,7 +100,7 @@ impl Recovery {
         self.rack.reorderings
     }
 
-    /// Treats a timeout as one that lost what was in flight.
+    /// Takes the last timeout for a real one: what was in flight is lost.
     pub(super) fn give_up_frto(&mut self) {
         self.frto = false;
     }
@@ -373,7 +373,7 @@ impl Sender {
         if lost_again {
             counters.add(Counter::LostRetransmit, 1);
         }
-        // What is lost although the timeout was none is a loss of its own.
+        // The timeout was spurious or is over. A segment that is lost now was lost apart from it.
         let has_ended = self.recovery.state <= CaState::Disorder;
         if (has_ended || lost_again) && self.board.counts().lost_out > 0 {
             self.enter_recovery(now, ack.ece, counters);
