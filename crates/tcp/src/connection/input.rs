@@ -346,7 +346,7 @@ impl Connection {
             self.arm_reorder(now, wait);
         } else if outcome.rearm {
             self.arm_retransmit(now);
-            self.arm_loss_probe(now);
+            self.arm_loss_probe(now, true);
         }
         if self.fin == Fin::Sent && self.sender.unacked() == 0 {
             self.on_fin_acked(now);

@@ -254,7 +254,7 @@ impl Connection {
             self.sender.validate_cwnd(pass.now, limited, no_space, &self.config);
         }
         if sent_any && push != Push::Probe {
-            self.arm_loss_probe(pass.now);
+            self.arm_loss_probe(pass.now, false);
         }
         match blocked {
             TxBlocked::SmallQueue => self.counters.add(Counter::SmallQueueThrottled, 1),

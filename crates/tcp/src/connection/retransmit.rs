@@ -7,7 +7,7 @@ use super::{Connection, Owed};
 use crate::congestion::CaState;
 use crate::counters::Counter;
 use crate::segment::Flags;
-use crate::sender::scoreboard::Run;
+use crate::sender::scoreboard::{RetransmittedCopy, Run};
 use crate::transmit::TxBlocked;
 use crate::transmit::egress::Verdict;
 use crate::transmit::small_queue::TxCredit;
@@ -21,7 +21,7 @@ impl Connection {
             && self.sender.recovery().state() == CaState::Loss
             // The timeout's own retransmission passes pacing and small queues.
             && let Some(first) = self.sender.head_to_retransmit()
-            && let Err(blocked) = self.retransmit(pass, first, 1)
+            && let Err(blocked) = self.retransmit(pass, first, 1, false)
         {
             if blocked == TxBlocked::Egress && pass.egress.has_way() {
                 self.on_retransmission_dropped(pass.now);
@@ -31,7 +31,7 @@ impl Connection {
         while let Some(run) = self.sender.next_lost() {
             self.catch_up_time(pass);
             let gate = self.retransmit_gates(pass);
-            match gate.and_then(|segments| self.retransmit(pass, run, segments)) {
+            match gate.and_then(|segments| self.retransmit(pass, run, segments, false)) {
                 Ok(()) => {}
                 // What new data could pass, must not pass what is lost.
                 Err(blocked) => return Some(blocked),
@@ -55,13 +55,19 @@ impl Connection {
     /// Retransmits the last segment in flight (tail loss probe). Returns whether it went out.
     pub(super) fn retransmit_tail(&mut self, pass: &mut Pass<'_>) -> bool {
         match self.sender.tail() {
-            Some(run) => self.retransmit(pass, run, 1).is_ok(),
+            Some(run) => self.retransmit(pass, run, 1, true).is_ok(),
             None => false,
         }
     }
 
     /// Sends at most `max` segments of the run once more, as a frame of their own.
-    fn retransmit(&mut self, pass: &mut Pass<'_>, run: Run, max: u32) -> Result<(), TxBlocked> {
+    fn retransmit(
+        &mut self,
+        pass: &mut Pass<'_>,
+        run: Run,
+        max: u32,
+        is_probe: bool,
+    ) -> Result<(), TxBlocked> {
         let original = self.sender.frame(run.index);
         let ticket = original.map(|sent| sent.ticket);
         // Options that were not there when it was cut may have made segments smaller since.
@@ -69,11 +75,12 @@ impl Connection {
         let unit = unit.max(1);
         let max = max.min(pass.gso_bytes / unit).min(pass.gso_segs * pass.mss / unit);
         // The peer would drop what is beyond a window that it has taken back.
-        let window = self.sender.window_for(run);
-        if window == 0 {
+        let left = self.sender.window_for(run);
+        if left == 0 {
             return Err(TxBlocked::Rwnd);
         }
-        let max = max.min((window / unit).max(1));
+        // None, where it ends within the first segment.
+        let max = if left < unit { 0 } else { max.clamp(1, left / unit) };
         if ticket.is_some_and(|ticket| self.account.holds(ticket)) {
             // The original is still below; its completion brings us back.
             self.counters.add(Counter::SpuriousRtxHostQueues, 1);
@@ -84,6 +91,9 @@ impl Connection {
             return Err(TxBlocked::Cwnd);
         }
         let index = self.sender.isolate(run, max);
+        if max == 0 {
+            self.sender.shorten(index, left);
+        }
         let Some(sent) = self.sender.frame(index) else { return Ok(()) };
         let (seq, unit, marks) = (sent.seq, sent.unit, sent.flags);
         let payload = sent.payload.clone();
@@ -110,7 +120,8 @@ impl Connection {
         }
         self.commit_departure(pass, bytes, segments, window);
         let clock = self.timestamp(pass.now);
-        self.sender.on_retransmitted(index, bytes, segments, departure, ticket, clock);
+        let copy = RetransmittedCopy { bytes, segments, departure, ticket, clock, is_probe };
+        self.sender.on_retransmitted(index, &copy);
         self.count_retransmission(segments);
         // The timeout counts from the last copy of the oldest segment
         // (`tcp_xmit_retransmit_queue`).

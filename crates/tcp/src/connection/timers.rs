@@ -132,12 +132,12 @@ impl Connection {
     }
 
     /// Arms the tail loss probe in place of the timeout (`tcp_schedule_loss_probe`). The timeout is
-    /// armed anew when the probe was sent.
-    pub(super) fn arm_loss_probe(&mut self, now: Instant) {
+    /// armed anew when the probe was sent. `advances` says that an ACK has just set it anew.
+    pub(super) fn arm_loss_probe(&mut self, now: Instant, advances: bool) {
         if !self.config.has_loss_probes() {
             return;
         }
-        if let Some(at) = self.sender.loss_probe_at(now) {
+        if let Some(at) = self.sender.loss_probe_at(now, advances) {
             self.deadlines.set_retransmit(Deadline::LossProbe, at);
         }
     }

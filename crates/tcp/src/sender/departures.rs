@@ -2,7 +2,7 @@
 //! segments are sent again.
 
 use super::Sender;
-use super::scoreboard::{End, Run, Sent};
+use super::scoreboard::{End, RetransmittedCopy, Run, Sent};
 use super::send_queue::Record;
 use crate::config::Config;
 use crate::segment::{Flags, Payload};
@@ -97,14 +97,14 @@ impl Sender {
     /// Returns how many bytes the peer's window leaves from the first segment of a run on, 0 if the
     /// peer has taken the window back that far.
     ///
-    /// The oldest segment always has a window, since it serves as the probe of a closed one
-    /// (`__tcp_retransmit_skb`).
+    /// The oldest bytes always have a window of one segment, since that serves as the probe of a
+    /// closed one (`__tcp_retransmit_skb`).
     pub fn window_for(&self, run: Run) -> u32 {
         let edge = self.una + self.wnd;
         match self.board.seq_of(run) {
             Some(seq) if edge.after(seq) => edge.bytes_since(seq),
             Some(seq) if seq.after(self.una) => 0,
-            _ => 1,
+            _ => self.mss,
         }
     }
 
@@ -124,24 +124,22 @@ impl Sender {
         run.index > 0 && run.index + 1 < self.board.frames() && self.board.must_cut(run, max)
     }
 
-    /// Notes that a frame of `bytes` in `segments` wire segments was retransmitted. `clock` is the
-    /// timestamp clock.
-    pub fn on_retransmitted(
-        &mut self,
-        index: usize,
-        bytes: u32,
-        segments: u32,
-        departure: Instant,
-        ticket: Ticket,
-        clock: u32,
-    ) {
-        let in_flight = self.in_flight() + segments;
-        let snapshot = self.rate.on_transmit(departure, false, in_flight);
-        self.board.retransmitted(index, departure, ticket, snapshot);
-        self.recovery.count_retransmitted(segments, clock);
+    /// Cuts the frame at `index`, which is one segment, behind `bytes` of its payload.
+    pub fn shorten(&mut self, index: usize, bytes: u32) {
+        self.board.shorten(index, bytes);
+    }
+
+    /// Notes that the frame at `index` was retransmitted.
+    pub fn on_retransmitted(&mut self, index: usize, copy: &RetransmittedCopy) {
+        let in_flight = self.in_flight() + copy.segments;
+        let snapshot = self.rate.on_transmit(copy.departure, false, in_flight);
+        self.board.retransmitted(index, copy, snapshot);
+        if !copy.is_probe {
+            self.recovery.count_retransmitted(copy.segments, copy.clock);
+        }
         let totals = &mut self.totals;
-        totals.total_retransmitted = totals.total_retransmitted.saturating_add(segments);
-        totals.bytes_retransmitted += u64::from(bytes);
+        totals.total_retransmitted = totals.total_retransmitted.saturating_add(copy.segments);
+        totals.bytes_retransmitted += u64::from(copy.bytes);
     }
 
     /// Sets the limit of the pacing rate (`SO_MAX_PACING_RATE`).

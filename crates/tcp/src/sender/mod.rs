@@ -269,8 +269,12 @@ impl Sender {
     ///
     /// That loss is no sign of congestion.
     pub fn resegment(&mut self) -> bool {
+        let duplicates = self.board.counts().sacked_out;
         let were_cut = self.board.resegment(self.mss as u16);
         if were_cut {
+            if !self.sack {
+                self.board.set_reno_sacked(duplicates);
+            }
             self.recovery.on_resegmented(self.nxt);
         }
         were_cut
@@ -629,7 +633,7 @@ impl Sender {
                     lowest = lowest.earlier(part.start);
                 }
             }
-            self.credit_delivery(now, part, &mut rtts.newest);
+            self.credit_delivery(now, part, facts.ts_echo, &mut rtts.newest);
         });
         self.board = board;
         facts.unsacked_acked = unsacked;
@@ -643,9 +647,16 @@ impl Sender {
         acked
     }
 
-    fn credit_delivery(&mut self, now: Instant, part: Delivered<'_>, newest: &mut Newest) {
+    /// `echo` is the timestamp that tells which copy was delivered, where there is one.
+    fn credit_delivery(
+        &mut self,
+        now: Instant,
+        part: Delivered<'_>,
+        echo: Option<u32>,
+        newest: &mut Newest,
+    ) {
         let Delivered { sent, end, segments, .. } = part;
-        self.rack_advance(now, sent, end);
+        self.rack_advance(now, sent, end, echo);
         // A part of a segment is no delivery, and its other part is yet to come.
         if segments > 0 {
             self.rate.on_delivered(newest, &sent.snapshot, sent.sent_at, end);
@@ -690,7 +701,8 @@ impl Sender {
                     rtts.on_sacked(now, part.sent.sent_at);
                     lowest = lowest.earlier(part.start);
                 }
-                self.credit_delivery(now, part, &mut rtts.newest);
+                // The echo of an ACK that leaves a hole is older than what arrived behind it.
+                self.credit_delivery(now, part, None, &mut rtts.newest);
             });
         }
         self.board = board;

@@ -204,11 +204,20 @@ impl Sender {
         self.recovery.tlp = Some(Probe { high_seq: self.nxt, was_retransmission });
     }
 
-    /// RACK: a segment that left at `sent_at` was delivered (RFC 8985 section 6.2 step 2).
-    pub(super) fn rack_advance(&mut self, now: Instant, sent: &Sent, end: SeqNumber) {
+    /// RACK: a segment of `sent` was delivered that ends at `end` (RFC 8985 section 6.2 step 2).
+    ///
+    /// An ACK that comes sooner than any before is that of the original, not of the last copy, and
+    /// so is one with an `echo` from before that copy.
+    pub(super) fn rack_advance(
+        &mut self,
+        now: Instant,
+        sent: &Sent,
+        end: SeqNumber,
+        echo: Option<u32>,
+    ) {
         let rtt = now.since(sent.sent_at);
-        // An ACK that comes sooner than any before is that of the original, not of this copy.
-        if sent.ever_retransmitted && rtt < self.rtt.min_rtt() {
+        let is_older = echo.is_some_and(|echo| (echo.wrapping_sub(sent.copy_clock) as i32) < 0);
+        if sent.ever_retransmitted && (rtt < self.rtt.min_rtt() || is_older) {
             return;
         }
         let rack = &mut self.recovery.rack;

@@ -6,7 +6,7 @@
 //! part is retransmitted. Entries are ordered by sequence number in a deque: O(1) per cumulative
 //! ACK and frame sent, O(log n) to find a block, O(distance to the nearer end) to cut an entry.
 //!
-//! Limits: a frame has at most [`MAX_SEGMENTS`] segments. Memory: 184 bytes per frame in flight.
+//! Limits: a frame has at most [`MAX_SEGMENTS`] segments. Memory: 176 bytes per frame in flight.
 
 use super::delivery_rate::TxSnapshot;
 use crate::config::BUFFER_OVERHEAD;
@@ -36,6 +36,8 @@ pub struct Sent {
     pub ever_retransmitted: bool,
     /// Time at which the frame was last sent.
     pub sent_at: Instant,
+    /// Timestamp clock that the last copy carries; means nothing before the first retransmission.
+    pub copy_clock: u32,
     /// Name of the frame below TCP.
     pub ticket: Ticket,
     /// State of the delivery-rate sampler when the frame was sent.
@@ -68,6 +70,7 @@ impl Sent {
             flags,
             ever_retransmitted: false,
             sent_at,
+            copy_clock: 0,
             ticket,
             snapshot,
             payload,
@@ -94,6 +97,19 @@ impl Sent {
     /// Returns the payload of the longest segment, in bytes (`tcp_skb_seglen`).
     fn longest_segment(&self) -> u32 {
         if self.segments() == 1 { self.payload.len() } else { u32::from(self.unit) }
+    }
+
+    /// Returns whether a segment that is not SACKed is longer than `mss`.
+    fn is_too_long(&self, mss: u16) -> bool {
+        self.sacked != self.all() && self.longest_segment() > u32::from(mss)
+    }
+
+    /// Cuts behind the first segments that are all SACKed, or none of them; returns the rest if
+    /// there is one.
+    fn split_by_sack(&mut self) -> Option<Self> {
+        let run = if self.begins_sacked() { self.sacked } else { !self.sacked };
+        let count = run.trailing_ones();
+        (count < self.segments()).then(|| self.split_off(count))
     }
 
     fn all(&self) -> u64 {
@@ -147,12 +163,7 @@ impl Sent {
 
     /// Cuts in front of segment `index` (neither 0 nor behind the last); returns the rest.
     fn split_off(&mut self, index: u32) -> Self {
-        let at = self.start_of(index).bytes_since(self.seq);
-        let mut rest = self.clone();
-        rest.payload = self.payload.split_off(at);
-        rest.seq = self.seq + at;
-        rest.seq_len = self.seq_len - at;
-        rest.head = 0;
+        let mut rest = self.split_off_bytes(self.start_of(index).bytes_since(self.seq));
         for (mine, theirs) in [
             (&mut self.sacked, &mut rest.sacked),
             (&mut self.lost, &mut rest.lost),
@@ -161,6 +172,16 @@ impl Sent {
             *theirs = mine.checked_shr(index).unwrap_or(0);
             *mine &= ones(index);
         }
+        rest
+    }
+
+    /// Cuts behind `at` bytes of payload; returns the rest, in the state of the whole.
+    fn split_off_bytes(&mut self, at: u32) -> Self {
+        let mut rest = self.clone();
+        rest.payload = self.payload.split_off(at);
+        rest.seq = self.seq + at;
+        rest.seq_len = self.seq_len - at;
+        rest.head = 0;
         self.seq_len = at;
         self.flags.remove(Flags::FIN | Flags::PSH);
         rest.flags.remove(Flags::SYN);
@@ -193,6 +214,24 @@ impl Counts {
             .saturating_sub(self.sacked_out)
             .saturating_sub(self.lost_out)
     }
+}
+
+/// One more copy of a frame in flight.
+#[derive(Clone, Copy, Debug)]
+pub struct RetransmittedCopy {
+    /// Payload in bytes.
+    pub bytes: u32,
+    /// Number of wire segments.
+    pub segments: u32,
+    /// Time at which the copy leaves.
+    pub departure: Instant,
+    /// Name of the copy below TCP.
+    pub ticket: Ticket,
+    /// Timestamp clock that the copy carries. It may be before the departure, as paced copies are
+    /// stamped before they leave.
+    pub clock: u32,
+    /// Whether it is a tail loss probe.
+    pub is_probe: bool,
 }
 
 /// Part of a frame that was newly delivered.
@@ -468,14 +507,15 @@ impl Scoreboard {
         }
     }
 
-    /// Returns whether [`isolate`](Self::isolate) has to cut a frame.
+    /// Returns whether [`isolate`](Self::isolate) has to cut a frame, or with a `max` of 0
+    /// [`shorten`](Self::shorten).
     pub fn must_cut(&self, run: Run, max: u32) -> bool {
         let segments = self.sent.get(run.index).map_or(0, Sent::segments);
-        run.first > 0 || run.count.min(max.max(1)) < segments
+        run.first > 0 || run.count.min(max) < segments
     }
 
-    /// Makes at most `max` segments of a run a frame of its own, to be retransmitted. Returns its
-    /// index.
+    /// Makes at most `max` segments of a run a frame of its own, but at least one, to be
+    /// retransmitted. Returns its index.
     pub fn isolate(&mut self, run: Run, max: u32) -> usize {
         let mut index = run.index;
         if run.first > 0 {
@@ -493,6 +533,24 @@ impl Scoreboard {
         index
     }
 
+    /// Cuts the frame at `index`, which is one segment, behind `bytes` of its payload.
+    ///
+    /// Nothing happens where it has no more.
+    pub fn shorten(&mut self, index: usize, bytes: u32) {
+        let sent = &mut self.sent[index];
+        debug_assert_eq!(sent.segments(), 1);
+        if sent.payload.len() <= bytes {
+            return;
+        }
+        let rest = sent.split_off_bytes(bytes);
+        self.memory = self.memory.saturating_add(BUFFER_OVERHEAD);
+        self.counts.packets_out += 1;
+        self.counts.sacked_out += rest.sacked.count_ones();
+        self.counts.lost_out += rest.lost.count_ones();
+        self.counts.retrans_out += rest.retransmitted.count_ones();
+        self.sent.insert(index + 1, rest);
+    }
+
     /// Returns the sequence number of the first segment of a run; `None` if there is no such frame.
     pub fn seq_of(&self, run: Run) -> Option<SeqNumber> {
         let sent = self.sent.get(run.index)?;
@@ -506,52 +564,67 @@ impl Scoreboard {
     }
 
     /// Notes that the whole frame at `index` was retransmitted.
-    pub fn retransmitted(&mut self, index: usize, at: Instant, ticket: Ticket, snap: TxSnapshot) {
+    ///
+    /// A probe does not count among the retransmissions that are out (`tcp_send_loss_probe`).
+    pub fn retransmitted(&mut self, index: usize, copy: &RetransmittedCopy, snap: TxSnapshot) {
         let sent = &mut self.sent[index];
-        let new = sent.all() & !sent.retransmitted & !sent.sacked;
-        self.counts.retrans_out += new.count_ones();
-        sent.retransmitted |= new;
+        if !copy.is_probe {
+            let new = sent.all() & !sent.retransmitted & !sent.sacked;
+            self.counts.retrans_out += new.count_ones();
+            sent.retransmitted |= new;
+        }
         sent.ever_retransmitted = true;
-        sent.sent_at = at;
-        sent.ticket = ticket;
+        sent.sent_at = copy.departure;
+        sent.copy_clock = copy.clock;
+        sent.ticket = copy.ticket;
         sent.snapshot = snap;
     }
 
     /// Cuts all frames anew whose segments exceed `mss`, since the path's MTU shrank, and marks
     /// them lost (`tcp_simple_retransmit`). Returns whether there were any.
+    ///
+    /// Segments that are SACKed stay as they are. Where there is no SACK, the caller has to set the
+    /// count of duplicate ACKs anew.
     pub fn resegment(&mut self, mss: u16) -> bool {
         let mss = mss.max(1);
-        let is_too_long = |sent: &Sent| sent.longest_segment() > u32::from(mss);
-        if !self.sent.iter().any(is_too_long) {
+        if !self.sent.iter().any(|sent| sent.is_too_long(mss)) {
             return false;
         }
         let old = std::mem::take(&mut self.sent);
         self.retransmit_hint = 0;
         self.memory = 0;
         self.counts = Counts::default();
-        for mut sent in old {
-            if is_too_long(&sent) {
-                sent.head = 0;
-                sent.unit = mss;
-                sent.sacked = 0;
-                sent.retransmitted = 0;
-                while sent.segments() > MAX_SEGMENTS {
-                    let mut front = sent.clone();
-                    let bytes = u32::from(mss) * MAX_SEGMENTS;
-                    front.payload.truncate(bytes);
-                    front.seq_len = bytes;
-                    front.flags.remove(Flags::FIN | Flags::PSH);
-                    front.lost = front.all();
-                    self.adopt(front);
-                    sent.payload.advance(bytes);
-                    sent.seq += bytes;
-                    sent.seq_len -= bytes;
-                }
-                sent.lost = sent.all();
+        for sent in old {
+            if !sent.is_too_long(mss) {
+                self.adopt(sent);
+                continue;
             }
-            self.adopt(sent);
+            let mut next = Some(sent);
+            while let Some(mut part) = next {
+                next = part.split_by_sack();
+                if part.is_too_long(mss) {
+                    self.adopt_resegmented(part, mss);
+                } else {
+                    self.adopt(part);
+                }
+            }
         }
         true
+    }
+
+    /// Appends a frame as frames of lost segments of `mss` bytes.
+    fn adopt_resegmented(&mut self, mut sent: Sent, mss: u16) {
+        sent.head = 0;
+        sent.unit = mss;
+        sent.retransmitted = 0;
+        while sent.segments() > MAX_SEGMENTS {
+            let rest = sent.split_off_bytes(u32::from(mss) * MAX_SEGMENTS);
+            sent.lost = sent.all();
+            self.adopt(sent);
+            sent = rest;
+        }
+        sent.lost = sent.all();
+        self.adopt(sent);
     }
 
     fn adopt(&mut self, sent: Sent) {
@@ -626,6 +699,33 @@ mod tests {
     use super::super::delivery_rate::RateSampler;
     use super::*;
     use bytes::Bytes;
+
+    /// One frame of `segments` segments of 1,000 bytes.
+    fn frame_of(segments: u32) -> Scoreboard {
+        let mut board = Scoreboard::default();
+        let payload = Payload::from(Bytes::from(vec![0; segments as usize * 1000]));
+        let (marks, now) = (Flags::FIN, Instant::ZERO);
+        let snapshot = RateSampler::default().on_transmit(now, true, segments);
+        board.push(Sent::new(SeqNumber(0), payload, marks, 1000, now, Ticket::NONE, snapshot));
+        board
+    }
+
+    #[test]
+    fn what_is_sacked_stays_so_when_segments_become_shorter() {
+        let mut board = frame_of(5);
+        board.sack(SeqNumber(1000), SeqNumber(3000), |_| {});
+        assert!(board.resegment(400));
+        // Three for the first 1,000 bytes, five for the last 2,000 and the FIN.
+        let counts = Counts { packets_out: 10, sacked_out: 2, lost_out: 8, retrans_out: 0 };
+        assert_eq!(board.counts(), counts);
+        assert_eq!(board.recount(true), counts);
+        assert_eq!(board.highest_sack(), Some(SeqNumber(3000)));
+        assert!(!board.resegment(400), "all that is not SACKed is short enough");
+        let mut delivered = 0;
+        let acked = board.acknowledge(SeqNumber(5001), |part| delivered += part.segments);
+        assert_eq!((acked, delivered), (10, 8), "the SACKed were delivered before");
+        assert!(board.is_empty() && board.memory() == 0);
+    }
 
     #[test]
     fn duplicate_acks_never_cover_the_hole_that_they_tell_of() {

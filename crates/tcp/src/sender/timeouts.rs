@@ -39,8 +39,10 @@ impl Sender {
     /// Returns when a tail loss probe is due that replaces the timeout (`tcp_schedule_loss_probe`);
     /// `None` if the flow is not probed.
     ///
-    /// It is no later than the timeout, plus the time that pacing holds frames.
-    pub fn loss_probe_at(&self, now: Instant) -> Option<Instant> {
+    /// It is no later than the timeout, plus the time that pacing holds frames. The timeout counts
+    /// from `now` where an ACK sets it anew (`advances`), else from the departure of the oldest
+    /// frame.
+    pub fn loss_probe_at(&self, now: Instant, advances: bool) -> Option<Instant> {
         let packets_out = self.board.counts().packets_out;
         let state_allows = matches!(self.recovery.state(), CaState::Open | CaState::Cwr);
         if !self.sack || packets_out == 0 || !state_allows || self.recovery.probe_is_out() {
@@ -54,7 +56,9 @@ impl Sender {
         } else {
             srtt.saturating_mul(2) + self.recovery.probe_slack(PROBE_SLACK)
         };
-        Some(now + wait.min(self.time_to_timeout(now)) + self.pacer.backlog(now))
+        let timeout = if advances { self.rtt.rto() } else { self.time_to_timeout(now) };
+        let wait = if timeout > Nanos::ZERO { wait.min(timeout) } else { wait };
+        Some(now + wait + self.pacer.backlog(now))
     }
 
     /// Returns when RACK's reordering window of `wait` is over, which replaces the timeout and is

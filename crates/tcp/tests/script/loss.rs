@@ -265,6 +265,76 @@ fn a_delayed_flight_is_found_out_by_timestamps() {
     assert!(peer.info().snd_cwnd >= 10);
 }
 
+#[test]
+fn a_flight_that_is_later_than_a_round_trip_behind_a_timeout_is_not_sent_again() {
+    let hello = Hello { mss: Some(1012), timestamps: true, ..Hello::default() };
+    let mut peer = flight_of(Config { tcp_early_retrans: 0, ..Config::default() }, hello);
+    let echo_of_originals = peer.echo;
+    peer.advance_ms(215);
+    assert_eq!(peer.sent(), [(0, 1000)]);
+    // Long enough for the ACK to be that of the copy, but for its echo (RFC 8985 section 6.2).
+    peer.advance_ms(15);
+    peer.echo = echo_of_originals;
+    peer.ack(1000);
+    assert_eq!(peer.count(Counter::LossUndo), 1);
+    let info = peer.info();
+    assert_eq!((info.ca_state, info.lost, info.total_retrans), (CaState::Open, 0, 1));
+}
+
+#[test]
+fn a_probe_and_a_timeout_that_were_both_needless_are_undone() {
+    let mut peer = Peer::plain();
+    peer.write(1000);
+    peer.advance_ms(425);
+    assert_eq!(peer.sent(), [(0, 1000); 3], "the original, the probe and the timeout's copy");
+    let before = peer.info().snd_cwnd;
+    peer.ack(1000);
+    peer.ack_sack(1000, &[(0, 1000)]);
+    assert_eq!(peer.count(Counter::DSACKUndo), 0, "one of the copies may have been needed");
+    peer.ack_sack(1000, &[(0, 1000)]);
+    assert_eq!(peer.count(Counter::DSACKUndo), 1);
+    assert!(peer.info().snd_cwnd >= 10 && before < 10, "{before} {}", peer.info().snd_cwnd);
+}
+
+#[test]
+fn an_ack_sets_the_time_anew_that_bounds_a_tail_probe() {
+    let hello = Hello::default();
+    let mut peer = with(Config::default(), hello);
+    // Round trips of 100 ms: a timeout of 300 ms, a probe of one segment after 400.
+    for _ in 0..50 {
+        peer.write(1000);
+        peer.take();
+        peer.advance_ms(100);
+        peer.ack(peer.end());
+    }
+    peer.write(2000);
+    peer.take();
+    peer.advance_ms(110);
+    peer.ack(peer.end() - 1000);
+    let (begin, rto) = (peer.now, peer.info().rto);
+    peer.advance_ms(500);
+    let probe = peer.take().remove(0);
+    assert_eq!(probe.at.since(begin).as_millis(), rto.as_millis());
+    assert_eq!(peer.count(Counter::LossProbes), 1);
+}
+
+#[test]
+fn what_is_lost_is_cut_at_the_end_of_a_window_that_was_taken_back() {
+    let mut peer = flight();
+    peer.advance_ms(10);
+    // A multiple of the window's unit.
+    peer.window = 11 * 128;
+    peer.ack_sack(0, &[(2000, 10_000)]);
+    assert_eq!(peer.sent(), [(0, 1000), (1000, 408)]);
+    peer.advance_ms(10);
+    peer.window = 64_000;
+    peer.ack_sack(1408, &[(2000, 10_000)]);
+    assert_eq!(peer.sent().first(), Some(&(1408, 592)));
+    peer.advance_ms(10);
+    peer.ack(10_000);
+    assert_eq!(peer.info().retrans, 0);
+}
+
 /// A lost tail is repaired by a probe, for which the window is reduced.
 fn probed() -> Peer {
     let hello = Hello { mss: Some(1012), timestamps: true, ..Hello::default() };
