@@ -4,9 +4,12 @@ use crate::standard_error::say;
 use rustix::mount::{MountFlags, mount};
 use rustix::process::{Pid, Signal, WaitStatus, kill_process};
 use signal_hook::consts::{SIGINT, SIGQUIT};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::low_level::siginfo::{Cause, Origin};
 use std::fmt::Display;
 use std::fs;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 
@@ -52,27 +55,16 @@ pub(crate) fn not_ignored(signals: &[i32]) -> Vec<i32> {
     signals.iter().copied().filter(|signal| ignored >> (signal - 1) & 1 == 0).collect()
 }
 
-/// Passes signals of this process on to a command.
-pub(super) struct Forwarding {
-    to: Pid,
-    has_terminal: bool,
-}
+/// Signals of this process, and where they come from.
+pub(super) type SignalsFrom = SignalsInfo<WithOrigin>;
 
-impl Forwarding {
-    /// To the command with this number.
-    pub(super) fn new(to: Pid) -> Self {
-        Self { to, has_terminal: io::stdin().is_terminal() }
-    }
-
-    /// Passes a signal on. Those that a terminal sends reach the command without help, as they go
-    /// to all processes in the foreground.
-    pub(super) fn pass_on(&self, signal: i32) {
-        if self.has_terminal && [SIGINT, SIGQUIT].contains(&signal) {
-            return;
-        }
-        if let Some(signal) = Signal::from_named_raw(signal) {
-            // The command may have ended meanwhile.
-            let _ = kill_process(self.to, signal);
-        }
+/// Passes a signal on to the command `to`. Those that a terminal sends reach it without help, as
+/// they go to all processes in the foreground.
+pub(super) fn pass_on(signal: &Origin, to: Pid) {
+    let by_terminal =
+        matches!(signal.cause, Cause::Kernel) && [SIGINT, SIGQUIT].contains(&signal.signal);
+    if !by_terminal && let Some(signal) = Signal::from_named_raw(signal.signal) {
+        // The command may have ended meanwhile.
+        let _ = kill_process(to, signal);
     }
 }

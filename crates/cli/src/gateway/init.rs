@@ -3,14 +3,15 @@
 //!
 //! It has one thread: in front of a new namespace of processes a process cannot have more.
 
-use super::command::{self, Forwarding, exit_code_of_wait, not_ignored, show_own_processes};
+use super::command::{
+    self, SignalsFrom, exit_code_of_wait, not_ignored, pass_on, show_own_processes,
+};
 use super::run::FORWARDED;
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, set_parent_process_death_signal, wait,
 };
 use signal_hook::consts::SIGCHLD;
-use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::io;
@@ -44,14 +45,13 @@ fn failed(what: &dyn Display, error: &io::Error) -> ExitCode {
 /// Runs a process and passes signals on to it, until it has ended. Others that have lost their
 /// parent are taken note of when they end.
 fn supervise(command: &mut Command) -> io::Result<ExitCode> {
-    let mut signals = Signals::new(not_ignored(&FORWARDED).into_iter().chain([SIGCHLD]))?;
+    let mut signals = SignalsFrom::new(not_ignored(&FORWARDED).into_iter().chain([SIGCHLD]))?;
     let child = command.spawn()?;
     let child = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let child = child.ok_or(io::ErrorKind::NotFound)?;
-    let forwarding = Forwarding::new(child);
     for signal in signals.forever() {
-        if signal != SIGCHLD {
-            forwarding.pass_on(signal);
+        if signal.signal != SIGCHLD {
+            pass_on(&signal, child);
         } else if let Some(status) = reap(child)? {
             return Ok(exit_code_of_wait(status));
         }

@@ -1,6 +1,6 @@
 //! `neap gateway run`: a command in a sandbox whose network is this gateway. Any user may.
 
-use super::command::{Forwarding, exit_code, not_ignored};
+use super::command::{SignalsFrom, exit_code, not_ignored, pass_on};
 use super::options::{MTU, Options};
 use super::passing::{self, Message};
 use super::ports::Ports;
@@ -13,7 +13,6 @@ use neap::{InterfaceConfig, Stack};
 use neap_gateway::{Gateway, GatewayConfig, Resolver, Translation};
 use rustix::process::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -55,7 +54,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     config.own_addresses = sandbox::gateway_addresses().iter().map(|own| own.ip).collect();
     let way = args.way_out.open(&mut config)?;
     let (socket, theirs) = passing::pair().map_err(system("a socket"))?;
-    let signals = Signals::new(not_ignored(&FORWARDED)).map_err(system("signals"))?;
+    let signals = SignalsFrom::new(not_ignored(&FORWARDED)).map_err(system("signals"))?;
     let mut child = start(args, &way, theirs)?;
     limit.give_to(&child);
     let input = io::stdin().as_fd().try_clone_to_owned().map_err(system("the standard input"))?;
@@ -163,12 +162,11 @@ fn pid_of(child: &Child) -> Option<Pid> {
 }
 
 /// Passes signals on, by a thread of its own.
-fn forward(mut signals: Signals, child: &Child) {
+fn forward(mut signals: SignalsFrom, child: &Child) {
     let Some(pid) = pid_of(child) else { return };
-    let forwarding = Forwarding::new(pid);
     thread::spawn(move || {
         for signal in signals.forever() {
-            forwarding.pass_on(signal);
+            pass_on(&signal, pid);
         }
     });
 }

@@ -23,6 +23,9 @@ mod ports;
 mod proxies;
 mod rate;
 mod scarce;
+#[allow(dead_code, reason = "shared with tests of the lab")]
+#[path = "../common/terminal.rs"]
+mod terminal;
 mod world;
 
 use namespace::{in_namespace, run};
@@ -380,6 +383,34 @@ fn signals_and_the_standard_input_reach_the_command() {
             assert_eq!(line(), "typed\n");
             run(&format!("kill -TERM {}", child.id()));
             assert_eq!(line(), "got it\n");
+            assert_eq!(child.wait().expect("it ends").code(), Some(3));
+        });
+    });
+}
+
+#[test]
+fn a_signal_of_a_terminal_reaches_the_command_once_and_that_of_a_process_too() {
+    in_namespace(|| {
+        in_network(|| {
+            let (mut keyboard, end) = terminal::terminal();
+            let script = "trap 'echo interrupted' INT; trap 'exit 3' TERM; echo ready; \
+                          while :; do sleep 0.01; done";
+            let gateway = gateway(&["--", "sh", "-c", script]);
+            // Makes the terminal that of a session, in which the command has the foreground.
+            let mut command = Command::new("setsid");
+            command.arg("--ctty").arg(gateway.get_program()).args(gateway.get_args());
+            command.stdin(end).stdout(Stdio::piped());
+            let mut child = command.spawn().expect("neap runs");
+            let mut lines =
+                io::BufRead::lines(io::BufReader::new(child.stdout.take().expect("a pipe")));
+            let mut line = || lines.next().map(|line| line.expect("text"));
+            assert_eq!(line().as_deref(), Some("ready"));
+            keyboard.write_all(b"\x03").expect("typed");
+            assert_eq!(line().as_deref(), Some("interrupted"));
+            run(&format!("kill -INT {}", child.id()));
+            assert_eq!(line().as_deref(), Some("interrupted"));
+            run(&format!("kill -TERM {}", child.id()));
+            assert_eq!(line(), None);
             assert_eq!(child.wait().expect("it ends").code(), Some(3));
         });
     });
