@@ -593,19 +593,9 @@ impl Net {
         if !self.may_send_error(visit, source) {
             return;
         }
-        match (destination, source) {
-            (IpAddr::V4(local), IpAddr::V4(remote)) => {
-                let message = icmp::Message::Unreachable(Unreachable::Protocol);
-                self.counters.ip.add(IpCounter::IcmpOutDestUnreachs, 1);
-                self.send_icmp_v4(visit, local, remote, message, quote(packet, icmp::MAX_QUOTE));
-            }
-            (IpAddr::V6(local), IpAddr::V6(remote)) => {
-                let problem = icmpv6::Problem::NextHeader;
-                let message = M::ParameterProblem { problem, pointer: 6 };
-                self.send_icmp_v6(visit, local, remote, message, quote(packet, icmpv6::MAX_QUOTE));
-            }
-            _ => {}
-        }
+        let v4 = icmp::Message::Unreachable(Unreachable::Protocol);
+        let v6 = M::ParameterProblem { problem: icmpv6::Problem::NextHeader, pointer: 6 };
+        self.report(visit, (destination, source), (Some(v4), Some(v6)), packet);
     }
 
     /// Tells the sender of a datagram that its fragments did not all come in time (RFC 1122 section
@@ -616,19 +606,9 @@ impl Net {
         if self.topology.locals().is_broadcast(local) || !self.may_send_error(visit, remote) {
             return;
         }
-        match (local, remote) {
-            (IpAddr::V4(local), IpAddr::V4(remote)) => {
-                let message = icmp::Message::TimeExceeded(TimeExceeded::Reassembly);
-                self.counters.ip.add(IpCounter::IcmpOutTimeExcds, 1);
-                self.send_icmp_v4(visit, local, remote, message, quote(first, icmp::MAX_QUOTE));
-            }
-            (IpAddr::V6(local), IpAddr::V6(remote)) => {
-                let message = M::TimeExceeded(TimeExceeded::Reassembly);
-                self.counters.ip.add(IpCounter::Icmp6OutTimeExcds, 1);
-                self.send_icmp_v6(visit, local, remote, message, quote(first, icmpv6::MAX_QUOTE));
-            }
-            _ => {}
-        }
+        let v4 = icmp::Message::TimeExceeded(TimeExceeded::Reassembly);
+        let v6 = M::TimeExceeded(TimeExceeded::Reassembly);
+        self.report(visit, (local, remote), (Some(v4), Some(v6)), first);
     }
 
     /// Tells the sender of `packet` (from its IP header on), in the name of its destination, that
@@ -648,18 +628,8 @@ impl Net {
         if is_many || !self.may_send_error(visit, source) {
             return;
         }
-        match (destination, source) {
-            (IpAddr::V4(local), IpAddr::V4(remote)) => {
-                let message = icmp::Message::Unreachable(why.v4());
-                self.counters.ip.add(IpCounter::IcmpOutDestUnreachs, 1);
-                self.send_icmp_v4(visit, local, remote, message, quote(packet, icmp::MAX_QUOTE));
-            }
-            (IpAddr::V6(local), IpAddr::V6(remote)) => {
-                let message = M::Unreachable(why.v6());
-                self.send_icmp_v6(visit, local, remote, message, quote(packet, icmpv6::MAX_QUOTE));
-            }
-            _ => {}
-        }
+        let (v4, v6) = (icmp::Message::Unreachable(why.v4()), M::Unreachable(why.v6()));
+        self.report(visit, (destination, source), (Some(v4), Some(v6)), packet);
     }
 
     /// Tells the sender of `packet` (from its IP header on) of an error, from the address that
@@ -687,26 +657,37 @@ impl Net {
         if !locals.contains(remote) && !self.icmp_limit.allows(visit.now, remote) {
             return Ok(Err(Refused::Limited));
         }
+        let is_sent = self.report(visit, (local, remote), (error.v4(), error.v6()), packet);
+        Ok(if is_sent { Ok(()) } else { Err(Refused::Forbidden) })
+    }
+
+    /// Sends an error about `packet`, by the version of the addresses of this host and of who sent
+    /// it, and counts it. Returns whether there is one for these addresses.
+    fn report(
+        &self,
+        visit: Visit,
+        (local, remote): (IpAddr, IpAddr),
+        (v4, v6): (Option<icmp::Message>, Option<M>),
+        packet: &Bytes,
+    ) -> bool {
         let count = |counter| self.counters.ip.add(counter, 1);
-        match (local, remote) {
-            (IpAddr::V4(local), IpAddr::V4(remote)) => {
-                let Some(message) = error.v4() else { return Ok(Err(Refused::NoSuchError)) };
-                count(match error {
-                    IcmpErrorKind::TimeExceeded => IpCounter::IcmpOutTimeExcds,
+        match (local, remote, v4, v6) {
+            (IpAddr::V4(local), IpAddr::V4(remote), Some(message), _) => {
+                count(match message {
+                    icmp::Message::TimeExceeded(_) => IpCounter::IcmpOutTimeExcds,
                     _ => IpCounter::IcmpOutDestUnreachs,
                 });
                 self.send_icmp_v4(visit, local, remote, message, quote(packet, icmp::MAX_QUOTE));
             }
-            (IpAddr::V6(local), IpAddr::V6(remote)) => {
-                let Some(message) = error.v6() else { return Ok(Err(Refused::NoSuchError)) };
-                if error == IcmpErrorKind::TimeExceeded {
+            (IpAddr::V6(local), IpAddr::V6(remote), _, Some(message)) => {
+                if let M::TimeExceeded(_) = message {
                     count(IpCounter::Icmp6OutTimeExcds);
                 }
                 self.send_icmp_v6(visit, local, remote, message, quote(packet, icmpv6::MAX_QUOTE));
             }
-            _ => return Ok(Err(Refused::Forbidden)),
+            _ => return false,
         }
-        Ok(Ok(()))
+        true
     }
 
     /// Whether the limits allow one more error to this host; a drop is counted if not.
