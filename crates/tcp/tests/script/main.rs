@@ -15,6 +15,7 @@ mod reading;
 mod records;
 mod sending;
 mod small_queues;
+mod undo;
 mod validity;
 mod vectors;
 mod writing;
