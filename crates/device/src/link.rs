@@ -7,6 +7,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// Settings of the kernel's end of a link. `None` leaves a setting as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +29,9 @@ impl Default for LinkConfig {
 
 /// Configures the kernel's end of the interface `name` in the network namespace of this thread.
 ///
-/// An address that is there already is no error.
+/// An address that is there already is no error. An address of a link that is up can be reached
+/// when the call returns: the kernel makes one of IPv6 local in a work queue, which is waited for,
+/// for five seconds at the most.
 ///
 /// # Errors
 /// [`Error::Permission`] without `CAP_NET_ADMIN`, [`Error::NoInterface`], [`Error::OutOfRange`] for
@@ -47,6 +50,11 @@ pub fn configure_link(name: &str, config: &LinkConfig) -> Result<(), Error> {
     }
     Ok(())
 }
+
+/// How long the work queue that makes an address of IPv6 local may take on a busy machine.
+const BUSY_KERNEL: Duration = Duration::from_secs(5);
+/// How long it is waited for where it may have nothing to do, as the link is not there yet.
+const LAZY_KERNEL: Duration = Duration::from_millis(200);
 
 /// One interface, and a socket to ask the kernel about it.
 pub(crate) struct Interface {
@@ -97,8 +105,12 @@ impl Interface {
     }
 
     pub(crate) fn is_up(&self) -> Result<bool, Error> {
+        self.has_flag(libc::IFF_UP)
+    }
+
+    fn has_flag(&self, flag: libc::c_int) -> Result<bool, Error> {
         let flags = sys::flags(&self.socket, self.request).map_err(self.failed("SIOCGIFFLAGS"))?;
-        Ok(flags & libc::IFF_UP != 0)
+        Ok(flags & flag != 0)
     }
 
     /// The Ethernet address, or [`Error::NotEthernet`].
@@ -141,8 +153,10 @@ impl Interface {
         if prefix > longest {
             return Err(Error::OutOfRange { option: "prefix length", value: prefix.into(), range });
         }
-        let index = self.index()?;
-        netlink::add_address(index.cast_unsigned(), address, prefix).map_err(|errno| match errno {
+        let index = self.index()?.cast_unsigned();
+        // A link that is not there has no reachable address of IPv6.
+        let patience = if self.has_flag(libc::IFF_RUNNING)? { BUSY_KERNEL } else { LAZY_KERNEL };
+        netlink::add_address(index, address, prefix, patience).map_err(|errno| match errno {
             Errno::ACCESS => Error::Ipv6Disabled { name: self.name.clone() },
             _ => Error::of("adding an address", &self.name, errno),
         })

@@ -7,7 +7,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
 use std::net::{IpAddr, Ipv4Addr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
@@ -26,8 +26,7 @@ const RTA_DST: u16 = 1;
 /// Where `struct rtmsg` has the type, and the type of an address of this host.
 const RTM_TYPE: usize = 7;
 const RTN_LOCAL: u8 = 2;
-/// How long to wait for a new address: 200 steps of a millisecond.
-const REACHABLE_TRIES: u32 = 200;
+/// How often a new address is looked for.
 const REACHABLE_STEP: Duration = Duration::from_millis(1);
 /// No duplicate address detection: it would keep the address unusable for a second.
 const IFA_F_NODAD: u8 = 0x02;
@@ -44,8 +43,14 @@ const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_BROADCAST: u16 = 4;
 
-/// Adds `address/prefix` to the interface with this index, and waits until it can be reached.
-pub(crate) fn add_address(index: u32, address: IpAddr, prefix: u8) -> Result<()> {
+/// Adds `address/prefix` to the interface with this index, and waits until it can be reached, but
+/// no longer than `patience`.
+pub(crate) fn add_address(
+    index: u32,
+    address: IpAddr,
+    prefix: u8,
+    patience: Duration,
+) -> Result<()> {
     let socket = open()?;
     let mut reply = [0u8; 1024];
     let mut ask = |message: &[u8]| {
@@ -55,10 +60,8 @@ pub(crate) fn add_address(index: u32, address: IpAddr, prefix: u8) -> Result<()>
     };
     ask(&new_address(index, address, prefix))?;
     // The kernel makes an IPv6 address local in a work queue, some time after it has acknowledged.
-    for _ in 0..REACHABLE_TRIES {
-        if ask(&get_route(address)) == Ok(Reply::Route(RTN_LOCAL)) {
-            break;
-        }
+    let begin = Instant::now();
+    while ask(&get_route(address)) != Ok(Reply::Route(RTN_LOCAL)) && begin.elapsed() < patience {
         std::thread::sleep(REACHABLE_STEP);
     }
     Ok(())

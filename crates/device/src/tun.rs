@@ -118,6 +118,10 @@ pub struct TunConfig {
     /// (`IFF_NAPI` and threaded NAPI), and not the thread that writes them. A hundred flows are
     /// received twice as fast so.
     ///
+    /// The thread has the share of the processors that kernel threads have. Where all processors
+    /// are busy and the session or the control group of the process has a much larger share, frames
+    /// wait for the thread, for seconds if its share is a fifteenth.
+    ///
     /// It needs `CAP_SYS_ADMIN` and `CAP_NET_ADMIN` in the user namespace of the network namespace,
     /// a kernel of version 5.12 or newer, and no other mount over parts of `/sys`. Otherwise the
     /// writing thread does the work.

@@ -107,11 +107,16 @@ fn counter(end: &End, name: &str) -> u64 {
 #[test]
 fn bytes_pass_both_ways_and_both_sides_count_the_same() {
     let [near, far] = transfer(["10.7.0.1", "10.7.0.2"], "127.0.0.1", 30_000_000);
-    let (here, there) = (near.handle.status(), far.handle.status());
+    // Until nothing is on its way.
+    let (here, there) = loop {
+        let statuses = (near.handle.status(), far.handle.status());
+        if statuses.0.peers[0].sent == statuses.1.peers[0].received {
+            break statuses;
+        }
+        std::thread::yield_now();
+    };
     let (here, there) = (&here.peers[0], &there.peers[0]);
     assert!(here.sent > 30_000_000 && here.received > 30_000_000, "{here:?}");
-    // What is on its way, at most: an ACK or the other.
-    assert!(here.sent.abs_diff(there.received) < 10_000, "{here:?} {there:?}");
     assert!(here.latest_handshake.is_some() && there.latest_handshake.is_some());
     assert_eq!((here.failed_handshakes, there.failed_handshakes), (0, 0));
     assert!(here.has_preshared_key);

@@ -13,12 +13,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// Scripts of the kernel that run at the same time: most of the time they wait.
 const AT_ONCE: usize = 6;
 
-/// How often a script may fail on the kernel before it counts.
-const TRIES: u32 = 3;
+/// Pauses before a script that failed on the kernel is tried again: a machine that is busy now is not
+/// so for ever.
+const PAUSES: [Duration; 3] =
+    [Duration::from_millis(100), Duration::from_secs(1), Duration::from_secs(5)];
 
 /// Run scripts in the language of packetdrill
 #[derive(ClapArgs, Clone, Debug)]
@@ -144,8 +147,9 @@ fn run_on_kernel(file: &Path) -> Outcome {
         return Outcome::Skipped(why);
     }
     let mut outcome = run_in_namespace(file, script.differs_on_linux);
-    for _ in 1..TRIES {
+    for pause in PAUSES {
         if matches!(outcome, Outcome::Failed(_)) {
+            std::thread::sleep(pause);
             outcome = run_in_namespace(file, script.differs_on_linux);
         }
     }

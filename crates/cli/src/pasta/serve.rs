@@ -144,23 +144,25 @@ fn serve(
     running: Running,
     mut follower: Follower,
     child: &mut Child,
-    ready: Ready,
+    mut ready: Ready,
 ) -> Result<ExitCode, Failure> {
     let follow = |follower: &mut Follower| {
         follower.open_listed()?;
         follower.look().map_err(|error| format!("the process in the namespace: {error}"))
     };
-    let opened = follow(&mut follower).and_then(|()| {
-        let mut run = || follower.agent.run().map_err(|error| format!("the command: {error}"));
-        if args.runs_command() { run() } else { Ok(()) }
+    let begun = follow(&mut follower).map_err(Failure::System).and_then(|()| {
+        // The command may look for it.
+        ready.leave_pid()?;
+        let why = |error| Failure::System(format!("the command: {error}"));
+        if args.runs_command() { follower.agent.run().map_err(why) } else { Ok(()) }
     });
-    if let Err(why) = opened {
+    if let Err(failure) = begun {
         running.handle.stop();
         drop(follower);
         running.end()?;
-        return Err(Failure::System(why));
+        return Err(failure);
     }
-    ready.tell()?;
+    ready.tell();
     let (until, stop) = channel();
     let follower = (follower.is_needed() || args.runs_command())
         .then(|| spawn("ports", move || follow_ports(follower, &stop)))
@@ -217,14 +219,16 @@ struct Ready<'a> {
 }
 
 impl Ready<'_> {
-    /// Leaves the process ID, and lets the caller go on.
-    fn tell(self) -> Result<(), Failure> {
-        if let Some(PidFile { path, mut file }) = self.pid_file {
-            writeln!(file, "{}", std::process::id())
-                .map_err(|error| PidFile::failed(path, &error))?;
-        }
+    /// Leaves the process ID.
+    fn leave_pid(&mut self) -> Result<(), Failure> {
+        let Some(PidFile { path, mut file }) = self.pid_file.take() else { return Ok(()) };
+        writeln!(file, "{}", std::process::id()).map_err(|error| PidFile::failed(path, &error))
+    }
+
+    /// Lets the caller go on.
+    fn tell(self) {
         // Whoever has waited may be gone.
-        self.waiting.map_or(Ok(()), Waiting::tell).or(Ok(()))
+        let _ = self.waiting.map(Waiting::tell);
     }
 }
 

@@ -151,12 +151,12 @@ impl FlowJson {
             qdisc_bytes: bytes.qdisc,
             device_bytes: bytes.device,
             in_flight_bytes: bytes.in_flight,
-            busy_us: spent.busy,
-            sndbuf_limited_us: spent.send_buffer,
-            rwnd_limited_us: spent.receive_window,
-            cwnd_limited_us: spent.congestion_window,
-            small_queue_limited_us: spent.small_queue,
-            pacing_limited_us: spent.pacing,
+            busy_us: spent.busy / 1000,
+            sndbuf_limited_us: spent.send_buffer / 1000,
+            rwnd_limited_us: spent.receive_window / 1000,
+            cwnd_limited_us: spent.congestion_window / 1000,
+            small_queue_limited_us: spent.small_queue / 1000,
+            pacing_limited_us: spent.pacing / 1000,
             blocked_by: spent.blocks().first().map(|&(name, _)| name),
         }
     }

@@ -142,7 +142,8 @@ pub(crate) struct Whereabouts {
     pub in_flight: u64,
 }
 
-/// What the time of a flow was spent on, microseconds.
+/// What the time of a flow was spent on, in nanoseconds: parts that are cut to microseconds before a
+/// difference is taken may be more than the whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
     /// With data to send or in flight.
@@ -183,8 +184,8 @@ impl Spent {
             ("pacing", self.pacing),
             ("sndbuf", self.send_buffer),
         ];
-        blocks.retain(|&(_, micros)| micros > 0);
-        blocks.sort_by_key(|&(_, micros)| std::cmp::Reverse(micros));
+        blocks.retain(|&(_, nanos)| nanos > 0);
+        blocks.sort_by_key(|&(_, nanos)| std::cmp::Reverse(nanos));
         blocks
     }
 }
@@ -208,12 +209,12 @@ pub(crate) fn info(socket: &TcpStream) -> Info {
             in_flight: info.unacked_bytes.into(),
         },
         spent: Spent {
-            busy: info.busy_time.as_micros(),
-            send_buffer: info.sndbuf_limited.as_micros(),
-            receive_window: info.rwnd_limited.as_micros(),
-            congestion_window: info.cwnd_limited.as_micros(),
-            small_queue: info.small_queue_limited.as_micros(),
-            pacing: info.pacing_limited.as_micros(),
+            busy: info.busy_time.0,
+            send_buffer: info.sndbuf_limited.0,
+            receive_window: info.rwnd_limited.0,
+            congestion_window: info.cwnd_limited.0,
+            small_queue: info.small_queue_limited.0,
+            pacing: info.pacing_limited.0,
         },
     }
 }

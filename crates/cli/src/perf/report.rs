@@ -250,8 +250,8 @@ fn whereabouts(id: u32, info: &Info) -> String {
     ];
     let places = places.map(|(place, count)| format!("{place} {}", bytes(count).trim_start()));
     let busy = info.spent.busy.max(1) as f64;
-    let share = |&(name, micros): &(&str, u64)| {
-        let percent = 100.0 * micros as f64 / busy;
+    let share = |&(name, nanos): &(&str, u64)| {
+        let percent = 100.0 * nanos as f64 / busy;
         (percent >= 0.5).then(|| format!("{name} {percent:.0} %"))
     };
     let blocks: Vec<_> = info.spent.blocks().iter().filter_map(share).collect();

@@ -118,6 +118,11 @@ impl Outside {
         let daemon = daemon.to_str().expect("a name");
         self.server(daemon, &[&listen, &base, "--export-all", "--reuseaddr"]);
         self.server("iperf3", &["-s", "-B", &SERVER.to_string()]);
+        // iperf3 takes a connection for a client.
+        for port in [8080, 8081, 9418] {
+            until_served(&format!("{SERVER}:{port}"));
+        }
+        until_served(&format!("[{SERVER_V6}]:8080"));
     }
 
     /// A bare repository with a file of 8 MiB, and the name of its commit.

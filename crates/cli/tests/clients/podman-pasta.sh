@@ -32,6 +32,9 @@ report() {
     # Clients that are not the host itself.
     wget -q -O /dev/null --bind-address="$server" "http://$host:18090/page"
     wget -q -O /dev/null --bind-address="$server_v6" "http://[$host_v6]:18090/page"
+    # What the server has said may be copied later.
+    eventually "$server in the log" sh -c "podman logs web 2>&1 | grep -q -F '$server'"
+    eventually "$server_v6 in the log" sh -c "podman logs web 2>&1 | grep -q -F '$server_v6'"
     podman logs web 2>&1 | grep -o -e "$server" -e "$server_v6" | sort -u
     echo "exec: $(podman exec web /bin/wget -q -O - "http://$name:8000/small")"
     podman stop -t 0 web >/dev/null

@@ -17,7 +17,7 @@ impl Capture {
     pub(crate) fn start(folder: &Folder, interface: &str) -> Self {
         let file = folder.path().join("packets");
         let mut child = Command::new("tcpdump")
-            .args(["-i", interface, "-n", "-U", "-Z", "root", "-w"])
+            .args(["-i", interface, "-n", "-U", "--immediate-mode", "-Z", "root", "-w"])
             .arg(&file)
             .stderr(Stdio::piped())
             .spawn()

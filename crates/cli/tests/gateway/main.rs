@@ -405,9 +405,9 @@ fn a_signal_of_a_terminal_reaches_the_command_once_and_that_of_a_process_too() {
                 io::BufRead::lines(io::BufReader::new(child.stdout.take().expect("a pipe")));
             let mut line = || lines.next().map(|line| line.expect("text"));
             assert_eq!(line().as_deref(), Some("ready"));
-            keyboard.write_all(b"\x03").expect("typed");
-            assert_eq!(line().as_deref(), Some("interrupted"));
             run(&format!("kill -INT {}", child.id()));
+            assert_eq!(line().as_deref(), Some("interrupted"));
+            keyboard.write_all(b"\x03").expect("typed");
             assert_eq!(line().as_deref(), Some("interrupted"));
             run(&format!("kill -TERM {}", child.id()));
             assert_eq!(line(), None);

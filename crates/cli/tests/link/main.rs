@@ -98,11 +98,14 @@ fn pings_take_the_delay_of_both_directions() {
         let words = "there delay 20ms back delay 10ms";
         for mut network in [Network::tuns(words), Network::veths(words, true)] {
             for to in B {
-                let times = pings(&network, to, 10);
-                assert_eq!(times.len(), 10);
-                let shortest = times.iter().copied().fold(f64::MAX, f64::min);
                 // Load makes some of them longer, and none of them shorter.
-                assert!((30.0..60.0).contains(&shortest), "{times:?}");
+                eventually(|| {
+                    let times = pings(&network, to, 10);
+                    assert_eq!(times.len(), 10);
+                    let shortest = times.iter().copied().fold(f64::MAX, f64::min);
+                    assert!(shortest >= 30.0, "{times:?}");
+                    (shortest < 60.0).then_some(())
+                });
             }
             let counts = network.end();
             assert!(counts.of(0, "packets_out") >= 20 && counts.of(1, "packets_out") >= 20);
@@ -363,11 +366,11 @@ fn a_link_of_a_scenario_is_joined_and_changes_when_it_says() {
         std::fs::write(&file, text).expect("a file");
         let mut network = Network::quiet_tuns(&format!("--scenario {}", file.display()));
         std::fs::remove_file(&file).expect("the file");
-        let shortest = eventually(|| {
+        eventually(|| {
             let times = pings(&network, B[0], 3);
-            Some(times.iter().copied().fold(f64::MAX, f64::min)).filter(|millis| *millis >= 40.0)
+            let shortest = times.iter().copied().fold(f64::MAX, f64::min);
+            (40.0..100.0).contains(&shortest).then_some(())
         });
-        assert!(shortest < 100.0, "{shortest}");
         network.end();
     });
 }

@@ -66,9 +66,7 @@ impl Browser {
         });
         let mut browser =
             Self { child, commands, answers, session: None, number: 0, complaints: Vec::new() };
-        let targets = browser.call("Target.getTargets", &json!({}));
-        let targets = targets["targetInfos"].as_array().expect("a list");
-        let page = targets.iter().find(|target| target["type"] == "page").expect("a page");
+        let page = browser.call("Target.createTarget", &json!({ "url": "about:blank" }));
         let attach = json!({ "targetId": page["targetId"], "flatten": true });
         let session = browser.call("Target.attachToTarget", &attach);
         browser.session = session["sessionId"].as_str().map(Into::into);

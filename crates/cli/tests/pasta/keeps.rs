@@ -26,8 +26,10 @@ fn a_command_keeps_its_limit_of_descriptors() {
 fn a_signal_that_is_ignored_ends_neither_the_gateway_nor_its_command() {
     in_namespace(|| {
         host();
-        for (change, said) in [("trap '' INT", "survived\n"), (":", "")] {
-            let mut command = shell(change, "echo there; sleep 1; echo survived");
+        let survives = ("trap '' INT", "echo there; sleep 1; echo survived", "survived\n");
+        let ends = (":", "echo there; exec sleep 1000", "");
+        for (change, script, said) in [survives, ends] {
+            let mut command = shell(change, script);
             let mut child = command.stdout(Stdio::piped()).spawn().expect("it runs");
             let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
             out.read_line(&mut String::new()).expect("the command runs");

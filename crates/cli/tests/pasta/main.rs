@@ -105,7 +105,8 @@ fn inside() {
         "ask by datagram" => ask_by_datagram(target),
         "solicit" => solicit(),
         "ask a resolver" => confinement::ask(target),
-        "ask for a router" => routers::ask(),
+        "ask for a router" => routers::ask(routers::PATIENCE),
+        "ask for no router" => routers::ask(routers::LONGEST),
         other => panic!("there is no program {other}"),
     }
 }
@@ -299,7 +300,8 @@ fn the_gateway_has_the_ethernet_address_that_is_asked_for() {
     in_namespace(|| {
         host();
         let mac = "02:00:5e:00:53:01";
-        let script = "ping -n -c 1 -W 1 192.0.2.1 >/dev/null; ip neighbour show 192.0.2.1";
+        let script = "until ip neighbour show 192.0.2.1 | grep lladdr
+                      do ping -n -c 1 -W 1 192.0.2.1 >/dev/null; done";
         let base = ["--config-net", "-q", "-M", mac];
         let shown = succeed(pasta(&[&base, &NO_PORTS[..], &["--", "sh", "-c", script]].concat()));
         assert!(shown.contains(mac), "{shown}");

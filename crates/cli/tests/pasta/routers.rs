@@ -11,13 +11,15 @@ use std::time::Duration;
 const SOLICITATION: u8 = 133;
 const ADVERTISEMENT: u8 = 134;
 /// Twice the longest that a router takes to answer (RFC 4861 section 10, `MAX_RA_DELAY_TIME`).
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const LONGEST: Duration = Duration::from_secs(1);
+/// How long an answer that must come is waited for.
+pub(super) const PATIENCE: Duration = Duration::from_mins(1);
 
-/// In the namespace: asks all routers of the link, and says whether one answers.
-pub(super) fn ask() {
+/// In the namespace: asks all routers of the link, and says whether one answers in time.
+pub(super) fn ask(patience: Duration) {
     let protocol = Some(Protocol::ICMPV6);
     let mut socket = Socket::new(Domain::IPV6, Type::RAW, protocol).expect("a raw socket");
-    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    socket.set_read_timeout(Some(patience)).expect("a timeout");
     socket.set_multicast_hops_v6(255).expect("a hop limit");
     let group: Ipv6Addr = "ff02::2".parse().expect("a group");
     // The interface is the first one beside the loopback.
@@ -34,8 +36,9 @@ fn routers_are_advertised_unless_the_interface_has_its_addresses_and_routes() {
     in_namespace(|| {
         host();
         // The router of the host is no answer for the namespace.
-        let ask =
-            |namespace: &Namespace| succeed(namespace.program("ask for a router", "127.0.0.1:1"));
+        let ask = |namespace: &Namespace, program: &str| {
+            succeed(namespace.program(program, "127.0.0.1:1"))
+        };
         let namespace = Namespace::new();
         let pid = namespace.pid();
         succeed(pasta(&[&["--quiet"], &NO_PORTS[..], &[pid.as_str()]].concat()));
@@ -45,10 +48,10 @@ fn routers_are_advertised_unless_the_interface_has_its_addresses_and_routes() {
         while !run(&tentative).is_empty() {
             std::thread::yield_now();
         }
-        assert!(ask(&namespace).contains("router true."));
+        assert!(ask(&namespace, "ask for a router").contains("router true."));
         let namespace = Namespace::new();
         join(&namespace, &NO_PORTS);
-        assert!(ask(&namespace).contains("router false."));
+        assert!(ask(&namespace, "ask for no router").contains("router false."));
         let show = |what: &str| run(&format!("nsenter -t {} -n ip -6 {what}", namespace.pid()));
         assert_eq!(show("route show proto ra"), "");
         assert_eq!(show("addr show dynamic"), "");

@@ -204,6 +204,14 @@ impl Guest {
         }
     }
 
+    /// Waits until the interface has an address that starts with this text and can be used.
+    pub(crate) fn address_until(&self, start: &str) {
+        self.ip_until("-6 addr show dev tap0", start);
+        while self.ip("-6 addr show dev tap0 tentative").contains(start) {
+            thread::yield_now();
+        }
+    }
+
     fn program(&self, program: &str, target: &str) -> Command {
         let own = env::current_exe().expect("the test knows its binary");
         let mut command = Command::new("nsenter");

@@ -62,7 +62,7 @@ fn settings_of(guest: &Guest) -> Value {
     };
     let ask = |words: &str| lasting(guest.ip_json(words));
     // The addresses of IPv6 come by an advertisement.
-    guest.ip_until("-6 addr show dev tap0", "fd00::");
+    guest.address_until("fd00::");
     guest.ip_until("-6 route", "via fe80::2");
     let link = &guest.ip_json("link show dev tap0")[0];
     let addresses = &ask("addr show dev tap0")[0]["addr_info"];
@@ -287,7 +287,7 @@ fn the_host_is_behind_the_gateways_address_unless_that_is_disabled() {
             let ip: IpAddr = gateway.parse().expect("an address");
             let target = SocketAddr::new(ip, port).to_string();
             let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &["-c", "-6"]);
-            guest.ip_until("-6 addr show dev tap0", "fd00::");
+            guest.address_until("fd00::");
             let accepts = thread::spawn(move || {
                 let (mut stream, _) = listener.accept().expect("a connection");
                 stream.write_all(b"hello").expect("sent");
@@ -297,7 +297,7 @@ fn the_host_is_behind_the_gateways_address_unless_that_is_disabled() {
             let _listener = accepts.join().expect("no panic");
             let guest =
                 Guest::start(env!("CARGO_BIN_EXE_neap"), &["-c", "-6", "--disable-host-loopback"]);
-            guest.ip_until("-6 addr show dev tap0", "fd00::");
+            guest.address_until("fd00::");
             guest.run(if ip.is_ipv4() { "denied" } else { "denied v6" }, &target);
         }
     });
@@ -308,7 +308,7 @@ fn who_has_an_address_of_the_resolver_outside_is_out_of_reach() {
     in_namespace(|| {
         outside();
         let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &["-c", "-6"]);
-        guest.ip_until("-6 addr show dev tap0", "fd00::");
+        guest.address_until("fd00::");
         for (address, length) in [("10.0.2.3", 24), ("fd00::3", 64)] {
             run(&format!("ip address add {address}/{length} dev outside nodad"));
             let ip: IpAddr = address.parse().expect("an address");
@@ -550,7 +550,7 @@ fn a_device_may_be_handed_over() {
         stdout.read_exact(&mut ready).expect("it is ready");
         run("ip address add 10.0.2.100/24 dev tap0");
         run("ip link set tap0 up");
-        run("ping -c 1 -W 5 10.0.2.2");
+        run("ping -c 1 -W 60 10.0.2.2");
         run(&format!("kill -TERM {}", child.id()));
         assert_eq!(child.wait().expect("it ends").code(), Some(0));
     });

@@ -98,7 +98,8 @@ fn iperf3(command: &str) {
             let text = run(&format!("{command} -t 1 -P 4 -J {way}"));
             let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
             let error = report["error"].as_str().unwrap_or_default();
-            let is_early = error.contains("is busy") || error.contains("reset by peer");
+            let early = ["is busy", "reset by peer", "unable to connect", "closed unexpectedly"];
+            let is_early = early.into_iter().any(|early| error.contains(early));
             (!is_early).then_some(report)
         });
         let streams = report["end"]["streams"].as_array();

@@ -156,25 +156,25 @@ fn drain(queue: &mut QueuePair, edges: &Edges, account: &TxAccount) -> (u32, u64
 fn completions_come_as_the_qdisc_lets_frames_go() {
     in_namespace(|| {
         veth();
-        run("tc qdisc add dev pk0 root tbf rate 20mbit burst 130kb limit 10mb");
+        run("tc qdisc add dev pk0 root tbf rate 2mbit burst 130kb limit 10mb");
         let mut queue = queue();
         let edges = Edges::of(&queue);
         let account = TxAccount::new(Waker::noop().clone());
         let mut bytes = 0;
-        for _ in 0..10 {
+        for _ in 0..6 {
             let frame = super_frame(&account);
             bytes += frame.len() as u64;
             queue.tx.submit(frame, Instant::ZERO).expect("room in the ring");
         }
-        assert_eq!(account.bytes(), 10 * u64::from(CHARGE));
+        assert_eq!(account.bytes(), 6 * u64::from(CHARGE));
         queue.tx.flush(Instant::ZERO);
         let first = queue.tx.reap(Instant::ZERO);
-        // The burst lets two pass; each further one needs 26 ms.
-        assert!((1..=6).contains(&first.frames), "{first:?}");
+        // The burst lets two pass; each further one needs 260 ms.
+        assert!((1..=5).contains(&first.frames), "{first:?}");
         assert!(account.bytes() > 0);
         assert!(queue.tx.next_event() < Instant::FAR_FUTURE, "the watchdog runs");
         let (frames, rest, steps) = drain(&mut queue, &edges, &account);
-        assert_eq!((first.frames + frames, first.bytes + rest), (10, bytes));
+        assert_eq!((first.frames + frames, first.bytes + rest), (6, bytes));
         assert!(steps >= 2, "completed in {steps} steps");
         queue.tx.reap(Instant::ZERO);
         assert_eq!(queue.tx.next_event(), Instant::FAR_FUTURE);
@@ -234,22 +234,22 @@ fn a_qdisc_that_comes_to_hold_frames_gets_them_by_the_ring() {
         let edges = Edges::of(&sender);
         let account = TxAccount::new(Waker::noop().clone());
         let first = warm_up(&mut sender, &account);
-        run("tc qdisc add dev pk0 root tbf rate 20mbit burst 130kb limit 10mb");
-        // The burst lets two pass; each further one needs 26 ms.
+        run("tc qdisc add dev pk0 root tbf rate 2mbit burst 130kb limit 10mb");
+        // The burst lets two pass; each further one needs 260 ms.
         let mut at_once = 0;
-        for seq in first..first + 10 {
+        for seq in first..first + 6 {
             sender.tx.submit(segment(&account, seq, 60_000), Instant::ZERO).expect("room");
             at_once += u32::from(sender.tx.is_latest_complete());
         }
         sender.tx.flush(Instant::ZERO);
-        assert!((1..=6).contains(&at_once), "{at_once}");
+        assert!((1..=5).contains(&at_once), "{at_once}");
         assert!(!sender.tx.completes_within_calls());
-        assert_eq!(account.bytes(), u64::from((10 - at_once) * CHARGE));
+        assert_eq!(account.bytes(), u64::from((6 - at_once) * CHARGE));
         assert!(sender.tx.next_event() < Instant::FAR_FUTURE, "nothing else tells of the first");
         let (frames, ..) = drain(&mut sender, &edges, &account);
-        assert_eq!((frames, sender.tx.errors()), (10 - at_once, 0));
-        let packets = received(&mut receiver, first + 9);
-        assert!(packets.iter().map(seq_of).eq(0..first + 10), "{} packets", packets.len());
+        assert_eq!((frames, sender.tx.errors()), (6 - at_once, 0));
+        let packets = received(&mut receiver, first + 5);
+        assert!(packets.iter().map(seq_of).eq(0..first + 6), "{} packets", packets.len());
         run("tc qdisc del dev pk0 root");
         assert!(warm_up(&mut sender, &account) > 10);
     });

@@ -191,7 +191,7 @@ fn names_are_asked_by_datagrams_of_random_ports_and_ids() {
         assert_eq!(bytes[..2], id.to_be_bytes());
         assert_eq!((code(&bytes[..count]), &bytes[2..count]), (0, &answer[2..]));
     }
-    assert!(ports.len() == 8 && ids.len() > 4, "{ports:?} {ids:?}");
+    assert!(ports.len() > 4 && ids.len() > 4, "{ports:?} {ids:?}");
     let figures = world.end();
     assert_eq!((figures.dns_questions, figures.dns_answers, figures.bad_dns), (8, 8, 16));
 }

@@ -158,7 +158,7 @@ fn a_task_that_asks_elsewhere_learns_that_there_is_nothing_to_decide() {
                 let (ended, ()) = tokio::join!(pending.ended(), async { drop(whole) });
                 assert_eq!(ended.kind(), ErrorKind::ConnectionAborted);
                 // Its time is over.
-                let expiry = Nanos::from_millis(30);
+                let expiry = Nanos::from_millis(500);
                 let options = TcpForwarderOptions { expiry, ..TcpForwarderOptions::default() };
                 let short = TcpForwarder::new(&stack, options).expect("a forwarder");
                 forger.syn(from, at(family, 82), 1000);

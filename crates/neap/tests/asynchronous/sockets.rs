@@ -14,7 +14,7 @@ use neap::tokio::{TcpListener, TcpStream, UdpSocket};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
 
 use crate::common::{
-    Family, Pattern, expect_end, expect_nothing_below, expect_nothing_left, in_namespace, run,
+    Family, Pattern, expect_end, expect_nothing_below, expect_nothing_left, fill, in_namespace, run,
 };
 use crate::on_runtime;
 
@@ -276,7 +276,7 @@ fn close_waits_as_the_linger_time_says() {
 
             let (ours, _theirs) = pair(&stack).await;
             ours.get_ref().set_linger(Some(Duration::from_millis(50))).expect("an option");
-            while (&mut ours.get_ref()).write(&[0; 1 << 16]).is_ok() {}
+            fill(ours.get_ref());
             let late = ours.close().await.expect_err("the peer reads nothing");
             assert_eq!(late.kind(), std::io::ErrorKind::WouldBlock);
         });

@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use neap::Stack;
+use neap::info::TxBlocked;
 
 /// The longest that a test may take: far above what it takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
@@ -266,6 +267,13 @@ pub(crate) fn eventually<T: Debug>(what: impl Fn() -> T, is_right: impl Fn(&T) -
         assert!(begin.elapsed() < PATIENCE / 4, "still {now:?}");
         thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Writes to a peer that reads nothing until it has closed its window and no more is taken.
+pub(crate) fn fill(stream: &neap::TcpStream) {
+    let is_shut = || stream.info().blocked == TxBlocked::Rwnd;
+    let mut stream = stream;
+    while Write::write(&mut stream, &[0; 1 << 16]).is_ok() || !is_shut() {}
 }
 
 /// No connection is left, and nobody holds memory for one: all credits came back.

@@ -175,8 +175,8 @@ fn bytes_of(segment: &Segment) -> Vec<u8> {
 
 /// Milliseconds before the boundary at which a clock begins: those of the kernel's segments, and
 /// the range for the stack's, whose clock a seed sets.
-const LEAD: u32 = 1000;
-const LEADS: core::ops::Range<u32> = 500..2500;
+const LEAD: u32 = 4000;
+const LEADS: core::ops::Range<u32> = 4000..6000;
 
 /// Moves the kernel's timestamps so that they begin shortly before a boundary, and loses a few
 /// segments.

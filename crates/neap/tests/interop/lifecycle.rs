@@ -9,7 +9,7 @@ use neap::Stack;
 use neap::info::Counter;
 
 use crate::common::{
-    Family, Pattern, eventually, expect_end, expect_nothing_left, in_namespace, run,
+    Family, Pattern, eventually, expect_end, expect_nothing_left, fill, in_namespace, run,
 };
 
 #[test]
@@ -110,7 +110,7 @@ fn a_close_that_lingers_says_how_it_failed() {
         let (ours, theirs) = family.pair(&stack);
         ours.set_linger(Some(Duration::from_millis(50))).expect("an option");
         ours.set_nonblocking(true).expect("a mode");
-        while (&ours).write(&[0; 1 << 16]).is_ok() {}
+        fill(&ours);
         let late = ours.close().expect_err("the peer reads nothing");
         assert_eq!(late.kind(), ErrorKind::WouldBlock);
         drop(theirs);

@@ -13,7 +13,7 @@ use neap::info::{InterfaceInfo, IpCounter};
 use neap::net::Neighbor;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::common::{Family, Pattern, expect_end, in_namespace, run};
+use crate::common::{Family, Pattern, eventually, expect_end, in_namespace, run};
 use crate::network::exchange;
 
 /// Another network namespace, which ends when this is dropped or the test ends.
@@ -68,6 +68,10 @@ pub(crate) fn veth(there: &Elsewhere) {
     run(&format!("ip link set v1 netns {}", there.pid()));
     run("ip link set v0 up");
     there.run(|| run("ip link set v1 up"));
+    // Until the kernel has taken notice that the link is there, it drops what is sent.
+    let is_up = |shown: &String| shown.contains(" state UP ");
+    eventually(|| run("ip -o link show v0"), is_up);
+    eventually(|| there.run(|| run("ip -o link show v1")), is_up);
 }
 
 /// `address` for `ip address add`: usable at once.

@@ -321,7 +321,8 @@ fn what_nobody_decides_about_expires() {
     in_namespace(|| {
         for family in Family::BOTH {
             let stack = stack(family, Link::Tun);
-            let expiry = Nanos::from_millis(30);
+            // Before the client sends its SYN again, but not before it is taken.
+            let expiry = Nanos::from_millis(500);
             let options = TcpForwarderOptions { expiry, ..TcpForwarderOptions::default() };
             let forwarder = forwarder(&stack, options);
             let (client, pending) = knock(&forwarder, at(family, 80));

@@ -104,7 +104,8 @@ fn waits_end_at_their_time() {
         // A part that comes is not the whole, and is what there is when the time is over.
         thread::scope(|scope| {
             scope.spawn(|| (&theirs).read_exact(&mut vec![0; sent]).expect("all of it"));
-            scope.spawn(|| (&theirs).write_all(b"part").expect("room"));
+            (&theirs).write_all(b"part").expect("room");
+            assert_eq!(poll_one(&posix, fd, POLLIN, -1), POLLIN);
             let got = posix.recv(fd, &mut buf, MSG_WAITALL).expect("in time");
             assert_eq!(&buf[..got], b"part");
         });
