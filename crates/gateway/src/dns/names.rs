@@ -1,8 +1,10 @@
 //! Addresses that stand for names.
 //!
-//! Cost: O(1) per look, and at most [`MOST_NAMES`] names, each with its text and about 100 bytes.
+//! Cost: O(1) per look, O(log n) for a new name, and at most [`MOST_NAMES`] names, each with its
+//! text and about 100 bytes.
 
-use std::collections::{HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,8 +28,9 @@ const KEPT: Duration = Duration::from_secs(600);
 pub struct Names {
     of_name: HashMap<Arc<str>, usize>,
     entries: Vec<Entry>,
-    /// Entries by the time when they were last looked at, as it was when they came here.
-    ages: VecDeque<(Instant, usize)>,
+    /// Each entry once, by the time when it was last looked at, as it was when it came here: the
+    /// earliest on top.
+    ages: BinaryHeap<Reverse<(Instant, usize)>>,
 }
 
 #[derive(Debug)]
@@ -54,13 +57,13 @@ impl Names {
             self.entries.push(entry);
             self.entries.len() - 1
         } else {
-            let index = self.oldest(now)?;
+            let index = self.unused(now)?;
             let old = std::mem::replace(&mut self.entries[index], entry);
             self.of_name.remove(&old.name);
             index
         };
         self.of_name.insert(name, index);
-        self.ages.push_back((now, index));
+        self.ages.push(Reverse((now, index)));
         Some(stand_in(index))
     }
 
@@ -71,23 +74,23 @@ impl Names {
         Some(entry.name.clone())
     }
 
-    /// Takes the entry from the queue that was not in use for longest. Each look at an entry costs
-    /// one step here at most.
-    fn oldest(&mut self, now: Instant) -> Option<usize> {
-        for _ in 0..self.ages.len() {
-            let &(known, index) = self.ages.front()?;
-            // No entry was last used before the time that the first one has in the queue.
-            if now.saturating_duration_since(known) < KEPT {
+    /// Takes out an entry that is not in use. One that was looked at goes back with its new time,
+    /// so that it costs a step here once in [`KEPT`] at most.
+    fn unused(&mut self, now: Instant) -> Option<usize> {
+        let is_kept = |last_used: Instant| now.saturating_duration_since(last_used) < KEPT;
+        loop {
+            // No entry was last used before the time that the first one came with.
+            let &Reverse((known, _)) = self.ages.peek()?;
+            if is_kept(known) {
                 return None;
             }
-            self.ages.pop_front();
+            let Reverse((_, index)) = self.ages.pop()?;
             let last_used = self.entries[index].last_used;
-            if last_used == known {
+            if !is_kept(last_used) {
                 return Some(index);
             }
-            self.ages.push_back((last_used, index));
+            self.ages.push(Reverse((last_used, index)));
         }
-        None
     }
 }
 
@@ -129,6 +132,26 @@ mod tests {
         assert_eq!(names.name(reused.into(), later).as_deref(), Some("beyond.example"));
         assert_eq!(names.of_name.len(), MOST_NAMES, "the name that it stood for is forgotten");
         assert_eq!(names.ages.len(), MOST_NAMES);
+    }
+
+    #[test]
+    fn addresses_that_programs_have_connected_to_are_free_again_in_time() {
+        let (mut names, start) = (Names::default(), Instant::now());
+        let after = |millis| start + Duration::from_millis(millis);
+        for count in 0..MOST_NAMES - 1 {
+            let address = names.address(&format!("{count}.example"), start).expect("room");
+            assert!(names.name(address.into(), after(10)).is_some());
+        }
+        let late = names.address("late.example", after(500_000)).expect("room");
+        let later = after(700_000);
+        for count in 1..MOST_NAMES {
+            let reused = names.address(&format!("{count}.new.example"), later);
+            assert!(reused.is_some_and(|reused| reused != late), "{count} are in use again");
+        }
+        assert_eq!(names.address("beyond.example", later), None, "all are in use again");
+        let end = after(500_000) + KEPT;
+        assert_eq!(names.address("beyond.example", end), Some(late));
+        assert_eq!((names.of_name.len(), names.ages.len()), (MOST_NAMES, MOST_NAMES));
     }
 
     #[test]
