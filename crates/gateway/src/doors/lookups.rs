@@ -3,8 +3,13 @@
 //! Each question has a socket and an ID of its own (RFC 5452). A server that does not answer in
 //! time, or cannot, is followed by the next one. An answer that is cut is asked for over TCP.
 //!
+//! Those who wait for a name are told its addresses when both families are known, or a short time
+//! after the first one is. Addresses of the other family that come later are for those who ask
+//! then.
+//!
 //! Cost: one socket of the stack and about 300 bytes for each question, at most two for each of
-//! [`MOST_LOOKUPS`] names; O(1) per event. Those who want the same name share its questions.
+//! [`MOST_LOOKUPS`] names; O(1) per event, but O([`MOST_LOOKUPS`]) for a new name while there are
+//! so many. Those who want the same name share its questions.
 
 use super::cache::Cache;
 use super::config::{ResolveStrategy, TunnelResolver};
@@ -37,6 +42,9 @@ const MOST_STRANGERS: usize = 64;
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// The same over TCP.
 const TIMEOUT_OF_STREAM: Duration = Duration::from_secs(5);
+/// Where the family that is tried first has addresses, those of the other one are waited for as
+/// long as this (RFC 8305 section 3, the Resolution Delay).
+const TIME_OF_THE_OTHER: Duration = Duration::from_millis(50);
 /// Each server is asked so often.
 const ROUNDS: usize = 2;
 
@@ -63,19 +71,26 @@ pub(super) struct Done {
 pub(super) struct Lookups {
     stack: Arc<Stack>,
     resolver: TunnelResolver,
+    /// How often the resolver has changed.
+    changes: u64,
     table: Slab<Lookup>,
     of_name: HashMap<Arc<str>, usize>,
     queries: Slab<Query>,
     generation: Generation,
     /// When to go on: of questions over UDP, and over TCP.
     due: [Deadlines; 2],
+    /// When those who wait for a name are told what is known of it.
+    telling: Deadlines,
     cache: Cache,
     done: Vec<Done>,
     counters: Arc<Counters>,
 }
 
 struct Lookup {
+    generation: Generation,
     name: Arc<str>,
+    /// How often the resolver had changed when it began.
+    changes: u64,
     /// Names that are asked for in its place, in turn; the first one is asked for now.
     candidates: VecDeque<String>,
     /// Of IPv4, and of IPv6.
@@ -83,7 +98,35 @@ struct Lookup {
     is_v6_first: bool,
     /// A server that was asked for an earlier candidate had no answer.
     has_failed: bool,
+    /// Those who waited were told addresses of one family; a question for the other one is left.
+    is_told: bool,
     waiters: SmallVec<[Waiter; 1]>,
+}
+
+impl Lookup {
+    /// The addresses that are known, in their order, and how long they hold.
+    fn known(&self) -> (Addresses, Duration) {
+        let (mut found, mut ttl) = (Addresses::new(), Duration::MAX);
+        for index in self.order() {
+            if let Part::Known(addresses, holds) = &self.parts[index] {
+                found.extend_from_slice(addresses);
+                ttl = ttl.min(*holds);
+            }
+        }
+        (found, ttl)
+    }
+
+    /// The order of its parts.
+    fn order(&self) -> [usize; 2] {
+        if self.is_v6_first { [1, 0] } else { [0, 1] }
+    }
+
+    /// A question that is under way.
+    fn asked(&self) -> Option<usize> {
+        self.parts
+            .iter()
+            .find_map(|part| if let Part::Asked(key) = part { Some(*key) } else { None })
+    }
 }
 
 /// The addresses of one family.
@@ -122,20 +165,25 @@ impl Lookups {
         Self {
             stack,
             resolver,
+            changes: 0,
             table: Slab::new(),
             of_name: HashMap::new(),
             queries: Slab::new(),
             generation: Generation::default(),
             due: Default::default(),
+            telling: Deadlines::default(),
             cache: Cache::default(),
             done: Vec::new(),
             counters,
         }
     }
 
-    /// Changes who is asked from now on. Questions that are under way go on where they can.
+    /// Changes who is asked from now on. Questions that are under way go on where they can, and
+    /// their answers are for those alone who wait for them already.
     pub(super) fn set_resolver(&mut self, resolver: TunnelResolver) {
         self.resolver = resolver;
+        self.changes += 1;
+        self.of_name.clear();
         self.cache = Cache::default();
     }
 
@@ -176,18 +224,36 @@ impl Lookups {
             self.counters.count(|counters| &counters.failed_lookups);
             return Some(Err(Failure::NoAnswer));
         }
-        if self.table.len() >= MOST_LOOKUPS {
+        if self.table.len() >= MOST_LOOKUPS && !self.make_room() {
             self.counters.count(|counters| &counters.full_lookups);
             return Some(Err(Failure::Full));
         }
         let candidates = candidates(name, &self.resolver.search);
-        let (parts, waiters) = (Default::default(), SmallVec::from_slice(&[waiter]));
-        let (name, has_failed, is_v6_first) = (name.clone(), false, self.is_v6_first());
-        self.of_name.insert(name.clone(), self.table.vacant_key());
-        let lookup = Lookup { name, candidates, parts, is_v6_first, has_failed, waiters };
+        let lookup = Lookup {
+            generation: self.generation.advance(),
+            name: name.clone(),
+            changes: self.changes,
+            candidates,
+            parts: Default::default(),
+            is_v6_first: self.is_v6_first(),
+            has_failed: false,
+            is_told: false,
+            waiters: SmallVec::from_slice(&[waiter]),
+        };
         let key = self.table.insert(lookup);
+        self.of_name.insert(name.clone(), key);
         self.ask(key, poller);
         None
+    }
+
+    /// Gives up a lookup that nobody waits for. Whether there was one.
+    fn make_room(&mut self) -> bool {
+        let told = self.table.iter().find(|(_, lookup)| lookup.is_told);
+        let Some((key, _)) = told else { return false };
+        if let Some(query) = self.table.remove(key).asked() {
+            self.queries.remove(query);
+        }
+        true
     }
 
     /// How many wait for a name.
@@ -239,7 +305,9 @@ impl Lookups {
         loop {
             let servers = &self.resolver.servers;
             let query = &mut self.queries[key];
-            if query.attempts >= servers.len() * ROUNDS {
+            // Nobody waits for the other family alone.
+            let most = if self.table[query.lookup].is_told { 1 } else { servers.len() * ROUNDS };
+            if query.attempts >= most {
                 return self.answered(key, Part::Failed, poller);
             }
             let server = servers[query.attempts % servers.len()];
@@ -319,53 +387,50 @@ impl Lookups {
         self.conclude(query.lookup, poller);
     }
 
-    /// Ends a lookup if enough is known: those who prefer a family do not wait for the other one.
+    /// Ends a lookup if all is known. If the family that is tried first is, the other one has a
+    /// short time.
     fn conclude(&mut self, key: usize, poller: &Poller) {
         let lookup = &mut self.table[key];
-        let order = if lookup.is_v6_first { [1, 0] } else { [0, 1] };
-        let is_asked = |part: &Part| matches!(part, Part::Asked(_));
-        let has_first = matches!(lookup.parts[order[0]], Part::Known(..));
-        if !has_first && lookup.parts.iter().any(is_asked) {
+        if lookup.asked().is_some() {
+            if matches!(lookup.parts[lookup.order()[0]], Part::Known(..)) {
+                let slot = Slot { key, generation: lookup.generation };
+                self.telling.set(Instant::now() + TIME_OF_THE_OTHER, slot);
+            }
             return;
         }
-        let (mut found, mut ttl) = (Addresses::new(), Duration::MAX);
-        for index in order {
-            match std::mem::take(&mut lookup.parts[index]) {
-                Part::Known(addresses, holds) => {
-                    found.extend(addresses);
-                    ttl = ttl.min(holds);
-                }
-                Part::Asked(query) => drop(self.queries.remove(query)),
-                Part::Failed => lookup.has_failed = true,
-                Part::Nothing | Part::Unasked => {}
-            }
-        }
+        let (found, ttl) = lookup.known();
         if !found.is_empty() {
-            return self.end(key, &Ok(Arc::from(&found[..])), ttl);
+            self.tell(key, &Ok(Arc::from(&found[..])), ttl);
+            self.table.remove(key);
+            return;
         }
+        lookup.has_failed |= lookup.parts.iter().any(|part| matches!(part, Part::Failed));
         lookup.candidates.pop_front();
         if !lookup.candidates.is_empty() {
             return self.ask(key, poller);
         }
         let why = if lookup.has_failed { Failure::NoAnswer } else { Failure::NoName };
-        self.end(key, &Err(why), Duration::ZERO);
+        self.tell(key, &Err(why), Duration::ZERO);
+        self.table.remove(key);
     }
 
-    fn end(&mut self, key: usize, found: &Found, ttl: Duration) {
-        let lookup = self.table.remove(key);
-        self.of_name.remove(&lookup.name);
-        match found {
-            Ok(found) => {
-                self.cache.put(lookup.name.clone(), found.clone(), ttl, Instant::now());
-            }
+    /// Tells those who wait for a name, and notes what is known of it for others.
+    fn tell(&mut self, key: usize, found: &Found, ttl: Duration) {
+        let lookup = &mut self.table[key];
+        if self.of_name.get(&lookup.name) == Some(&key) {
+            self.of_name.remove(&lookup.name);
+        }
+        let known = match found {
+            Ok(found) => Some(found.clone()),
             Err(why) => {
                 self.counters.count(|counters| &counters.failed_lookups);
-                if *why == Failure::NoName {
-                    self.cache.put(lookup.name.clone(), Arc::new([]), ttl, Instant::now());
-                }
+                (*why == Failure::NoName).then(|| Arc::new([]) as Arc<[IpAddr]>)
             }
+        };
+        if let Some(known) = known.filter(|_| lookup.changes == self.changes) {
+            self.cache.put(lookup.name.clone(), known, ttl, Instant::now());
         }
-        for waiter in lookup.waiters {
+        for waiter in std::mem::take(&mut lookup.waiters) {
             let (name, found) = (lookup.name.clone(), found.clone());
             self.done.push(Done { waiter, name, found });
         }
@@ -376,11 +441,20 @@ impl Lookups {
         for due in &mut self.due {
             due.drop_first(|slot| !is_asked(&self.queries, slot));
         }
-        self.due.iter().filter_map(Deadlines::next).min()
+        self.telling.drop_first(|slot| !waits(&self.table, slot));
+        let telling = self.telling.next();
+        self.due.iter().filter_map(Deadlines::next).chain(telling).min()
     }
 
-    /// Goes on with questions that were not answered in time.
+    /// Goes on with questions that were not answered in time, and without the other family.
     pub(super) fn expire(&mut self, now: Instant, poller: &Poller) {
+        while let Some(slot) = self.telling.take(now) {
+            if waits(&self.table, slot) {
+                let (found, ttl) = self.table[slot.key].known();
+                self.table[slot.key].is_told = true;
+                self.tell(slot.key, &Ok(Arc::from(&found[..])), ttl);
+            }
+        }
         for kind in 0..self.due.len() {
             while let Some(slot) = self.due[kind].take(now) {
                 if is_asked(&self.queries, slot) {
@@ -394,6 +468,12 @@ impl Lookups {
 /// Whether a question is there, and waits for the server that it waited for.
 fn is_asked(queries: &Slab<Query>, slot: Slot) -> bool {
     queries.get(slot.key).is_some_and(|query| query.generation == slot.generation)
+}
+
+/// Whether a lookup is there, whose name is waited for.
+fn waits(table: &Slab<Lookup>, slot: Slot) -> bool {
+    let lookup = table.get(slot.key);
+    lookup.is_some_and(|lookup| lookup.generation == slot.generation && !lookup.is_told)
 }
 
 /// Whether the stack has addresses of IPv4, and of IPv6, that reach beyond their links.
@@ -461,6 +541,167 @@ fn receive(socket: &UdpSocket, question: &[u8]) -> (Outcome, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device;
+    use domain::base::iana::Rcode;
+    use domain::base::{Message, MessageBuilder, Rtype, Ttl};
+    use domain::rdata::{A, Aaaa};
+    use neap::InterfaceConfig;
+    use std::os::unix::net::UnixDatagram;
+
+    const V4: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
+    const V6: Ipv6Addr = Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 2);
+
+    /// Lookups of a stack with both families, and servers at the other end of its cable.
+    struct World {
+        lookups: Lookups,
+        poller: Poller,
+        servers: [UdpSocket; 2],
+        _far: Stack,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let (one, other) = UnixDatagram::pair().expect("a pair");
+            let stack = |end, addresses: [&str; 2]| {
+                let device = device::device("cable", end).expect("a device");
+                let addresses = addresses.map(|text| text.parse().expect("an address"));
+                let interface = InterfaceConfig::new(device);
+                let interface = addresses.into_iter().fold(interface, InterfaceConfig::address);
+                Stack::builder().interface(interface).build().expect("a stack")
+            };
+            let near = Arc::new(stack(one, ["10.1.0.1/24", "fd01::1/64"]));
+            let far = stack(other, ["10.1.0.2/24", "fd01::2/64"]);
+            let servers = [53, 54].map(|port| UdpSocket::bind(&far, (V4, port)).expect("a socket"));
+            let lookups = Lookups::new(near, resolver(53), Arc::default());
+            Self { lookups, poller: Poller::new().expect("a poller"), servers, _far: far }
+        }
+
+        /// Asks for a name that is not known.
+        fn ask(&mut self) {
+            let waiter = Waiter::Session(Slot { key: 0, generation: Generation::default() });
+            assert!(self.lookups.find(&"a.test".into(), waiter, &self.poller).is_none());
+        }
+
+        /// The questions that a server has got: that for IPv4, and that for IPv6.
+        fn questions(&self, server: usize) -> [(Vec<u8>, SocketAddr); 2] {
+            let next = || {
+                let mut bytes = [0; 1000];
+                let (count, from) = self.servers[server].recv_from(&mut bytes).expect("a question");
+                (bytes[..count].to_vec(), from)
+            };
+            let is_v6 = |(question, _): &(Vec<u8>, SocketAddr)| {
+                let message = Message::from_slice(question).expect("a question");
+                message.sole_question().expect("a question").qtype() == Rtype::AAAA
+            };
+            let mut both = [next(), next()];
+            both.sort_by_key(is_v6);
+            both
+        }
+
+        /// Answers a question, and lets the lookups take the answer.
+        fn answer(&mut self, server: usize, (question, to): &(Vec<u8>, SocketAddr)) {
+            let question = Message::from_slice(question).expect("a question");
+            let sole = question.sole_question().expect("a question");
+            let answer = MessageBuilder::new_vec().start_answer(question, Rcode::NOERROR);
+            let (mut answer, ttl) = (answer.expect("room"), Ttl::from_secs(60));
+            match sole.qtype() {
+                Rtype::AAAA => answer.push((sole.qname(), ttl, Aaaa::new(V6))),
+                _ => answer.push((sole.qname(), ttl, A::new(V4))),
+            }
+            .expect("room");
+            let before = self.lookups.queries.len();
+            self.servers[server].send_to(&answer.finish(), *to).expect("sent");
+            let mut events = Vec::new();
+            while self.lookups.queries.len() == before {
+                self.poller.wait(&mut events, None).expect("it can wait");
+                for event in events.drain(..) {
+                    if let Token::Query(slot) = Token::from_bits(event.token) {
+                        self.lookups.on_server(slot, &self.poller);
+                    }
+                }
+            }
+        }
+
+        /// The addresses that those who wait were told.
+        fn told(&mut self) -> Vec<Vec<IpAddr>> {
+            let done = self.lookups.done().into_iter();
+            done.map(|done| done.found.expect("addresses").to_vec()).collect()
+        }
+
+        fn known(&mut self) -> Option<Vec<IpAddr>> {
+            let known = self.lookups.known(&"a.test".into());
+            known.map(|found| found.expect("addresses").to_vec())
+        }
+    }
+
+    /// Which server at the other end is asked.
+    fn resolver(port: u16) -> TunnelResolver {
+        let servers = vec![SocketAddr::new(V4.into(), port)];
+        TunnelResolver { servers, search: Vec::new(), strategy: ResolveStrategy::Auto }
+    }
+
+    #[test]
+    fn both_families_are_told_if_the_second_one_follows_at_once() {
+        let mut world = World::new();
+        world.ask();
+        let [v4, v6] = world.questions(0);
+        world.answer(0, &v6);
+        assert!(world.told().is_empty(), "the other one may follow");
+        world.answer(0, &v4);
+        let both = vec![IpAddr::from(V6), V4.into()];
+        assert_eq!((world.told(), world.known()), (vec![both.clone()], Some(both)));
+        assert_eq!((world.lookups.table.len(), world.lookups.next_expiry()), (0, None));
+    }
+
+    #[test]
+    fn a_family_that_comes_late_is_known_from_then_on() {
+        let mut world = World::new();
+        world.ask();
+        let [v4, v6] = world.questions(0);
+        world.answer(0, &v6);
+        world.lookups.expire(Instant::now() + TIME_OF_THE_OTHER, &world.poller);
+        let first = vec![IpAddr::from(V6)];
+        assert_eq!((world.told(), world.known()), (vec![first.clone()], Some(first)));
+        world.answer(0, &v4);
+        assert_eq!((world.told(), world.known()), (vec![], Some(vec![V6.into(), V4.into()])));
+        assert!(world.lookups.table.is_empty());
+    }
+
+    #[test]
+    fn a_family_that_nobody_waits_for_is_asked_for_no_more_and_makes_room() {
+        let mut world = World::new();
+        let later = Instant::now() + 2 * TIMEOUT;
+        world.ask();
+        let [_, v6] = world.questions(0);
+        world.answer(0, &v6);
+        world.lookups.expire(later, &world.poller);
+        assert_eq!(world.told().len(), 1);
+        assert!(world.lookups.table.is_empty() && world.lookups.queries.is_empty());
+        world.lookups.cache = Cache::default();
+        world.ask();
+        let [_, v6] = world.questions(0);
+        world.answer(0, &v6);
+        assert!(!world.lookups.make_room(), "somebody waits");
+        world.lookups.expire(Instant::now() + TIME_OF_THE_OTHER, &world.poller);
+        assert!(world.lookups.make_room());
+        assert!(world.lookups.table.is_empty() && world.lookups.queries.is_empty());
+    }
+
+    #[test]
+    fn what_an_earlier_server_says_is_for_those_alone_who_have_asked_it() {
+        let mut world = World::new();
+        world.ask();
+        let old = world.questions(0);
+        world.lookups.set_resolver(resolver(54));
+        world.ask();
+        let [v4, v6] = world.questions(1);
+        old.iter().for_each(|question| world.answer(0, question));
+        assert_eq!((world.told().len(), world.known()), (1, None));
+        world.answer(1, &v4);
+        world.answer(1, &v6);
+        assert_eq!(world.told().len(), 1);
+        assert!(world.known().is_some());
+    }
 
     #[test]
     fn a_name_without_a_dot_is_looked_for_in_the_domains_first() {
