@@ -35,7 +35,7 @@ pub(super) fn id(message: &[u8]) -> u16 {
 }
 
 /// Whether `answer` is one to `question`: its ID, and the name, type and class that it is about.
-/// Servers that understand nothing of a question do not repeat it.
+/// Servers that understand nothing of a question, or fail, may not repeat it.
 pub(crate) fn is_answer(question: &[u8], answer: &[u8]) -> bool {
     let (Ok(question), Ok(answer)) = (Message::from_slice(question), Message::from_slice(answer))
     else {
@@ -45,7 +45,8 @@ pub(crate) fn is_answer(question: &[u8], answer: &[u8]) -> bool {
     if header.opcode() != question.header().opcode() {
         return false;
     }
-    let is_error = [Rcode::FORMERR, Rcode::NOTIMP, Rcode::REFUSED].contains(&header.rcode());
+    let errors = [Rcode::FORMERR, Rcode::SERVFAIL, Rcode::NOTIMP, Rcode::REFUSED];
+    let is_error = errors.contains(&header.rcode());
     let is_bare = answer.as_slice().len() == HEADER && is_error && header.qr();
     answer.is_answer(question) || (is_bare && header.id() == question.header().id())
 }
@@ -315,6 +316,8 @@ mod tests {
         let mut refused = asked[..HEADER].to_vec();
         (refused[2], refused[3], refused[5]) = (0x80, 5, 0);
         assert!(is_answer(&asked, &refused) && is_helpless(&refused));
+        refused[3] = 2;
+        assert!(is_answer(&asked, &refused) && is_helpless(&refused), "a failure");
         refused[3] = 0;
         assert!(!is_answer(&asked, &refused), "an empty answer without an error");
     }

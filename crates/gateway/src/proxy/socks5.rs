@@ -141,11 +141,16 @@ fn take_reply(received: &mut BytesMut) -> Result<Step, ProxyError> {
         return Err(ProxyError::Reply(code));
     }
     let mut rest = received.get(3..).unwrap_or_default();
-    match take_address(&mut rest) {
-        Ok(bound) => {
+    match take_place(&mut rest) {
+        Ok(place) => {
+            let bound = match place {
+                Place::Address(address) => address,
+                // What the proxy calls itself; it is reached already.
+                Place::Name(_, port) => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port),
+            };
             let length = received.len() - rest.len();
             received.advance(length);
-            Ok(Step::Granted(bound))
+            Ok(Step::Granted(Some(bound)))
         }
         Err(Unread::Short) => Ok(Step::Receive),
         Err(Unread::Unknown) => Err(ProxyError::Malformed),
@@ -245,6 +250,9 @@ mod tests {
             }
         };
         let refused = |bytes, credentials| after_greeting(bytes, credentials).expect_err("refused");
+        let named = after_greeting(&[5, 0, 5, 0, 0, 3, 2, b'h', b'i', 0, 80], None);
+        let port = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 80);
+        assert_eq!(named, Ok(Step::Granted(Some(port))), "the port of an association");
         assert_eq!(refused(&[5, 0xff], None), ProxyError::Unauthorised);
         assert_eq!(refused(&[5, 2], None), ProxyError::Malformed, "it was not offered");
         assert_eq!(refused(&[5, 2, 1, 1], Some(credentials())), ProxyError::Password);
