@@ -37,6 +37,8 @@ pub(super) enum Chunks {
         all: usize,
     },
     Over,
+    /// It was no body, and whatever follows makes none of it.
+    Bad,
 }
 
 /// It is no body.
@@ -78,6 +80,7 @@ impl Chunks {
             // An empty line has nothing but this.
             (Self::Trailers { line: 0, all }, b'\r') => Self::Trailers { line: 0, all: all + 1 },
             (Self::Trailers { line, all }, _) => Self::Trailers { line: line + 1, all: all + 1 },
+            (Self::Bad, _) => return Err(Malformed),
             (Self::Data(_) | Self::Over, _) => self,
         })
     }
@@ -107,7 +110,9 @@ impl Body {
                                 if left == 0 { Chunks::Behind(0) } else { Chunks::Data(left) };
                         }
                         state => {
-                            *chunks = state.after(bytes[count])?;
+                            let after = state.after(bytes[count]);
+                            *chunks = after.unwrap_or(Chunks::Bad);
+                            after?;
                             count += 1;
                         }
                     }
@@ -163,7 +168,9 @@ mod tests {
         let long = format!("1;{}", "a".repeat(MOST_LINE));
         let trailers = format!("0\r\n{}", "a: b\r\n".repeat(MOST_TRAILERS / 6 + 1));
         for text in ["\r\n", "x\r\n", "-1\r\n", "1\r\nab", "1000000000000000", &long, &trailers] {
-            assert_eq!(Body::Chunked(Chunks::FIRST).count(text.as_bytes()), Err(Malformed));
+            let mut body = Body::Chunked(Chunks::FIRST);
+            assert_eq!(body.count(text.as_bytes()), Err(Malformed));
+            assert_eq!((body.count(b"0\r\n\r\n"), body.is_over()), (Err(Malformed), false));
         }
     }
 }

@@ -26,6 +26,9 @@ const HOP_BY_HOP: [&str; 8] = [
     "host",
 ];
 
+/// The header line with how many proxies a request may pass.
+const MAX_FORWARDS: &str = "max-forwards";
+
 /// A dialogue with a client.
 #[derive(Debug, Default)]
 pub(super) struct Server {
@@ -63,6 +66,12 @@ impl Server {
         self.is_tunnel = method == "CONNECT";
         let wanted =
             if self.is_tunnel { tunnel(uri) } else { whole(method, uri, version, request.headers) };
+        // What is no body is not for the server. Where it is found to be none later, the connection
+        // to the server is reset.
+        let wanted = wanted.and_then(|wanted| {
+            let counted = { wanted.body }.count(&received[length..]);
+            counted.map(|_| wanted).map_err(|_| Bad::Request("the body has no chunks"))
+        });
         match wanted {
             Ok(wanted) => {
                 received.advance(length);
@@ -113,7 +122,16 @@ fn whole(method: &str, uri: &str, version: u8, lines: &[Header<'_>]) -> Result<R
     let path = path.split('#').next().unwrap_or_default();
     let target = authority_of(authority).ok_or(Bad::Request("the URI names no server"))?;
     let body = body_of(lines)?;
-    let slash = if path.starts_with('/') { "" } else { "/" };
+    if version == 0 && matches!(body, Body::Chunked(_)) {
+        return Err(Bad::Request("HTTP/1.0 has no transfer codings"));
+    }
+    let hops = hops_left(method, lines)?;
+    let slash = match path {
+        // The server as a whole is meant (RFC 9112 section 3.2.4).
+        "" if method == "OPTIONS" => "*",
+        _ if path.starts_with('/') => "",
+        _ => "/",
+    };
     let mut head = String::new();
     // Text takes all that is written.
     let _ = write!(head, "{method} {slash}{path} HTTP/1.{version}\r\nHost: {authority}\r\n");
@@ -127,7 +145,8 @@ fn whole(method: &str, uri: &str, version: u8, lines: &[Header<'_>]) -> Result<R
         let is_named = also.iter().any(|name| name.eq_ignore_ascii_case(line.name.as_bytes()));
         // What says where the body ends stays, whatever the client wants.
         let is_framing = ["content-length", "transfer-encoding"].iter().any(is_here);
-        if HOP_BY_HOP.iter().any(is_here) || (is_named && !is_framing) {
+        let is_replaced = hops.is_some() && is_here(&MAX_FORWARDS);
+        if HOP_BY_HOP.iter().any(is_here) || is_replaced || (is_named && !is_framing) {
             continue;
         }
         head.extend_from_slice(line.name.as_bytes());
@@ -135,8 +154,28 @@ fn whole(method: &str, uri: &str, version: u8, lines: &[Header<'_>]) -> Result<R
         head.extend_from_slice(line.value);
         head.extend_from_slice(b"\r\n");
     }
+    if let Some(hops) = hops {
+        head.extend_from_slice(format!("Max-Forwards: {hops}\r\n").as_bytes());
+    }
     head.extend_from_slice(b"Connection: close\r\n\r\n");
     Ok(Request { target, head: head.freeze(), body })
+}
+
+/// How many proxies a request for tests may pass behind this one (RFC 9110 section 7.6.2); `None`
+/// if it does not say.
+fn hops_left(method: &str, lines: &[Header<'_>]) -> Result<Option<u64>, Bad> {
+    let Some(value) = named(lines, MAX_FORWARDS).next() else { return Ok(None) };
+    if !["OPTIONS", "TRACE"].contains(&method) {
+        return Ok(None);
+    }
+    let digits = std::str::from_utf8(value).unwrap_or_default().trim();
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(Bad::Request("Max-Forwards is no number"));
+    }
+    // More than that is as many as can be.
+    let hops: u64 = digits.parse().unwrap_or(u64::MAX);
+    let why = Bad::NotImplemented("this proxy answers no request of this method itself");
+    hops.checked_sub(1).map(Some).ok_or(why)
 }
 
 /// The server of a URI; one with a user is refused (RFC 9110 section 4.2.4).
@@ -270,6 +309,7 @@ mod tests {
         for (uri, target, path) in [
             ("http://example.org", "example.org:80", "/"),
             ("HTTP://example.org?x", "example.org:80", "/?x"),
+            ("http://example.org#x", "example.org:80", "/"),
             ("http://[2001:db8::1]/", "[2001:db8::1]:80", "/"),
             ("http://192.0.2.1:/", "192.0.2.1:80", "/"),
         ] {
@@ -287,6 +327,25 @@ mod tests {
     }
 
     #[test]
+    fn requests_for_tests_pass_as_many_proxies_as_they_say() {
+        let (request, _) = wanted("OPTIONS http://a HTTP/1.1\r\nMAX-FORWARDS: 3\r\nX: y\r\n\r\n");
+        let head = "OPTIONS * HTTP/1.1\r\nHost: a\r\nX: y\r\nMax-Forwards: 2\r\n\
+                    Connection: close\r\n\r\n";
+        assert_eq!(std::str::from_utf8(&request.head), Ok(head));
+        for (line, passed) in [
+            ("OPTIONS http://a?x HTTP/1.1\r\n\r\n", "OPTIONS /?x HTTP/1.1\r\nHost: a\r\nC"),
+            ("TRACE http://a HTTP/1.1\r\n\r\n", "TRACE / HTTP/1.1\r\n"),
+            (
+                "GET http://a HTTP/1.1\r\nMax-Forwards: 0\r\n\r\n",
+                "GET / HTTP/1.1\r\nHost: a\r\nMax",
+            ),
+        ] {
+            let (request, _) = wanted(line);
+            assert!(request.head.starts_with(passed.as_bytes()), "{:?}", request.head);
+        }
+    }
+
+    #[test]
     fn bad_requests_have_their_status() {
         let nobody = Users::default();
         for (text, expected) in [
@@ -299,6 +358,13 @@ mod tests {
             ("PUT http://a/ HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n", "400"),
             ("PUT http://a/ HTTP/1.1\r\nContent-Length: +1\r\n\r\n", "400"),
             ("PUT http://a/ HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", "501"),
+            ("PUT http://a/ HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"),
+            (
+                "PUT http://a/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nZZ\r\n",
+                "400",
+            ),
+            ("TRACE http://a/ HTTP/1.1\r\nMax-Forwards: 0\r\n\r\n", "501"),
+            ("OPTIONS http://a/ HTTP/1.1\r\nMax-Forwards: -1\r\n\r\n", "400"),
             (
                 "PUT http://a/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n",
                 "400",
