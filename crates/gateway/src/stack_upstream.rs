@@ -48,7 +48,8 @@ pub(crate) fn leave(stack: &Stack) {
 }
 
 /// A stack as the way of all flows: they are its connections and datagrams, from its addresses. It
-/// takes addresses only. A guest's hops are passed on with datagrams.
+/// takes addresses only. A guest's hops are passed on with datagrams, and one that must not be cut
+/// is not cut.
 #[derive(Clone)]
 pub struct StackUpstream {
     stack: Arc<Stack>,
@@ -164,6 +165,7 @@ impl FarDatagrams for StackDatagrams {
     fn send(&mut self, datagrams: &[Bytes], to: &Destination, manner: Manner) -> Sent {
         let datagram = |data: &Bytes| Datagram {
             hop_limit: Some(manner.hop_limit),
+            dont_fragment: manner.dont_fragment,
             ..Datagram::new(data.clone(), to.address)
         };
         self.batch.extend(datagrams.iter().map(datagram));

@@ -26,7 +26,13 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        Self::with_mtu(1500)
+    }
+
+    /// A world whose way out takes packets of so many bytes.
+    fn with_mtu(mtu: u16) -> Self {
         let (near, far) = stacks(false);
+        near.set_mtu(near.host().interfaces()[0].id, mtu).expect("it takes as many");
         route_v6(&near);
         let (one, other) = cable();
         let interface = InterfaceConfig::new(one).any_destination(true);
@@ -102,6 +108,31 @@ fn datagrams_go_through_the_stack_and_errors_come_back() {
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     let figures = world.end();
     assert_eq!((figures.datagrams_out, figures.undelivered_datagrams), (3, 1));
+}
+
+#[test]
+fn a_datagram_that_must_not_be_cut_is_not_cut() {
+    const MTU: u16 = 1400;
+    let world = World::with_mtu(MTU);
+    let far = UdpSocket::bind(&world.far, format!("{FAR}:9")).expect("a socket");
+    let guest = UdpSocket::bind(&world.guest, format!("{GUEST}:0")).expect("a socket");
+    guest.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    guest.set_receive_errors(true).expect("such a socket");
+    guest.connect(format!("{FAR}:9")).expect("connected");
+    // What fits the guest's own link has the don't-fragment bit.
+    guest.send(&[1; 1450]).expect("sent");
+    let record = guest.recv_error().expect("an error");
+    assert_eq!(record.info, u32::from(MTU));
+    // Its stack knows the path now, and cuts this one itself.
+    let mut bytes = [0; 2000];
+    for byte in [2, 3] {
+        guest.send(&vec![byte; if byte == 2 { 1450 } else { 1372 }]).expect("sent");
+        let (count, _) = far.recv_from(&mut bytes).expect("a datagram");
+        assert!(bytes[..count].iter().all(|&other| other == byte), "the first one was cut");
+    }
+    let figures = world.end();
+    assert_eq!((figures.datagrams_out, figures.unsent_datagrams), (2, 1));
+    assert_eq!(figures.undelivered_datagrams, 1);
 }
 
 #[test]

@@ -48,6 +48,10 @@ pub struct Datagram {
     /// TOS byte or traffic class, with the ECN codepoint in the low two bits (`IP_TOS`,
     /// `IPV6_TCLASS`); `None` is [`UdpSocket::tos`].
     pub tos: Option<u8>,
+    /// It is to leave whole or not at all (`IP_PMTUDISC_DO`). Where the path takes less, sending
+    /// fails, and [`UdpSocket::recv_error`] says how much it takes. Other datagrams leave in
+    /// fragments.
+    pub dont_fragment: bool,
     /// What the packet said of itself, if it was received. Sending ignores it.
     pub arrival: Option<Arrival>,
 }
@@ -92,6 +96,7 @@ impl Datagram {
             interface: None,
             hop_limit: None,
             tos: None,
+            dont_fragment: false,
             arrival: None,
         }
     }
@@ -251,7 +256,8 @@ impl UdpSocket {
     /// the call that begins with it. `AddrNotAvailable` for a [`Datagram::local`] that is no
     /// address of the stack (unless the socket is [transparent](UdpOptions::transparent)), or not
     /// the address and port that the socket is bound to. `PermissionDenied` for a broadcast address
-    /// without [`set_broadcast`](Self::set_broadcast). `InvalidInput` for a hop limit of 0.
+    /// without [`set_broadcast`](Self::set_broadcast). `InvalidInput` for a hop limit of 0, and for
+    /// one that is longer than the path takes and not to be cut.
     pub fn send_batch(&self, datagrams: &[Datagram]) -> io::Result<usize> {
         let timeout = &self.wait_mode.write_timeout;
         self.wait_for(WRITE_READY, timeout, || self.attempt_batch(datagrams)).map_err(socket_error)
@@ -259,10 +265,10 @@ impl UdpSocket {
 
     fn attempt_batch(&self, datagrams: &[Datagram]) -> Result<usize, SocketError> {
         let to_send = |datagram: &Datagram| {
-            let &Datagram { peer, local, interface, hop_limit, tos, .. } = datagram;
+            let &Datagram { peer, local, interface, hop_limit, tos, dont_fragment, .. } = datagram;
             let from = local.map(|local| self.canonical(local));
-            let to = Some(self.canonical(peer));
-            SendDatagram { data: datagram.data.clone(), to, from, interface, hop_limit, tos }
+            let (data, to) = (datagram.data.clone(), Some(self.canonical(peer)));
+            SendDatagram { data, to, from, interface, hop_limit, tos, dont_fragment }
         };
         match self.handle.send_batch(clock::now(), datagrams.iter().map(to_send)) {
             (0, Err(error)) => Err(error),

@@ -423,7 +423,8 @@ impl UdpSocket {
         }
     }
 
-    /// A datagram that is too long for any packet (`ip_local_error`, `ipv6_local_error`).
+    /// A datagram that is too long for any packet, or for the path of one that is not to be cut
+    /// (`ip_local_error`, `ipv6_local_error`).
     pub(super) fn on_too_long(
         &self,
         host: &Host,

@@ -46,12 +46,17 @@ pub struct SendDatagram {
     pub hop_limit: Option<u8>,
     /// TOS byte or traffic class, ECN in its low two bits (`IP_TOS`, `IPV6_TCLASS`).
     pub tos: Option<u8>,
+    /// It leaves whole or not at all (`IP_PMTUDISC_DO`): where the path takes less, the call fails
+    /// with [`SocketError::MessageTooLong`], and the error queue says how much it takes. Other
+    /// datagrams leave in fragments.
+    pub dont_fragment: bool,
 }
 
 impl SendDatagram {
     /// Makes a datagram to `to`, or to the connected peer, with the settings of the socket.
     pub fn new(data: Bytes, to: Option<SocketAddr>) -> Self {
-        Self { data, to, from: None, interface: None, hop_limit: None, tos: None }
+        let (hop_limit, tos, dont_fragment) = (None, None, false);
+        Self { data, to, from: None, interface: None, hop_limit, tos, dont_fragment }
     }
 }
 
@@ -124,8 +129,8 @@ impl Run {
 fn is_alike(first: &SendDatagram, next: &SendDatagram) -> bool {
     let size = first.data.len();
     let settings = |datagram: &SendDatagram| {
-        let &SendDatagram { to, from, interface, hop_limit, tos, .. } = datagram;
-        (to, from, interface, hop_limit, tos)
+        let &SendDatagram { to, from, interface, hop_limit, tos, dont_fragment, .. } = datagram;
+        (to, from, interface, hop_limit, tos, dont_fragment)
     };
     // A super-frame has no empty parts.
     (1..=size).contains(&next.data.len()) && settings(first) == settings(next)
@@ -246,7 +251,8 @@ impl UdpSocket {
         datagram: SendDatagram,
         rest: &mut Peekable<impl Iterator<Item = SendDatagram>>,
     ) -> Result<usize, SocketError> {
-        let SendDatagram { ref data, to, from, interface, hop_limit, tos } = datagram;
+        let SendDatagram { ref data, to, from, interface, hop_limit, tos, dont_fragment } =
+            datagram;
         let remote = to.or(way.remote).ok_or(SocketError::DestinationRequired)?;
         let remote = self.destination(remote, from);
         if !self.serves(remote.ip()) {
@@ -284,6 +290,10 @@ impl UdpSocket {
             hop_limit: hop_limit.unwrap_or(of_family(way.hop_limits)),
             tos: tos.unwrap_or(of_family(way.tos)),
         };
+        if dont_fragment && !Self::fits(host, now, way, &envelope, data.len()) {
+            self.on_too_long(host, now, &mut self.state(), remote, data.len());
+            return Err(SocketError::MessageTooLong);
+        }
         let run = match rest.peek() {
             Some(next) if is_alike(&datagram, next) => {
                 let most = Self::most_of_run(host, now, way, &envelope, data.len());
@@ -352,6 +362,22 @@ impl UdpSocket {
             return Ok(());
         }
         Err(SocketError::WouldBlock)
+    }
+
+    /// Whether a datagram with `size` bytes of data leaves whole. Where there is no route, it does
+    /// not leave at all.
+    fn fits(
+        host: &Host,
+        now: Instant,
+        way: &mut Sending,
+        envelope: &Envelope,
+        size: usize,
+    ) -> bool {
+        let (local, remote) = (envelope.local.ip(), envelope.remote.ip());
+        let interface = way.route_to.and_then(|(_, interface)| interface);
+        let route = way.route.refresh_through(&host.net, now, local, remote, interface);
+        let ip = if remote.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
+        route.is_none_or(|route| ip + udp::HEADER_LEN + size <= route.mtu as usize)
     }
 
     /// Most datagrams with `size` bytes of data that leave in one frame.
