@@ -260,6 +260,11 @@ impl WayOut {
         let Url::Proxy { protocol, host, port } = &url else {
             return Ok(Way::Ready(Box::new(DirectFrom(outbound))));
         };
+        if *protocol == Protocol::Socks5 {
+            // An association has a connection and a socket. Flows and questions need descriptors,
+            // too.
+            config.most_mappings /= 2;
+        }
         let credentials = self.auth_file.as_deref().map(credentials).transpose()?;
         let addresses = (host.as_str(), *port).to_socket_addrs().map_err(|error| {
             Failure::System(format!("the upstream {url} has no address: {error}; check its name"))
@@ -372,6 +377,8 @@ fn credentials(path: &Path) -> Result<Credentials, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
+    use std::net::TcpListener;
 
     #[test]
     fn upstreams_are_read_and_printed() {
@@ -405,6 +412,32 @@ mod tests {
         }
         let error = "http://me:secret@host:80".parse::<Url>().expect_err("a password");
         assert!(error.contains("--auth-file") && !error.contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn mappings_that_take_two_descriptors_are_half_as_many() {
+        for (scheme, expected) in [("socks5", 50), ("http", 100)] {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            let server = listener.local_addr().expect("an address");
+            // Without a user it says that it wants none.
+            let proxy = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().expect("a connection");
+                stream.write_all(&[5, 0]).expect("sent");
+                let _ = stream.read(&mut [0; 10]);
+            });
+            let way_out = WayOut {
+                upstream: format!("{scheme}://{server}"),
+                auth_file: None,
+                dns: None,
+                bind: None,
+                mark: None,
+            };
+            let mut config = GatewayConfig::default();
+            config.most_mappings = 100;
+            assert!(way_out.open(&mut config).is_ok(), "{scheme}");
+            assert_eq!(config.most_mappings, expected, "{scheme}");
+            proxy.join().expect("no panic");
+        }
     }
 
     #[test]

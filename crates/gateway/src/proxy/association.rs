@@ -1,9 +1,11 @@
 //! Datagrams by way of SOCKS5: an association (RFC 1928 section 7) is a connection to the proxy,
 //! and a UDP socket whose datagrams name their destination.
 //!
-//! Cost: two descriptors for each mapping, and a system call for each datagram. Until the proxy
-//! has answered, at most [`MOST_EARLY`] datagrams are held.
+//! Cost: two descriptors for each mapping, a system call for each datagram, and what is held until
+//! the proxy has answered, see [`Early`]. At most [`MOST_NAMED`] names and [`MOST_NUMERIC`]
+//! addresses of destinations are remembered, which each datagram costs a look at.
 
+use super::early::Early;
 use super::error::of_the_way;
 use super::stream::{Dialogue, Talk};
 use super::{PATIENCE, Proxy, socks5};
@@ -21,11 +23,10 @@ use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Instant;
 
-/// Datagrams that are held until the proxy has answered.
-const MOST_EARLY: usize = 16;
-
 /// Names that an association remembers, so that answers come from where the guest sent to.
-const MOST_NAMES: usize = 16;
+const MOST_NAMED: usize = 16;
+/// Destinations without a name that it remembers, whose answers are not those of a name.
+const MOST_NUMERIC: usize = 64;
 
 /// Pieces that a proxy may say at once over the connection of an association.
 const MOST_SAID: usize = 16;
@@ -41,15 +42,27 @@ pub(super) struct Association {
     socket: Socket,
     state: State,
     due: Instant,
-    /// Named destinations, the latest last: the guest's address and the header for it.
-    named: Vec<(Destination, Bytes)>,
+    /// Named destinations, the latest last.
+    named: Vec<Named>,
+    /// Destinations without a name, in the order in which they came.
+    numeric: VecDeque<SocketAddr>,
+}
+
+/// A named destination.
+#[derive(Debug)]
+struct Named {
+    /// The guest's address of it, and its name.
+    to: Destination,
+    header: Bytes,
+    /// Where its first answer came from.
+    at: Option<SocketAddr>,
 }
 
 #[derive(Debug)]
 enum State {
-    Opens { early: VecDeque<(Destination, Bytes)> },
+    Opens { early: Early },
     Open,
-    Over { undelivered: VecDeque<(Destination, Bytes)> },
+    Over { undelivered: Early },
 }
 
 impl Association {
@@ -60,9 +73,10 @@ impl Association {
         let domain = Domain::for_address(server);
         let socket = proxy.outbound.socket(domain, Type::DGRAM, Protocol::UDP)?;
         socket.bind(&SockAddr::from(proxy.outbound.from(server)))?;
-        let state = State::Opens { early: VecDeque::new() };
+        let state = State::Opens { early: Early::new(proxy.early.clone()) };
         let due = Instant::now() + PATIENCE;
-        Ok(Self { talk, server, socket, state, due, named: Vec::new() })
+        let (named, numeric) = (Vec::new(), VecDeque::new());
+        Ok(Self { talk, server, socket, state, due, named, numeric })
     }
 
     /// Goes on with the dialogue, and sees when the proxy ends the association. An event may tell
@@ -94,8 +108,8 @@ impl Association {
         let relay = reachable(relay, self.server);
         self.socket.connect(&SockAddr::from(relay)).map_err(of_the_way)?;
         let opening = std::mem::replace(&mut self.state, State::Open);
-        if let State::Opens { early } = opening {
-            for (to, data) in early {
+        if let State::Opens { mut early } = opening {
+            while let Some((to, data)) = early.pop() {
                 // What the host does not take is lost, as datagrams are.
                 let _ = self.pass_on(&data, &to);
             }
@@ -117,28 +131,50 @@ impl Association {
         Ok(())
     }
 
-    /// The header of datagrams to a destination; it notes the name.
+    /// The header of datagrams to a destination, which is remembered.
     fn header(&mut self, to: &Destination) -> Bytes {
         if to.name.is_none() {
+            if !self.numeric.contains(&to.address) {
+                if self.numeric.len() == MOST_NUMERIC {
+                    self.numeric.pop_front();
+                }
+                self.numeric.push_back(to.address);
+            }
             return socks5::datagram_header(to);
         }
-        if let Some(index) = self.named.iter().position(|(known, _)| known == to) {
+        if let Some(index) = self.named.iter().position(|known| known.to == *to) {
             self.named[index..].rotate_left(1);
         } else {
-            if self.named.len() == MOST_NAMES {
+            if self.named.len() == MOST_NAMED {
                 self.named.remove(0);
             }
-            self.named.push((to.clone(), socks5::datagram_header(to)));
+            let header = socks5::datagram_header(to);
+            self.named.push(Named { to: to.clone(), header, at: None });
         }
-        self.named.last().expect("it was put there").1.clone()
+        self.named.last().expect("it was put there").header.clone()
     }
 
     /// What the guest calls the sender of a datagram. A proxy gives the address behind a name,
-    /// which the guest does not know: the name that was used last with this port is meant.
-    fn seen(&self, from: Option<SocketAddr>) -> Option<SocketAddr> {
-        let is_meant = |to: &Destination| from.is_none_or(|from| from.port() == to.address.port());
-        let named = self.named.iter().rev().find(|(to, _)| is_meant(to));
-        named.map(|(to, _)| to.address).or(from)
+    /// which the guest does not know.
+    fn seen(&mut self, from: Option<SocketAddr>) -> Option<SocketAddr> {
+        let Some(from) = from else { return self.named.last().map(|named| named.to.address) };
+        if self.numeric.contains(&from) {
+            return Some(from);
+        }
+        if let Some(named) = self.named.iter().find(|named| named.at == Some(from)) {
+            return Some(named.to.address);
+        }
+        let mut latest = self.named.iter_mut().rev();
+        let has_port = |named: &Named| named.to.address.port() == from.port();
+        // An address that is new is that of a name without an answer so far.
+        if let Some(named) = latest.find(|named| has_port(named) && named.at.is_none()) {
+            named.at = Some(from);
+            return Some(named.to.address);
+        }
+        // Of a name that has other addresses as well; or of a destination that was forgotten.
+        let other = self.named.iter().rev().find(|named| has_port(named));
+        let other = other.filter(|_| self.numeric.len() < MOST_NUMERIC);
+        Some(other.map_or(from, |named| named.to.address))
     }
 }
 
@@ -155,11 +191,7 @@ fn reachable(relay: SocketAddr, server: SocketAddr) -> SocketAddr {
 impl FarDatagrams for Association {
     fn send(&mut self, datagrams: &[Bytes], to: &Destination, _: Manner) -> Sent {
         let count = match &mut self.state {
-            State::Opens { early } => {
-                let room = MOST_EARLY - early.len();
-                early.extend(datagrams.iter().take(room).map(|data| (to.clone(), data.clone())));
-                datagrams.len().min(room)
-            }
+            State::Opens { early } => datagrams.iter().filter(|data| early.push(to, data)).count(),
             State::Open => datagrams.iter().filter(|data| self.pass_on(data, to).is_ok()).count(),
             State::Over { .. } => 0,
         };
@@ -180,7 +212,7 @@ impl FarDatagrams for Association {
 
     fn undelivered(&mut self, _: &mut [u8]) -> Option<Undelivered> {
         let State::Over { undelivered } = &mut self.state else { return None };
-        let (to, data) = undelivered.pop_front()?;
+        let (to, data) = undelivered.pop()?;
         // The host is unreachable.
         let code = if to.address.is_ipv4() { 1 } else { 3 };
         let kind = IcmpErrorKind::Unreachable { code };
@@ -199,7 +231,7 @@ impl FarDatagrams for Association {
     fn give_up(&mut self) {
         let opening = std::mem::replace(&mut self.state, State::Open);
         let undelivered =
-            if let State::Opens { early } = opening { early } else { VecDeque::new() };
+            if let State::Opens { early } = opening { early } else { Early::default() };
         self.state = State::Over { undelivered };
     }
 
@@ -215,7 +247,7 @@ mod tests {
     use crate::proxy::Protocol;
     use rustix::event::{PollFd, PollFlags, poll};
     use std::io::Write;
-    use std::net::{Shutdown, TcpListener};
+    use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 
     #[test]
     fn datagrams_leave_from_the_address_of_connections() {
@@ -243,6 +275,72 @@ mod tests {
         let error = association.receive(&mut [0; 100]).expect_err("nobody sends");
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         assert!(association.is_over(), "no other event tells of the end");
+    }
+
+    /// An association, and the connection that the proxy has for it.
+    fn opening() -> (Association, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let server = listener.local_addr().expect("an address");
+        let proxy = Proxy::new(Protocol::Socks5, server, None);
+        let association = Association::open(&proxy).expect("a socket");
+        let (stream, _) = listener.accept().expect("a connection");
+        (association, stream)
+    }
+
+    fn place(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    const MANNER: Manner = Manner { hop_limit: 64, dont_fragment: false };
+
+    #[test]
+    fn datagrams_that_wait_for_the_proxy_have_few_bytes() {
+        let (mut association, _silent) = opening();
+        let datagrams = vec![Bytes::from(vec![0; 65_507]); 16];
+        let sent = association.send(&datagrams, &place("192.0.2.1:9").into(), MANNER);
+        assert_eq!(sent.count, 1);
+    }
+
+    #[test]
+    fn answers_come_from_the_destination_that_has_sent_them() {
+        let (mut association, mut stream) = opening();
+        let relay = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let port = relay.local_addr().expect("an address").port().to_be_bytes();
+        let granted = [&[5, 0, 5, 0, 0, 1, 127, 0, 0, 1][..], &port].concat();
+        stream.write_all(&granted).expect("sent");
+        let mut buffer = vec![0; 1000];
+        while !matches!(association.state, State::Open) {
+            let mut entries = [PollFd::new(&association.talk.stream, PollFlags::IN)];
+            poll(&mut entries, None).expect("an answer");
+            let error = association.receive(&mut buffer).expect_err("nobody has sent");
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        }
+        let named = |name: &str, at: &str| Destination {
+            name: Some(name.into()),
+            ..Destination::from(place(at))
+        };
+        let first = named("first.example", "198.18.0.1:3478");
+        let second = named("second.example", "198.18.0.2:3478");
+        let numeric = place("192.0.2.9:3478");
+        let mut asker = None;
+        for to in [&first, &second, &numeric.into()] {
+            assert_eq!(association.send(&[Bytes::from_static(b"x")], to, MANNER).count, 1);
+            asker = Some(relay.recv_from(&mut buffer).expect("it was passed on").1);
+        }
+        let mut seen = |from: &str| {
+            let header = socks5::datagram_header(&place(from).into());
+            relay.send_to(&header, asker.expect("it has an address")).expect("sent");
+            let mut entries = [PollFd::new(&association.socket, PollFlags::IN)];
+            poll(&mut entries, None).expect("a datagram");
+            association.receive(&mut buffer).expect("an answer").from
+        };
+        assert_eq!(seen("192.0.2.9:3478"), numeric);
+        // The name that was used last is taken for the one that answers first.
+        assert_eq!(seen("192.0.2.2:3478"), second.address);
+        assert_eq!(seen("192.0.2.1:3478"), first.address);
+        assert_eq!(seen("192.0.2.2:3478"), second.address);
+        assert_eq!(seen("192.0.2.3:3478"), second.address, "an unknown one");
+        assert_eq!(seen("192.0.2.3:9"), place("192.0.2.3:9"), "of a port of no name");
     }
 
     #[test]

@@ -5,9 +5,10 @@
 //!
 //! Cost: a flow has one connection to the proxy. While it is opened, it holds at most 16 KiB of the
 //! answer and what came with it, at most 64 KiB. A mapping of datagrams has a connection and a UDP
-//! socket.
+//! socket. Until those are open, the datagrams of all mappings that wait have at most 8 MiB.
 
 mod association;
+mod early;
 mod error;
 mod http;
 mod probe;
@@ -18,6 +19,7 @@ use crate::destination::Destination;
 use crate::outbound::Outbound;
 use crate::upstream::{Client, Far, FarDatagrams, Upstream};
 use association::Association;
+use early::EarlyBytes;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -76,13 +78,16 @@ pub struct Proxy {
     server: SocketAddr,
     credentials: Option<Arc<Credentials>>,
     outbound: Outbound,
+    /// What waits for associations with it.
+    early: EarlyBytes,
 }
 
 impl Proxy {
     /// A proxy at an address.
     pub fn new(protocol: Protocol, server: SocketAddr, credentials: Option<Credentials>) -> Self {
         let credentials = credentials.map(Arc::new);
-        Self { protocol, server, credentials, outbound: Outbound::default() }
+        let (outbound, early) = (Outbound::default(), EarlyBytes::default());
+        Self { protocol, server, credentials, outbound, early }
     }
 
     /// Settings of the sockets that reach the proxy.
