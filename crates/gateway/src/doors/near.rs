@@ -23,6 +23,11 @@ impl Near {
         Self { stream, body: Body::Endless, ends_with_far: false, has_finished: false }
     }
 
+    /// Whether the client may say more, which is for nobody.
+    pub(super) fn may_say_more(&self) -> bool {
+        self.body.is_over()
+    }
+
     /// Whether the end of the other side's stream has ended this one's as well.
     pub(super) fn is_over(&self) -> bool {
         self.has_finished && (self.ends_with_far || self.body.is_over())

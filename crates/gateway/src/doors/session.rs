@@ -61,7 +61,7 @@ pub(super) enum Stage {
     Joined(Box<Joined>),
     /// It keeps an association for datagrams.
     Associated(Slot),
-    /// Both sides have ended, and the client takes the last bytes.
+    /// Both sides have ended, and the client takes the last bytes. What it says is for nobody.
     Lingers {
         /// It has taken some since its time began.
         has_moved: bool,
@@ -170,8 +170,12 @@ impl Session {
                 Next::GoesOn
             }
             Stage::Joined(joined) => match joined.pump(near, *has_error, share, moved) {
-                // What the near side has taken is not sent yet.
-                Next::Over(..) if joined.is_finished && matches!(near.flush(), Ok(false)) => {
+                // What the near side has taken is not sent yet, or not received. A close would lose
+                // it if the client said anything more (RFC 9112 section 9.6).
+                Next::Over(..)
+                    if joined.is_finished
+                        && (near.may_say_more() || matches!(near.flush(), Ok(false))) =>
+                {
                     Next::Lingers
                 }
                 next => next,
@@ -247,7 +251,7 @@ impl Joined {
     ) -> Self {
         near.body = wanted.request.body;
         let mut received = std::mem::take(&mut wanted.received);
-        // What is behind the body is for nobody. What is no body ends with the next piece.
+        // What is behind the body is for nobody. What is no body was refused.
         let count = near.body.count(&received).unwrap_or(0);
         received.truncate(count);
         let head = std::mem::take(&mut wanted.request.head);
