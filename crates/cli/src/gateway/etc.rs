@@ -3,6 +3,10 @@
 //! A file that is mounted over the host's `resolv.conf` is lost when the host replaces its own: the
 //! kernel takes mounts away from a name that is given to another file. So the whole folder is the
 //! sandbox's, with links to what the host has in its own.
+//!
+//! Programs also ask services of the host for names, whose sockets no network namespace keeps from
+//! them: those that `nsswitch.conf` names, and nscd, which comes before that. So the sandbox has an
+//! `nsswitch.conf` of its own, and the folders of these sockets are empty there.
 
 use super::sandbox;
 use rustix::mount::{
@@ -11,9 +15,19 @@ use rustix::mount::{
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const FOLDER: &str = "/etc";
+/// What names those who are asked for names.
+const SWITCH: &str = "nsswitch.conf";
+/// Folders with sockets of services that resolve names: nscd, systemd-resolved and Avahi.
+const SERVICES: [&str; 5] = [
+    "/run/nscd",
+    "/run/systemd/resolve",
+    "/run/avahi-daemon",
+    "/var/run/nscd",
+    "/var/run/avahi-daemon",
+];
 /// What names the resolver.
 pub(super) const RESOLVER: &str = "resolv.conf";
 /// Where the folder is made before it is put in its place. Nothing of it is on a disk.
@@ -29,6 +43,10 @@ pub(super) fn use_resolver() -> io::Result<()> {
     // What is mounted here stays here.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    hide_services(flags)?;
+    // One that programs cannot read either is none.
+    let switch = fs::read(Path::new(FOLDER).join(SWITCH)).unwrap_or_default();
+    let switch = switch_of_sandbox(&String::from_utf8_lossy(&switch));
     mount("tmpfs", SCRATCH, "tmpfs", flags, c"size=1m,mode=755")?;
     let scratch = Path::new(SCRATCH);
     let host = scratch.join(OF_THE_HOST);
@@ -37,7 +55,7 @@ pub(super) fn use_resolver() -> io::Result<()> {
     for entry in fs::read_dir(FOLDER)? {
         let entry = entry?;
         let name = entry.file_name();
-        if name == RESOLVER || name == OF_THE_HOST {
+        if name == RESOLVER || name == SWITCH || name == OF_THE_HOST {
             continue;
         }
         // A link leads on from where it is, so that it is copied.
@@ -48,6 +66,56 @@ pub(super) fn use_resolver() -> io::Result<()> {
         symlink(target, scratch.join(&name))?;
     }
     fs::write(scratch.join(RESOLVER), format!("nameserver {}\n", sandbox::DNS.ip()))?;
+    fs::write(scratch.join(SWITCH), switch)?;
     mount_move(SCRATCH, FOLDER)?;
     Ok(())
+}
+
+/// Makes the folders of services empty.
+fn hide_services(flags: MountFlags) -> io::Result<()> {
+    let mut hidden: Vec<PathBuf> = Vec::new();
+    // A service that the host does not have has no folder, and some folders have two names.
+    for folder in SERVICES.iter().filter_map(|folder| fs::canonicalize(folder).ok()) {
+        if folder.is_dir() && !hidden.contains(&folder) {
+            mount("tmpfs", &folder, "tmpfs", flags | MountFlags::RDONLY, c"size=4k,mode=755")?;
+            hidden.push(folder);
+        }
+    }
+    Ok(())
+}
+
+/// The `nsswitch.conf` of a sandbox, of the host's: names of hosts come from files and from the
+/// resolver. `myhostname` asks nobody.
+fn switch_of_sandbox(of_the_host: &str) -> String {
+    let is_end = |sign: char| sign == ':' || sign.is_whitespace();
+    let is_of_hosts = |line: &&str| line.trim_start().split(is_end).next() == Some("hosts");
+    let has_own_name = |line: &str| {
+        let line = line.split('#').next().unwrap_or_default();
+        line.split_whitespace().any(|word| word == "myhostname")
+    };
+    let own_name = of_the_host.lines().filter(is_of_hosts).any(has_own_name);
+    let others = of_the_host.lines().filter(|line| !is_of_hosts(line));
+    let hosts = if own_name { "hosts: files myhostname dns" } else { "hosts: files dns" };
+    others.chain([hosts]).map(|line| format!("{line}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_hosts_come_from_files_and_the_resolver_alone() {
+        for (host, sandbox) in [
+            ("", "hosts: files dns\n"),
+            (
+                "passwd: files systemd\n hosts:\tfiles myhostname resolve [!UNAVAIL=return] dns\n\
+                 # hosts: db\nnetworks: files",
+                "passwd: files systemd\n# hosts: db\nnetworks: files\nhosts: files myhostname dns\n",
+            ),
+            ("hosts dns mdns4 # no myhostname\n", "hosts: files dns\n"),
+            ("hostsx: a\n", "hostsx: a\nhosts: files dns\n"),
+        ] {
+            assert_eq!(switch_of_sandbox(host), sandbox, "{host:?}");
+        }
+    }
 }

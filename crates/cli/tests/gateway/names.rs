@@ -6,6 +6,7 @@ use super::{SERVER, env, finish, in_network};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -18,7 +19,7 @@ const QUESTION: &[u8] = b"\x12\x34\x01\x20\x00\x01\x00\x00\x00\x00\x00\x00\x07ex
                           \xff\x00\x00\x01";
 
 /// Programs in the sandbox.
-pub(super) fn inside(program: &str, _: &str) -> bool {
+pub(super) fn inside(program: &str, place: &str) -> bool {
     match program {
         "ask" => ask_on_command(),
         "ask once" => assert_eq!(ask(), "answer 5"),
@@ -29,6 +30,13 @@ pub(super) fn inside(program: &str, _: &str) -> bool {
             let mut answer = vec![0; 2 + QUESTION.len() + 1];
             stream.read_exact(&mut answer).expect("an answer");
             println!("answer {}", answer[2 + QUESTION.len()]);
+        }
+        "ask services" => {
+            for path in place.split(' ') {
+                let service = UnixStream::connect(path);
+                println!("{path}: {}", if service.is_ok() { "there" } else { "hidden" });
+            }
+            print!("{}", fs::read_to_string("/etc/nsswitch.conf").expect("a file"));
         }
         _ => return false,
     }
@@ -240,6 +248,50 @@ fn resolv_conf_is_read_again_and_that_of_the_sandbox_stays() {
             let (status, stdout, stderr) = finish(command);
             let line = "root:x:0:0::/:/bin/sh\n";
             assert!(status == Some(0) && stdout == line.repeat(2), "{stdout}{stderr}");
+        });
+    });
+}
+
+#[test]
+fn services_of_the_host_that_resolve_names_are_not_in_the_sandbox() {
+    const SERVICES: [&str; 3] =
+        ["nscd/socket", "systemd/resolve/io.systemd.Resolve", "avahi-daemon/socket"];
+    in_namespace(|| {
+        in_network(|| {
+            let (etc, services) = (Folder::new("etc"), Folder::new("run"));
+            etc.write(
+                "nsswitch.conf",
+                "hosts: files resolve [!UNAVAIL=return] dns\npasswd: files\n",
+            );
+            let own = env::current_exe().expect("the test knows its binary");
+            let mut command = Command::new("unshare");
+            let script = format!(
+                "mount --bind {} /etc && mount --bind {} /run && exec {} gateway run -- {} \
+                 --exact inside --nocapture",
+                etc.path().display(),
+                services.path().display(),
+                env!("CARGO_BIN_EXE_neap"),
+                own.display()
+            );
+            let listeners = SERVICES.iter().chain(&["other/socket"]).map(|name| {
+                let path = services.path().join(name);
+                fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+                UnixListener::bind(path).expect("a socket")
+            });
+            let _listeners: Vec<_> = listeners.collect();
+            let places: Vec<_> = SERVICES
+                .iter()
+                .chain(&["other/socket"])
+                .map(|name| format!("/run/{name}"))
+                .collect();
+            command.args(["-m", "sh", "-c", &script]).stdin(Stdio::null());
+            command.env(super::PROGRAM, "ask services").env(super::TARGET, places.join(" "));
+            let (status, stdout, stderr) = finish(command);
+            let hidden: String =
+                places[..3].iter().map(|path| format!("{path}: hidden\n")).collect();
+            let expected =
+                format!("{hidden}/run/other/socket: there\npasswd: files\nhosts: files dns\n");
+            assert!(status == Some(0) && stdout.contains(&expected), "{stdout}{stderr}");
         });
     });
 }
