@@ -76,7 +76,7 @@ impl AllDoors {
     }
 
     /// Serves the doors of a file: those that were served before go on, and others are closed. All
-    /// that can be opened are.
+    /// that can be opened are. One that cannot be changed stays as it was.
     ///
     /// # Errors
     /// One line for each door that cannot be opened.
@@ -87,32 +87,98 @@ impl AllDoors {
         if !is_same && self.handle.set_resolver(resolver.clone()).is_ok() {
             self.resolver = resolver;
         }
-        let mut new: Vec<_> = file.doors.iter().map(|door| (door.line, &door.kind)).collect();
-        let handle = &self.handle;
-        self.opened.retain(|(kind, id)| {
-            if let Some(place) = new.iter().position(|(_, other)| *other == kind) {
-                new.swap_remove(place);
-                return true;
-            }
-            // The connection of the standard streams goes on to its end, as none takes its place.
-            // Where the thread has ended there is nothing left to close.
-            is_stdio(kind) || handle.close(*id).is_err()
-        });
+        let mut changes = self.changes(file);
         // The tunnel ends with the standard streams if there is no other door by then.
-        new.sort_by_key(|(_, kind)| is_stdio(kind));
-        let mut failed = Vec::new();
-        for (line, kind) in new {
-            if is_stdio(kind) && streams == Streams::LeftOut {
+        changes.sort_by_key(|change| is_stdio(change.kind));
+        let held: Vec<_> = changes.iter().filter_map(Change::held).collect();
+        let (mut late, mut failed) = (Vec::new(), Vec::new());
+        let wrong = |line: usize, why: String| format!("{}:{line}: {why}", file.path.display());
+        for mut change in changes {
+            let line = change.line;
+            if is_stdio(change.kind) && streams == Streams::LeftOut {
                 let place = format!("{}:{line}: [STDIOTunnel]", file.path.display());
                 tracing::warn!("{place}: this is left out: it needs the streams of a new process");
                 continue;
             }
-            match door(kind).and_then(|door| handle.open(door).map_err(|error| why(kind, &error))) {
-                Ok(id) => self.opened.push((kind.clone(), id)),
-                Err(why) => failed.push(format!("{}:{line}: {why}", file.path.display())),
+            match door(change.kind) {
+                // Its port is free when the doors are closed whose places are taken.
+                Ok(door) if place(change.kind).is_some_and(|own| held.contains(&own)) => {
+                    late.push((change, door));
+                    continue;
+                }
+                Ok(door) => match self.open(change.kind, door) {
+                    Ok(()) => self.close(change.old.take().as_ref()),
+                    Err(why) => failed.push(wrong(line, why)),
+                },
+                Err(why) => failed.push(wrong(line, why)),
+            }
+            self.opened.extend(change.old);
+        }
+        failed.extend(self.replace(late).into_iter().map(|(line, why)| wrong(line, why)));
+        if failed.is_empty() { Ok(()) } else { Err(failed) }
+    }
+
+    /// What has to change for a file. The doors that it does not change stay open, and so do those
+    /// whose places others are to take; the rest is closed.
+    fn changes<'a>(&mut self, file: &'a File) -> Vec<Change<'a>> {
+        let new = file.doors.iter().map(|door| (door.line, &door.kind));
+        let mut changes: Vec<_> =
+            new.map(|(line, kind)| Change { line, kind, old: None }).collect();
+        let mut old = Vec::new();
+        for (kind, id) in std::mem::take(&mut self.opened) {
+            if let Some(place) = changes.iter().position(|change| *change.kind == kind) {
+                changes.swap_remove(place);
+                self.opened.push((kind, id));
+            } else if is_stdio(&kind) {
+                // Its connection goes on to its end, as none takes its place.
+                self.opened.push((kind, id));
+            } else {
+                old.push((kind, id));
             }
         }
-        if failed.is_empty() { Ok(()) } else { Err(failed) }
+        changes.sort_by_key(|change| change.line);
+        // A section of the same kind is another version of the door, above all at the same port.
+        for needs_port in [true, false] {
+            for change in changes.iter_mut().filter(|change| change.old.is_none()) {
+                let is_version = |(kind, _): &(DoorKind, DoorId)| {
+                    std::mem::discriminant(kind) == std::mem::discriminant(change.kind)
+                        && (!needs_port || place(kind) == place(change.kind))
+                };
+                change.old = old.iter().position(is_version).map(|index| old.remove(index));
+            }
+        }
+        old.iter().for_each(|door| self.close(Some(door)));
+        changes
+    }
+
+    /// Closes doors, and opens others that take their places or ports; or the same ones again where
+    /// that fails. Returns what has failed, each with its line.
+    fn replace(&mut self, mut late: Vec<(Change<'_>, Door)>) -> Vec<(usize, String)> {
+        let closed: Vec<_> = late.iter_mut().map(|(change, _)| change.old.take()).collect();
+        closed.iter().for_each(|old| self.close(old.as_ref()));
+        let mut failed = Vec::new();
+        for ((change, new), old) in late.into_iter().zip(closed) {
+            let Err(why) = self.open(change.kind, new) else { continue };
+            failed.push((change.line, why));
+            let again = old.map(|(kind, _)| door(&kind).and_then(|door| self.open(&kind, door)));
+            if let Some(Err(why)) = again {
+                failed.push((change.line, format!("nor can it be as it was: {why}")));
+            }
+        }
+        failed
+    }
+
+    fn open(&mut self, kind: &DoorKind, door: Door) -> Result<(), String> {
+        let id = self.handle.open(door).map_err(|error| why(kind, &error))?;
+        self.opened.push((kind.clone(), id));
+        Ok(())
+    }
+
+    /// Closes a door. Where the thread has ended there is nothing left to close.
+    fn close(&self, door: Option<&(DoorKind, DoorId)>) {
+        if let Some((_, id)) = door {
+            let _ = self.handle.close(*id);
+        }
     }
 
     /// Refuses new connections, and ends when all others are over, or after this time.
@@ -131,6 +197,43 @@ impl AllDoors {
         // One that panicked has ended too.
         let _ = self.thread.join();
     }
+}
+
+/// A door of a file that is not open.
+struct Change<'a> {
+    line: usize,
+    kind: &'a DoorKind,
+    /// The one that is open, whose place it takes.
+    old: Option<(DoorKind, DoorId)>,
+}
+
+impl Change<'_> {
+    /// The port of the door whose place it takes.
+    fn held(&self) -> Option<Place> {
+        self.old.as_ref().and_then(|(kind, _)| place(kind))
+    }
+}
+
+/// A port that a door has, whatever the address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Tcp(u16),
+    Udp(u16),
+    Tunnel(u16),
+}
+
+/// The port of a door, if it has one that others cannot have meanwhile.
+fn place(kind: &DoorKind) -> Option<Place> {
+    match kind {
+        DoorKind::Socks5 { bind, .. }
+        | DoorKind::Http { bind, .. }
+        | DoorKind::Client { bind, .. }
+        | DoorKind::Sni { bind } => Some(Place::Tcp(bind.port)),
+        DoorKind::Udp { bind, .. } => Some(Place::Udp(bind.port)),
+        DoorKind::Server { listen_port, .. } => Some(Place::Tunnel(*listen_port)),
+        _ => None,
+    }
+    .filter(|place| !matches!(place, Place::Tcp(0) | Place::Udp(0) | Place::Tunnel(0)))
 }
 
 /// Whether a door has the standard streams.

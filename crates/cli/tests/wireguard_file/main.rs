@@ -427,6 +427,56 @@ fn flows_go_on_while_files_change() {
 }
 
 #[test]
+fn a_door_that_cannot_be_changed_stays_as_it_was() {
+    in_namespace(|| {
+        let folder = Folder::new("stays");
+        let far_host = Host::new(false);
+        veth(&far_host);
+        let keys = Keys::new();
+        let http = "[http]\nBindAddress = 127.0.0.1:9004\n";
+        let near = folder.write("near.conf", &keys.near("", &(client(9001) + http)));
+        let far = folder.write("far.conf", &keys.far("", SERVER));
+        let (_far, _echo) = far_host.inside(|| (Tunnel::start(&folder, &["-c", &far]), echo()));
+        let tunnel = Tunnel::start(&folder, &["-c", &near]);
+        let connect = |port: u16| TcpStream::connect(("127.0.0.1", port));
+        let through_http = || {
+            let mut stream = connect(9004).expect("the door is there");
+            stream.write_all(b"CONNECT 10.9.0.2:80 HTTP/1.1\r\n\r\n").expect("sent");
+            let mut answer = [0; 39];
+            stream.read_exact(&mut answer).expect("an answer");
+            assert!(answer.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&answer));
+            stream
+        };
+        let kept = [connect(9001).expect("a door"), through_http()];
+        kept.iter().for_each(|stream| say(stream, "before"));
+
+        // A port that is taken, and a certificate that is not there.
+        let taken = TcpListener::bind("127.0.0.1:9005").expect("a port");
+        let no_file = format!("{http}CertFile = no.pem\nKeyFile = no.pem\n");
+        folder.write("near.conf", &keys.near("", &(client(9005) + &no_file)));
+        tunnel.reload();
+        kept.iter().for_each(|stream| say(stream, "still"));
+        say(&connect(9001).expect("the door is there"), "still");
+        say(&through_http(), "still");
+
+        // Once the port is free it moves. Two doors may take each other's ports.
+        drop(taken);
+        folder.write("near.conf", &keys.near("", &(client(9005) + http)));
+        tunnel.reload();
+        assert!(connect(9001).is_err(), "its door is closed");
+        say(&connect(9005).expect("a door"), "moved");
+        say(&kept[1], "nothing has changed for it");
+        let http = http.replace("9004", "9005");
+        folder.write("near.conf", &keys.near("", &(client(9004) + &http)));
+        tunnel.reload();
+        say(&connect(9004).expect("a door"), "changed places");
+        let log = tunnel.end();
+        let lines = ["near.conf:11: BindAddress 127.0.0.1:9005: ", "no.pem: No such file"];
+        assert!(lines.iter().all(|line| log.contains(line)), "{log}");
+    });
+}
+
+#[test]
 fn a_file_behind_a_link_is_read_again() {
     in_namespace(|| {
         run("ip link set lo up");
