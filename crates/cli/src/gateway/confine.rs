@@ -1,7 +1,8 @@
 //! What a gateway gives up once it is set up: rights, files, and [system calls](super::calls).
 //!
 //! Each is given up by the thread that calls and by those that it starts later, so it is called
-//! while there is one thread. Programs that were started before keep what they have.
+//! while there is one thread, and refuses otherwise. Programs that were started before keep what
+//! they have.
 
 use super::calls;
 use landlock::{
@@ -15,6 +16,7 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
 use socket2::{Domain, Socket, Type};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The file with the resolvers of the host.
@@ -50,8 +52,12 @@ impl Default for Needs {
 /// Gives up all that is not needed. What the kernel cannot take away is told, once.
 ///
 /// # Errors
-/// One line: capabilities and new privileges cannot be given up.
+/// One line: capabilities and new privileges cannot be given up, or other threads would keep them.
 pub(crate) fn confine(needs: &Needs, tell: impl Fn(&str)) -> Result<(), String> {
+    // Where this cannot be read, it was called before.
+    if fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() > 1) {
+        return Err("rights cannot be given up: other threads would keep theirs".to_owned());
+    }
     give_up_rights(needs)?;
     match give_up_files(needs) {
         Ok(true) => {}
@@ -149,7 +155,7 @@ pub(crate) fn capabilities_of(outbound: &Outbound) -> CapabilitySet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::{self, File};
+    use std::fs::File;
     use std::io::ErrorKind;
     use std::os::unix::net::UnixListener;
 
@@ -157,6 +163,23 @@ mod tests {
     fn in_thread(test: impl FnOnce() + Send) {
         std::thread::scope(|scope| {
             scope.spawn(test).join().expect("no panic");
+        });
+    }
+
+    #[test]
+    fn one_thread_alone_gives_up_nothing() {
+        in_thread(|| {
+            let rights = || {
+                let status = fs::read_to_string("/proc/thread-self/status").expect("it runs");
+                let is_right = |line: &&str| {
+                    ["Cap", "NoNewPrivs", "Seccomp"].iter().any(|key| line.starts_with(key))
+                };
+                status.lines().filter(is_right).map(str::to_owned).collect::<Vec<_>>()
+            };
+            let before = rights();
+            let refused = confine(&Needs::default(), |_| ()).expect_err("there are two threads");
+            assert!(refused.contains("other threads"), "{refused}");
+            assert_eq!(rights(), before);
         });
     }
 

@@ -129,6 +129,32 @@ fn two_tunnels_reach_each_other_and_wg_shows_the_same() {
     });
 }
 
+#[test]
+fn helpers_have_no_more_rights_than_others() {
+    in_namespace(|| {
+        let folder = Folder::new("helpers");
+        let far_host = Host::new(false);
+        veth(&far_host);
+        let keys = Keys::new();
+        let near = folder.write("near.conf", &keys.near("", &client(9001)));
+        let far = folder.write("far.conf", &keys.far("", SERVER));
+        let (_far, _echo) = far_host.inside(|| (Tunnel::start(&folder, &["-c", &far]), echo()));
+        let tunnel = Tunnel::start(&folder, &["-c", &near, "--sealers", "1"]);
+        confined::check(tunnel.pid(), 0);
+        // They start with the first frame that is large enough.
+        let stream = TcpStream::connect("127.0.0.1:9001").expect("a door");
+        let (bytes, sending) = (vec![7; 16 << 20], stream.try_clone().expect("a descriptor"));
+        let sender = thread::spawn(move || (&sending).write_all(&bytes).expect("sent"));
+        std::io::copy(&mut stream.take(16 << 20), &mut std::io::sink()).expect("echoed");
+        sender.join().expect("no panic");
+        let threads = fs::read_dir(format!("/proc/{}/task", tunnel.pid())).expect("it runs");
+        let name = |thread: &fs::DirEntry| fs::read_to_string(thread.path().join("comm"));
+        let mut names = threads.map(|thread| name(&thread.expect("a thread")).expect("a name"));
+        assert!(names.any(|name| name.trim_end() == "wg-seal-0"));
+        confined::check(tunnel.pid(), 0);
+    });
+}
+
 /// The status of the page, and the second in which the far end has answered last.
 fn readiness(path: &str) -> (u16, u64) {
     let (status, body) = get(INFO, path);

@@ -38,6 +38,9 @@ pub(crate) struct Sender {
     /// Sealed datagrams of one frame, in order; the room is used again.
     chunks: Vec<Chunk<Counter>>,
     /// Chunks that are not needed for this frame.
+    /// Helpers that are wanted. They start with the first frame that has work for them: a program
+    /// gives up rights once its device is there, and threads of before would keep them.
+    helpers: usize,
     spare: Vec<Chunk<Counter>>,
     sealers: Option<Sealers<Counter>>,
     /// One packet before it is sealed; the room is used again.
@@ -79,14 +82,15 @@ enum Outcome {
 
 impl Sender {
     /// The half that sends, with as many helpers.
-    pub(crate) fn new(shared: Arc<Shared>, sealers: usize) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, helpers: usize) -> Self {
         let bound = shared.socket.quiet_bound();
         Self {
             shared,
             credits: Credits::default(),
             chunks: Vec::new(),
             spare: Vec::new(),
-            sealers: (sealers > 0).then(|| Sealers::new(sealers)),
+            helpers,
+            sealers: None,
             packet: Vec::with_capacity(2048),
             seals: Vec::with_capacity(64),
             pending: None,
@@ -159,7 +163,9 @@ impl Sender {
 
     /// Seals the `count` packets of a frame one behind the other. Returns the length of the first.
     fn seal(&mut self, frame: &Frame, count: usize) -> usize {
-        let sealers = self.sealers.as_ref().filter(|_| count >= LEAST_PACKETS);
+        let (helpers, sealers) = (self.helpers, &mut self.sealers);
+        let wants_help = helpers > 0 && count >= LEAST_PACKETS;
+        let sealers = wants_help.then(|| &*sealers.get_or_insert_with(|| Sealers::new(helpers)));
         let parts = sealers.map_or(1, |sealers| sealers.count() + 1);
         let in_each = count.div_ceil(parts).max(1);
         self.spare.append(&mut self.chunks);
