@@ -149,9 +149,9 @@ impl<P: Protocol> Engine<P> {
         self.key.public_key()
     }
 
-    /// Sets the peers. One that stays with the same keys and keepalive keeps its session; one
-    /// that stays keeps its counters and, unless another endpoint is given than last time, its
-    /// endpoint.
+    /// Sets the peers. One that stays with the same keys and keepalive keeps its session, and one
+    /// that had a session with others gets a new one at once. One that stays keeps its counters
+    /// and, unless another endpoint is given than last time, its endpoint.
     ///
     /// # Errors
     /// [`Error::BadPeer`], [`Error::DuplicatePeer`]. Then nothing has changed.
@@ -235,7 +235,12 @@ impl<P: Protocol> Engine<P> {
     /// not after that of all before, also those of an earlier run. So peers that do not answer get
     /// another initiation with the time of a clock that was put forward. A clock that was put back
     /// changes nothing.
+            let had_session = self.has_session(id, now);
     pub(crate) fn put_forward(&mut self, now: Instant, unix: Duration) {
+            if had_session {
+                // The peer still sends in the old session, and would notice after 15 s alone.
+                self.initiate(id, now);
+            }
         let expected = self.time_of_day(now);
         if unix > expected + STEP {
             self.unix += unix - expected;

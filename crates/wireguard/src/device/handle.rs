@@ -34,9 +34,9 @@ impl WireguardHandle {
         self.shared.on_failed_handshake(Box::new(tell))
     }
 
-    /// Sets the peers. One that stays with the same keys keeps its session, its counters and the
-    /// address that it was heard from; a changed endpoint, keepalive or list of addresses is
-    /// taken. One that is not named is forgotten.
+    /// Sets the peers. One that stays keeps its counters and the address that it was heard from,
+    /// and with the same keys and keepalive its session; with others a new one begins at once. A
+    /// changed endpoint or list of addresses is taken. One that is not named is forgotten.
     ///
     /// # Errors
     /// [`Error::BadPeer`], [`Error::DuplicatePeer`], [`Error::OutOfRange`]; then nothing has

@@ -598,6 +598,29 @@ fn peers_that_stay_keep_sessions_and_counters() {
 }
 
 #[test]
+fn a_changed_keepalive_costs_a_round_trip_and_no_more() {
+    for keepalive in [None, Some(25), Some(30)] {
+        let mut two = Two::with(|end, peer| {
+            peer.persistent_keepalive = (end == HERE).then_some(Duration::from_secs(25));
+        });
+        two.join();
+        let mut peer = Peer::new(two.keys[THERE].public_key());
+        peer.allowed_ips = vec![inside(THERE).into()];
+        peer.persistent_keepalive = keepalive.map(Duration::from_secs);
+        two.arrived = Default::default();
+        two.engines[HERE].set_peers(vec![peer], two.now).expect("peers");
+        two.flush(HERE);
+        two.run(Nanos::from_millis(30));
+        assert!(two.say(THERE));
+        two.run(DELAY);
+        assert_eq!(two.arrived[HERE].len(), 1, "{keepalive:?}");
+        // Nothing else is lost later.
+        let handshakes = two.count(HERE, "handshakes_completed");
+        assert_eq!(handshakes, 1 + u64::from(keepalive != Some(25)), "{keepalive:?}");
+    }
+}
+
+#[test]
 fn nothing_shows_a_secret() {
     let mut two = Two::with(|_, peer| peer.preshared_key = Some(PresharedKey::from([0xab; 32])));
     let mut config = WireguardConfig::new(PrivateKey::from([0xcd; 32]));
