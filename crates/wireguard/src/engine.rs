@@ -56,6 +56,8 @@ pub(crate) struct Engine<P> {
     outbox: VecDeque<Outgoing>,
     /// Frames that wait may be able to go.
     is_revived: bool,
+    /// A peer is somewhere else.
+    has_moved: bool,
     /// An initiation was not answered.
     has_failed: bool,
     counters: Arc<Counters>,
@@ -68,6 +70,8 @@ pub(crate) struct Engine<P> {
 struct Entry {
     peer: Peer,
     endpoint: Option<SocketAddr>,
+    /// The address of this host that it has spoken to from there.
+    own: Option<IpAddr>,
     /// Its place in `deadlines`.
     deadline: Instant,
     /// When a handshake begins without a packet, for a persistent keepalive.
@@ -84,10 +88,25 @@ struct Entry {
     failed_handshakes: u32,
 }
 
+/// Both ends of the way to a peer outside of the tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ends {
+    pub(crate) peer: SocketAddr,
+    /// The address of this host that the peer has spoken to. It gets its answers from there: what
+    /// is between may let no others pass.
+    pub(crate) own: Option<IpAddr>,
+}
+
+impl From<SocketAddr> for Ends {
+    fn from(peer: SocketAddr) -> Self {
+        Self { peer, own: None }
+    }
+}
+
 /// A message that is to be sent.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    pub(crate) to: SocketAddr,
+    pub(crate) to: Ends,
     pub(crate) message: Message,
 }
 
@@ -95,7 +114,7 @@ pub(crate) struct Outgoing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// To this endpoint. As many counters as asked for were reserved.
-    To(SocketAddr),
+    To(Ends),
     /// It waits for a handshake with this peer.
     Waits(PeerId),
     /// Nobody has its address. It is counted.
@@ -104,10 +123,10 @@ pub(crate) enum Way {
     NoEndpoint,
 }
 
-/// Address and ECN of the outer header of a datagram.
+/// Addresses and ECN of the outer header of a datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outer {
-    pub(crate) from: SocketAddr,
+    pub(crate) ends: Ends,
     pub(crate) ecn: u8,
 }
 
@@ -135,6 +154,7 @@ impl<P: Protocol> Engine<P> {
             deadlines: BTreeSet::new(),
             outbox: VecDeque::new(),
             is_revived: false,
+            has_moved: false,
             has_failed: false,
             counters,
             start: now,
@@ -210,12 +230,17 @@ impl<P: Protocol> Engine<P> {
         let old = core::mem::replace(&mut entry.peer, peer);
         let peer = &entry.peer;
         if peer.endpoint.is_some() && peer.endpoint != old.endpoint {
-            entry.endpoint = peer.endpoint.map(canonical);
+            (entry.endpoint, entry.own) = (peer.endpoint.map(canonical), None);
         }
         let has_new_session = old.preshared_key != peer.preshared_key
             || old.persistent_keepalive != peer.persistent_keepalive;
         if has_new_session {
+            let had_session = self.has_session(id, now);
             self.begin_anew(id, now);
+            if had_session {
+                // The peer still sends in the old session, and would notice after 15 s alone.
+                self.initiate(id, now);
+            }
         }
         self.keep_alive(id, now, Nanos::ZERO);
         self.plan(id, now);
@@ -235,12 +260,7 @@ impl<P: Protocol> Engine<P> {
     /// not after that of all before, also those of an earlier run. So peers that do not answer get
     /// another initiation with the time of a clock that was put forward. A clock that was put back
     /// changes nothing.
-            let had_session = self.has_session(id, now);
     pub(crate) fn put_forward(&mut self, now: Instant, unix: Duration) {
-            if had_session {
-                // The peer still sends in the old session, and would notice after 15 s alone.
-                self.initiate(id, now);
-            }
         let expected = self.time_of_day(now);
         if unix > expected + STEP {
             self.unix += unix - expected;
@@ -316,7 +336,7 @@ impl<P: Protocol> Engine<P> {
         let id = *self.by_key.get(key).ok_or(Error::NoPeer(*key))?;
         if let Some(entry) = self.peers[id].as_mut() {
             entry.peer.endpoint = Some(endpoint);
-            entry.endpoint = Some(canonical(endpoint));
+            (entry.endpoint, entry.own) = (Some(canonical(endpoint)), None);
         }
         (self.is_revived, self.known) = (true, None);
         self.keep_alive(id, now, Nanos::ZERO);
@@ -354,6 +374,12 @@ impl<P: Protocol> Engine<P> {
         self.order.iter().filter_map(status).collect()
     }
 
+    /// The way to a peer.
+    #[cfg(test)]
+    pub(crate) fn ends(&self, id: PeerId) -> Option<Ends> {
+        self.entry(id).and_then(Entry::ends)
+    }
+
     fn entry(&self, id: PeerId) -> Option<&Entry> {
         self.peers.get(id)?.as_ref()
     }
@@ -373,7 +399,7 @@ impl<P: Protocol> Engine<P> {
             self.counters.dropped_no_peer.one();
             return Way::NoPeer;
         };
-        let Some(to) = self.entry(id).and_then(|entry| entry.endpoint) else {
+        let Some(to) = self.entry(id).and_then(Entry::ends) else {
             self.counters.dropped_no_endpoint.one();
             return Way::NoEndpoint;
         };
@@ -398,11 +424,12 @@ impl<P: Protocol> Engine<P> {
     /// Takes a datagram. One with data is returned, to be opened and [committed](Self::commit).
     pub(crate) fn receive(
         &mut self,
-        from: SocketAddr,
+        ends: Ends,
         datagram: &[u8],
         now: Instant,
     ) -> Option<(PeerId, P::Open)> {
-        let from = canonical(from);
+        let ends = Ends { peer: canonical(ends.peer), ..ends };
+        let from = ends.peer;
         let is_handshake = is_handshake(datagram);
         let payer = if is_handshake { self.payer(from, now) } else { None };
         if is_handshake && payer.is_none() {
@@ -420,7 +447,7 @@ impl<P: Protocol> Engine<P> {
                 if let Some(entry) = self.peers[id].as_mut() {
                     entry.received += datagram.len() as u64;
                 }
-                self.hear(id, from);
+                self.hear(id, ends);
                 match step {
                     Step::Answered => {
                         self.counters.initiations_answered.one();
@@ -433,11 +460,11 @@ impl<P: Protocol> Engine<P> {
                         self.establish(id, now);
                     }
                 }
-                self.post(Some(id), from, message);
+                self.post(Some(id), ends, message);
                 self.plan(id, now);
             }
             Ok(Incoming::Cookie) => self.counters.cookies_received.one(),
-            Ok(Incoming::Demand(message)) => self.post(None, from, message),
+            Ok(Incoming::Demand(message)) => self.post(None, ends, message),
             Err(why) => self.count(why),
         }
         None
@@ -476,7 +503,7 @@ impl<P: Protocol> Engine<P> {
                 return None;
             }
         };
-        self.hear(id, canonical(outer.from));
+        self.hear(id, Ends { peer: canonical(outer.ends.peer), ..outer.ends });
         let entry = self.peers[id].as_mut()?;
         entry.received += datagram_len as u64;
         if awaits_data && self.protocol.established(id, now) != before {
@@ -513,12 +540,20 @@ impl<P: Protocol> Engine<P> {
     }
 
     /// A peer has proved to be at an address.
-    fn hear(&mut self, id: PeerId, from: SocketAddr) {
+    pub(crate) fn hear(&mut self, id: PeerId, ends: Ends) {
         let Some(entry) = self.peers[id].as_mut() else { return };
-        if entry.endpoint != Some(from) {
+        entry.own = ends.own;
+        if entry.endpoint != Some(ends.peer) {
             self.counters.roamed.add(u64::from(entry.endpoint.is_some()));
-            entry.endpoint = Some(from);
-            self.known = None;
+            entry.endpoint = Some(ends.peer);
+            (self.known, self.has_moved) = (None, true);
+        }
+    }
+
+    /// This host cannot send to a peer from the address that it has spoken to.
+    pub(crate) fn forget_own(&mut self, ends: Ends) {
+        for entry in self.peers.iter_mut().flatten().filter(|entry| entry.ends() == Some(ends)) {
+            entry.own = None;
         }
     }
 
@@ -544,13 +579,13 @@ impl<P: Protocol> Engine<P> {
     }
 
     fn initiate(&mut self, id: PeerId, now: Instant) {
-        let Some(to) = self.entry(id).and_then(|entry| entry.endpoint) else { return };
+        let Some(to) = self.entry(id).and_then(Entry::ends) else { return };
         if let Some(message) = self.protocol.initiate(id, now) {
             self.post(Some(id), to, message);
         }
     }
 
-    fn post(&mut self, id: Option<PeerId>, to: SocketAddr, message: Message) {
+    fn post(&mut self, id: Option<PeerId>, mut to: Ends, message: Message) {
         match &message {
             Message::Initiation(_) => self.counters.initiations_sent.one(),
             Message::Cookie(_) => self.counters.cookies_demanded.one(),
@@ -562,6 +597,10 @@ impl<P: Protocol> Engine<P> {
             if matches!(message, Message::Initiation(_)) {
                 entry.failed_handshakes += u32::from(entry.awaits_answer);
                 self.has_failed |= entry.awaits_answer;
+                if entry.awaits_answer {
+                    // The address may be the reason. The route chooses, as in the kernel.
+                    (entry.own, to.own) = (None, None);
+                }
                 entry.awaits_answer = true;
             }
         }
@@ -585,6 +624,11 @@ impl<P: Protocol> Engine<P> {
     /// Whether frames that wait may be able to go, since this was last asked.
     pub(crate) fn take_revival(&mut self) -> bool {
         core::mem::take(&mut self.is_revived)
+    }
+
+    /// Whether a peer was heard from another address, since this was last asked.
+    pub(crate) fn take_move(&mut self) -> bool {
+        core::mem::take(&mut self.has_moved)
     }
 
     /// Whether an initiation was not answered, since this was last asked.
@@ -624,7 +668,7 @@ impl<P: Protocol> Engine<P> {
         while let Some(due) = self.protocol.take_due(id, now) {
             match due {
                 Due::Send(message) => {
-                    if let Some(to) = self.entry(id).and_then(|entry| entry.endpoint) {
+                    if let Some(to) = self.entry(id).and_then(Entry::ends) {
                         self.post(Some(id), to, message);
                     }
                 }
@@ -677,6 +721,7 @@ impl Entry {
     fn new(peer: Peer) -> Self {
         Self {
             endpoint: peer.endpoint.map(canonical),
+            own: None,
             peer,
             deadline: Instant::FAR_FUTURE,
             restart: None,
@@ -688,6 +733,10 @@ impl Entry {
             sent: 0,
             failed_handshakes: 0,
         }
+    }
+
+    fn ends(&self) -> Option<Ends> {
+        Some(Ends { peer: self.endpoint?, own: self.own })
     }
 }
 

@@ -5,6 +5,11 @@
 //! the least of all paths, less the outer headers, and a multiple of the padding: the protocol's
 //! crate pads every packet to 16 bytes, so 1420 bytes inside are 1504 outside over IPv6.
 //!
+//! Nothing tells when a path takes more: the host forgets what ICMP has said, or a route gets a
+//! larger MTU. So the paths are looked at every ten minutes while the MTU inside is below the one
+//! that is configured (RFC 1191 section 6.3, RFC 8201 section 4), and once a peer is heard from
+//! elsewhere.
+//!
 //! Where a path seems to lose large packets and no ICMP comes ([`black_hole`]), the MTU inside is
 //! 1280 for ten minutes, and then as before.
 //!
@@ -14,7 +19,7 @@ use crate::device::socket::path_mtu;
 use crate::protocol::{OVERHEAD, PADDING};
 use core::net::SocketAddr;
 use neap_tcp::time::{Instant, Nanos};
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
 /// Headers of IP and UDP outside, in bytes.
 const OUTER_V4: u32 = 20 + 8;
@@ -31,6 +36,8 @@ const SUPER_FRAME: u16 = 59_000;
 /// How long a path is taken to lose large packets, as the kernel keeps what ICMP says
 /// (`net.ipv4.route.mtu_expires`).
 const CAUTION: Nanos = Nanos::from_secs(600);
+/// Least time between looks because of peers that move: one may move with each packet.
+const MOVE_PAUSE: Nanos = Nanos::from_secs(1);
 
 /// The MTU inside, and its bound.
 #[derive(Debug)]
@@ -42,6 +49,10 @@ pub(crate) struct Path {
     mtu: AtomicU16,
     /// Until when large packets seem to be lost, in nanoseconds; 0 is never.
     cautious_until: AtomicU64,
+    /// When the paths were looked at, in nanoseconds.
+    looked: AtomicU64,
+    /// A peer is elsewhere since then.
+    has_moved: AtomicBool,
 }
 
 impl Path {
@@ -51,15 +62,19 @@ impl Path {
             most: AtomicU16::new(most),
             mtu: AtomicU16::new(most),
             cautious_until: AtomicU64::new(0),
+            looked: AtomicU64::new(0),
+            has_moved: AtomicBool::new(false),
         }
     }
 
-    /// Looks at the paths to these addresses. Whether the MTU inside has changed.
+    /// Looks at the paths to these addresses at `now`. Whether the MTU inside has changed.
     pub(crate) fn look(
         &self,
         endpoints: impl Iterator<Item = SocketAddr>,
         fwmark: Option<u32>,
+        now: Instant,
     ) -> bool {
+        self.looked.store(now.as_nanos(), Ordering::Relaxed);
         let paths = endpoints.take(PATHS_MAX);
         let inside = paths.filter_map(|to| Some(inside(to, path_mtu(to, fwmark)?)));
         let known = if self.is_cautious() { Some(LEAST) } else { inside.min() };
@@ -79,8 +94,25 @@ impl Path {
         self.cautious_until.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether they are no longer taken to be lost. Then the paths are to be looked at.
-    pub(crate) fn recovers(&self, now: Instant) -> bool {
+    /// A peer is elsewhere, and so its path is another one.
+    pub(crate) fn has_moved(&self) {
+        self.has_moved.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the paths are to be looked at although the host has told nothing of them, once.
+    pub(crate) fn wants_look(&self, now: Instant) -> bool {
+        let age = now.as_nanos().saturating_sub(self.looked.load(Ordering::Relaxed));
+        let may_grow = self.mtu() < self.most.load(Ordering::Relaxed) && age >= CAUTION.0;
+        let has_moved = self.has_moved.load(Ordering::Relaxed) && age >= MOVE_PAUSE.0;
+        if may_grow || has_moved {
+            self.has_moved.store(false, Ordering::Relaxed);
+            self.looked.store(now.as_nanos(), Ordering::Relaxed);
+        }
+        self.recovers(now) || may_grow || has_moved
+    }
+
+    /// Whether large packets are no longer taken to be lost.
+    fn recovers(&self, now: Instant) -> bool {
         let until = self.cautious_until.load(Ordering::Relaxed);
         until > 0 && until <= now.as_nanos() && self.cautious_until.swap(0, Ordering::Relaxed) > 0
     }
@@ -93,6 +125,12 @@ impl Path {
     /// Sets the MTU that is configured. The next look follows it.
     pub(crate) fn set_most(&self, most: u16) {
         self.most.store(most.min(self.largest), Ordering::Relaxed);
+    }
+
+    /// Makes the MTU inside smaller, as a path does.
+    #[cfg(test)]
+    pub(crate) fn lower(&self, mtu: u16) {
+        self.mtu.store(mtu, Ordering::Relaxed);
     }
 
     /// The MTU inside, in bytes.
@@ -136,11 +174,11 @@ mod tests {
     #[test]
     fn it_is_never_below_1280_unless_configured_so() {
         let path = Path::new(576);
-        path.look(core::iter::empty(), None);
+        path.look(core::iter::empty(), None, Instant::ZERO);
         assert_eq!(path.mtu(), 576);
         let loopback = "127.0.0.1:9".parse().expect("an address");
         let path = Path::new(9000);
-        assert!(!path.look(core::iter::once(loopback), None));
+        assert!(!path.look(core::iter::once(loopback), None, Instant::ZERO));
         assert_eq!(path.mtu(), 9000);
     }
 
@@ -149,9 +187,22 @@ mod tests {
         let path = Path::new(1300);
         for most in [1420, 576, 1300] {
             path.set_most(most);
-            assert!(path.look(core::iter::empty(), None));
+            assert!(path.look(core::iter::empty(), None, Instant::ZERO));
             assert_eq!(path.mtu(), most);
         }
+    }
+
+    #[test]
+    fn a_peer_that_is_elsewhere_has_its_path_looked_at_once_a_second_at_most() {
+        let (path, start) = (Path::new(1420), Instant::ZERO + Nanos::from_secs(1000));
+        path.look(core::iter::empty(), None, start);
+        assert!(!path.wants_look(start + CAUTION), "nothing has changed");
+        path.has_moved();
+        assert!(!path.wants_look(start) && path.wants_look(start + MOVE_PAUSE));
+        path.has_moved();
+        assert!(!path.wants_look(start + MOVE_PAUSE));
+        assert!(path.wants_look(start + MOVE_PAUSE + MOVE_PAUSE));
+        assert!(!path.wants_look(start + CAUTION));
     }
 
     #[test]
@@ -159,12 +210,12 @@ mod tests {
         let path = Path::new(1420);
         let start = Instant::ZERO + Nanos::from_secs(1);
         assert!(path.suspect(start) && !path.suspect(start));
-        assert!(path.look(core::iter::empty(), None));
+        assert!(path.look(core::iter::empty(), None, Instant::ZERO));
         assert_eq!(path.mtu(), 1280);
         assert!(!path.suspect(start), "there is nothing less");
         assert!(!path.recovers(start));
         assert!(path.recovers(start + CAUTION) && !path.recovers(start + CAUTION));
-        assert!(path.look(core::iter::empty(), None));
+        assert!(path.look(core::iter::empty(), None, Instant::ZERO));
         assert_eq!(path.mtu(), 1420);
     }
 }

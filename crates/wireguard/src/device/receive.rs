@@ -69,7 +69,7 @@ impl Receiver {
     /// Takes the datagrams of one call.
     fn take(&mut self, arrived: Arrived, now: Instant) {
         let shared = &self.shared;
-        let Arrived { from, len, segment, ecn } = arrived;
+        let Arrived { ends, len, segment, ecn } = arrived;
         let datagrams = &self.buffer[..len];
         self.opening.clear();
         let opening = &mut self.opening;
@@ -77,7 +77,7 @@ impl Receiver {
         let ((), unsent) = shared.engine_unsent(|engine| {
             engine.set_behind(is_behind);
             for (index, datagram) in datagrams.chunks(segment).enumerate() {
-                if let Some((peer, open)) = engine.receive(from, datagram, now) {
+                if let Some((peer, open)) = engine.receive(ends, datagram, now) {
                     opening.push((index * segment, peer, open));
                 }
             }
@@ -99,7 +99,7 @@ impl Receiver {
         let (opened, merger) = (&mut self.opened, &mut self.merger);
         merger.begin();
         let ((), unsent) = shared.engine_unsent(|engine| {
-            let outer = Outer { from, ecn };
+            let outer = Outer { ends, ecn };
             let mut last = None;
             for Placed { peer, opened, at, len } in opened.drain(..) {
                 let packet = &mut room[at..at + len];

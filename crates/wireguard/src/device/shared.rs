@@ -3,7 +3,7 @@
 use crate::config::{DEFAULT_MTU, MTU_MAX, MTU_MIN, Peer, WireguardConfig};
 use crate::counters::Counters;
 use crate::device::path::Path;
-use crate::device::socket::{Batch, HANDSHAKE_CLASS, HostSocket, MOST_SEGMENTS};
+use crate::device::socket::{Batch, HANDSHAKE_CLASS, HostSocket, MOST_SEGMENTS, Sent};
 use crate::engine::{Engine, Outgoing};
 use crate::error::Error;
 use crate::keys::{KeyError, PrivateKey, PublicKey};
@@ -55,7 +55,7 @@ impl Shared {
         let now = clock::now();
         let engine = Engine::new(config, seed()?, counters.clone(), now, unix())?;
         let path = Path::new(config.mtu.unwrap_or(DEFAULT_MTU));
-        path.look(engine.endpoints(), config.fwmark);
+        path.look(engine.endpoints(), config.fwmark, now);
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let bell = bell.map_err(|errno| Error::System { call: "eventfd", source: errno.into() })?;
         Ok(Self {
@@ -96,6 +96,9 @@ impl Shared {
         if engine.take_revival() {
             self.is_revived.store(true, Ordering::Release);
         }
+        if engine.take_move() {
+            self.path.has_moved();
+        }
         let unsent = engine.outgoing();
         drop(engine);
         if has_failed && let Some(tell) = self.on_failure.get() {
@@ -124,9 +127,23 @@ impl Shared {
         let class = if first.message.is_of_handshake() { HANDSHAKE_CLASS } else { 0 };
         let (segment, to) = (first.message.bytes().len(), first.to);
         let batch = Batch { parts: &parts, segment, to, class, may_be_cut: false };
-        if self.socket.send(batch, &mut 0).is_err() {
+        if self.send_batch(batch, &mut 0).is_err() {
             self.counters.dropped_send_error.add(messages.len() as u64);
         }
+    }
+
+    /// Sends a batch (see [`HostSocket::send`]), and follows what the host has told meanwhile: of
+    /// the path, of errors of earlier datagrams, and of an own address that is gone.
+    pub(crate) fn send_batch(&self, mut batch: Batch<'_>, done: &mut usize) -> nix::Result<Sent> {
+        let to = batch.to;
+        let sent = self.socket.send(&mut batch, done);
+        if batch.to != to {
+            lock(&self.engine).forget_own(to);
+        }
+        if self.socket.take_has_errors() || sent == Ok(Sent::Fragmentable) {
+            self.ring();
+        }
+        sent
     }
 
     /// When the engine has something to do.
@@ -163,9 +180,14 @@ impl Shared {
 
     /// Looks at the paths to the peers, and returns the MTU inside.
     pub(crate) fn look_at_path(&self) -> u16 {
-        self.counters.icmp_errors.add(self.socket.take_errors());
+        let (errors, is_empty) = self.socket.take_errors();
+        self.counters.icmp_errors.add(errors);
+        if !is_empty {
+            // The next look takes the rest.
+            self.ring();
+        }
         let endpoints: Vec<SocketAddr> = lock(&self.engine).endpoints().collect();
-        if self.path.look(endpoints.into_iter(), *lock(&self.fwmark)) {
+        if self.path.look(endpoints.into_iter(), *lock(&self.fwmark), clock::now()) {
             self.counters.path_mtu_changes.one();
         }
         self.path.mtu()

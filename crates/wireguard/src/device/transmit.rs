@@ -6,11 +6,10 @@ use crate::device::path;
 use crate::device::sealers::{Chunk, LEAST_PACKETS, Sealers};
 use crate::device::shared::Shared;
 use crate::device::socket::{Batch, MOST_BYTES, Sent};
-use crate::engine::Way;
+use crate::engine::{Ends, Way};
 use crate::ip::Header;
 use crate::protocol::sanstun::Sanstun;
 use crate::protocol::{PeerId, Protocol, sealed_len};
-use core::net::SocketAddr;
 use neap_stack::device::{Completed, TxQueue};
 use neap_stack::frame::Frame;
 use neap_stack::gso;
@@ -38,10 +37,10 @@ pub(crate) struct Sender {
     /// Sealed datagrams of one frame, in order; the room is used again.
     chunks: Vec<Chunk<Counter>>,
     /// Chunks that are not needed for this frame.
+    spare: Vec<Chunk<Counter>>,
     /// Helpers that are wanted. They start with the first frame that has work for them: a program
     /// gives up rights once its device is there, and threads of before would keep them.
     helpers: usize,
-    spare: Vec<Chunk<Counter>>,
     sealers: Option<Sealers<Counter>>,
     /// One packet before it is sealed; the room is used again.
     packet: Vec<u8>,
@@ -64,7 +63,7 @@ struct Pending {
     frame: Frame,
     account: Account,
     segment: usize,
-    to: SocketAddr,
+    to: Ends,
     class: u8,
     /// Datagrams that the host has taken.
     done: usize,
@@ -203,15 +202,12 @@ impl Sender {
         let may_be_cut = segment > sealed_len(path::LEAST.into()) && self.shared.path.is_cautious();
         let batch = Batch { parts: &parts, segment, to, class, may_be_cut };
         counters.sends.one();
-        match socket.send(batch, &mut done) {
+        match self.shared.send_batch(batch, &mut done) {
             Ok(sent) => {
                 match sent {
                     Sent::Whole => {}
                     Sent::OneByOne => counters.sent_one_by_one.one(),
-                    Sent::Fragmentable => {
-                        counters.sent_fragmentable.one();
-                        self.shared.ring();
-                    }
+                    Sent::Fragmentable => counters.sent_fragmentable.one(),
                 }
                 let after = socket.held();
                 if self.credits.sent(pending.frame, pending.account, before, after) {
@@ -318,7 +314,7 @@ impl TxQueue for Sender {
 
     fn reap(&mut self, now: Instant) -> Completed {
         self.shared.advance(now);
-        if self.shared.path.recovers(now) {
+        if self.shared.path.wants_look(now) {
             self.shared.ring();
         }
         self.settle();
@@ -341,22 +337,100 @@ mod tests {
     use super::*;
     use crate::config::{Peer, WireguardConfig};
     use crate::keys::PrivateKey;
+    use core::net::SocketAddr;
     use neap_stack::frame::Headers;
     use neap_tcp::segment::Payload;
 
-    #[test]
-    fn a_frame_that_waited_and_was_refused_for_good_is_complete() {
+    /// An interface with a peer at an address.
+    fn shared(endpoint: Option<SocketAddr>) -> Arc<Shared> {
         let mut config = WireguardConfig::new(PrivateKey::from([1; 32]));
         config.peers = vec![Peer::new(PrivateKey::from([2; 32]).public_key())];
-        let shared = Arc::new(Shared::open(&config).expect("a socket"));
-        let mut sender = Sender::new(shared, 0);
+        config.peers[0].endpoint = endpoint;
+        Arc::new(Shared::open(&config).expect("a socket"))
+    }
+
+    /// Whether the driver is to look at the link, since this was last asked.
+    fn has_rung(shared: &Shared) -> bool {
+        rustix::io::read(shared.bell(), &mut [0; 8]).is_ok()
+    }
+
+    #[test]
+    fn a_path_that_took_less_is_looked_at_again_after_ten_minutes() {
+        let shared = shared(Some(SocketAddr::from(([127, 0, 0, 1], 9))));
+        let mut sender = Sender::new(shared.clone(), 0);
+        shared.path.lower(1280);
+        let now = neap_device::clock::now();
+        sender.reap(now + Nanos::from_secs(500));
+        assert!(!has_rung(&shared));
+        // The look at the start was before.
+        sender.reap(now + Nanos::from_secs(600));
+        assert!(has_rung(&shared));
+        sender.reap(now + Nanos::from_secs(601));
+        assert!(!has_rung(&shared), "once");
+        assert_eq!(shared.look_at_path(), 1420);
+        sender.reap(now + Nanos::from_secs(3000));
+        assert!(!has_rung(&shared), "there is nothing more");
+    }
+
+    #[test]
+    fn an_error_that_a_send_has_taken_away_has_the_driver_look() {
+        let shared = shared(None);
+        let peer = std::net::UdpSocket::bind("[::1]:0").expect("a port");
+        let to: Ends = peer.local_addr().expect("an address").into();
+        let closed = SocketAddr::from((core::net::Ipv6Addr::LOCALHOST, 9)).into();
+        for (to, rings) in [(closed, false), (to, true), (to, false)] {
+            let parts: &[&[u8]] = &[b"anybody?"];
+            let batch = Batch { parts, segment: 8, to, class: 0, may_be_cut: false };
+            assert_eq!(shared.send_batch(batch, &mut 0), Ok(Sent::Whole));
+            assert_eq!(has_rung(&shared), rings);
+            if to == closed {
+                shared.socket.wait(rustix::event::PollFlags::empty());
+            }
+        }
+        shared.look_at_path();
+        assert_eq!(shared.counters.icmp_errors.get(), 1);
+    }
+
+    #[test]
+    fn an_own_address_that_is_gone_is_forgotten() {
+        let peer = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let peer = peer.local_addr().expect("an address");
+        let shared = shared(Some(peer));
+        let own = Some(core::net::IpAddr::from([192, 0, 2, 1]));
+        let to = Ends { peer, own };
+        let way = |shared: &Shared| shared.engine_unsent(|engine| engine.ends(0)).0;
+        shared.engine_unsent(|engine| engine.hear(0, to));
+        assert_eq!(way(&shared), Some(to));
+        let parts: &[&[u8]] = &[b"hello"];
+        let batch = Batch { parts, segment: 5, to, class: 0, may_be_cut: false };
+        assert_eq!(shared.send_batch(batch, &mut 0), Ok(Sent::Whole));
+        assert_eq!(way(&shared), Some(peer.into()));
+    }
+
+    #[test]
+    fn helpers_start_with_the_first_frame_that_wants_them() {
+        let mut sender = Sender::new(shared(None), 1);
+        let mut headers = Headers::default();
+        headers.prepend(40)[0] = 0x45;
+        let mut frame = Frame::new(headers, Payload::from(bytes::Bytes::from(vec![0; 100])));
+        sender.seal(&frame, 1);
+        assert!(sender.sealers.is_none());
+        frame.payload = Payload::from(bytes::Bytes::from(vec![0; 8000]));
+        sender.seal(&frame, LEAST_PACKETS);
+        assert_eq!(sender.sealers.map(|sealers| sealers.count()), Some(1));
+    }
+
+    #[test]
+    fn a_frame_that_waited_and_was_refused_for_good_is_complete() {
+        let mut sender = Sender::new(shared(None), 0);
         let now = neap_device::clock::now();
         for (account, frames) in [(Account::Queued, 1), (Account::Closed, 0)] {
             let mut headers = Headers::default();
             headers.prepend(40)[0] = 0x45;
             let frame = Frame::new(headers, Payload::from(bytes::Bytes::from(vec![0; 100])));
             // The host refuses a broadcast address.
-            let to = "255.255.255.255:9".parse().expect("an address");
+            let to: SocketAddr = "255.255.255.255:9".parse().expect("an address");
+            let to = to.into();
             sender.pending = Some(Pending { frame, account, segment: 144, to, class: 0, done: 0 });
             assert_eq!(sender.reap(now).frames, frames);
         }

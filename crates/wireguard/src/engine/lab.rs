@@ -92,7 +92,7 @@ impl Sender {
         let mut tunnel = self.tunnel.lock().expect("no panic");
         tunnel.advance(now);
         for Outgoing { to, message } in tunnel.take_outgoing() {
-            let frame = outer(to, message.bytes().to_vec().into(), 0);
+            let frame = outer(to.peer, message.bytes().to_vec().into(), 0);
             if self.lower.submit(frame, now).is_ok() {
                 self.held.push_back(None);
             }
@@ -127,7 +127,7 @@ impl TxQueue for Sender {
             departure: frame.departure,
             flow: frame.flow,
             ecn: frame.ecn,
-            ..outer(to, datagram.into(), header.ecn)
+            ..outer(to.peer, datagram.into(), header.ecn)
         };
         if let Err(sealed) = self.lower.submit(sealed, now) {
             frame.credit = sealed.credit;
@@ -168,12 +168,12 @@ impl RxQueue for Receiver {
         loop {
             let packet = self.lower.receive(now)?.data;
             let from = Header::parse(&packet).expect("a packet").source;
-            let (from, datagram) = (SocketAddr::new(from, PORT), &packet[OUTER..]);
+            let (ends, datagram) = (SocketAddr::new(from, PORT).into(), &packet[OUTER..]);
             let mut tunnel = self.tunnel.lock().expect("no panic");
-            let Some((peer, open)) = tunnel.receive(from, datagram, now) else { continue };
+            let Some((peer, open)) = tunnel.receive(ends, datagram, now) else { continue };
             let mut inner = vec![0; datagram.len()];
             let opened = open.open(datagram, &mut inner);
-            let outer = Outer { from, ecn: packet[1] & 3 };
+            let outer = Outer { ends, ecn: packet[1] & 3 };
             let taken = tunnel.commit((peer, opened), outer, datagram.len(), &mut inner, now);
             tunnel.committed(peer, now);
             if let Some(len) = taken {

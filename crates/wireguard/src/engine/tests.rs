@@ -116,7 +116,7 @@ impl Two {
 
     fn flush(&mut self, end: usize) {
         for Outgoing { to, message } in self.engines[end].take_outgoing() {
-            self.fly(end, to, message.bytes().to_vec(), 0);
+            self.fly(end, to.peer, message.bytes().to_vec(), 0);
         }
     }
 
@@ -130,7 +130,7 @@ impl Two {
             let mut datagram = vec![0; sizes.1];
             let len = seals.remove(0).seal(bytes, &mut datagram);
             assert_eq!(len, datagram.len());
-            self.fly(from, to, datagram, header.ecn);
+            self.fly(from, to.peer, datagram, header.ecn);
         }
         self.flush(from);
         matches!(way, Way::To(_))
@@ -144,10 +144,10 @@ impl Two {
     fn receive(&mut self, flying: Flying) {
         let Flying { to, from, bytes, ecn } = flying;
         let engine = &mut self.engines[to];
-        if let Some((peer, open)) = engine.receive(from, &bytes, self.now) {
+        if let Some((peer, open)) = engine.receive(from.into(), &bytes, self.now) {
             let mut packet = vec![0; bytes.len()];
             let opened = open.open(&bytes, &mut packet);
-            let outer = Outer { from, ecn };
+            let outer = Outer { ends: from.into(), ecn };
             let taken = engine.commit((peer, opened), outer, bytes.len(), &mut packet, self.now);
             engine.committed(peer, self.now);
             if let Some(len) = taken {
@@ -346,7 +346,7 @@ fn what_was_sealed_and_is_no_packet_is_dropped_and_counted() {
     let way = two.engines[HERE].begin_send(inside(THERE), (1, 144), &mut seals, two.now);
     let mut datagram = vec![0; 144];
     seals.remove(0).seal(&nonsense, &mut datagram);
-    assert_eq!(way, Way::To(address(THERE)));
+    assert_eq!(way, Way::To(address(THERE).into()));
     two.fly(HERE, address(THERE), datagram, 0);
     two.run(second(1));
     assert_eq!((two.arrived[THERE].len(), two.count(THERE, "dropped_not_ip")), (0, 1));
@@ -509,7 +509,7 @@ fn a_flood_has_a_share_of_the_time_and_data_passes_by() {
     for index in 0..offered {
         two.now += Nanos(1_000_000_000 / per_second);
         let from = SocketAddr::from(([11, 0, (index >> 8) as u8, index as u8], 7));
-        two.engines[THERE].receive(from, &initiation, two.now);
+        two.engines[THERE].receive(from.into(), &initiation, two.now);
     }
     two.engines[THERE].take_outgoing();
     let (answered, dropped) =
@@ -526,7 +526,7 @@ fn exhaust(two: &mut Two, initiation: &[u8]) {
     let stranger = SocketAddr::from(([11, 0, 0, 1], 7));
     let before = two.count(THERE, "dropped_busy");
     while two.count(THERE, "dropped_busy") == before {
-        two.engines[THERE].receive(stranger, initiation, two.now);
+        two.engines[THERE].receive(stranger.into(), initiation, two.now);
     }
     two.engines[THERE].take_outgoing();
 }
@@ -542,10 +542,10 @@ fn gets_in_under_a_flood(from: SocketAddr) -> bool {
     for _ in 0..3 {
         for Outgoing { message, .. } in two.engines[HERE].take_outgoing() {
             exhaust(&mut two, &initiation);
-            two.engines[THERE].receive(from, message.bytes(), two.now);
+            two.engines[THERE].receive(from.into(), message.bytes(), two.now);
         }
         for Outgoing { message, .. } in two.engines[THERE].take_outgoing() {
-            two.engines[HERE].receive(address(THERE), message.bytes(), two.now);
+            two.engines[HERE].receive(address(THERE).into(), message.bytes(), two.now);
         }
         two.now += second(6);
         two.engines[HERE].advance(two.now);
@@ -618,6 +618,61 @@ fn a_changed_keepalive_costs_a_round_trip_and_no_more() {
         let handshakes = two.count(HERE, "handshakes_completed");
         assert_eq!(handshakes, 1 + u64::from(keepalive != Some(25)), "{keepalive:?}");
     }
+}
+
+/// The own addresses that the next messages leave from.
+fn own_addresses(engine: &mut Tested) -> Vec<Option<IpAddr>> {
+    engine.take_outgoing().iter().map(|outgoing| outgoing.to.own).collect()
+}
+
+#[test]
+fn a_peer_is_answered_from_the_address_that_it_speaks_to() {
+    let mut two = Two::new();
+    let own = |last| Some(IpAddr::from([192, 0, 2, last]));
+    let ends = |last| Ends { peer: address(THERE), own: own(last) };
+    two.engines[THERE].initiate(0, two.now);
+    let initiation = two.engines[THERE].take_outgoing().remove(0).message;
+    two.engines[HERE].receive(ends(77), initiation.bytes(), two.now);
+    let response = two.engines[HERE].take_outgoing().remove(0);
+    assert_eq!(response.to, ends(77));
+    two.engines[THERE].receive(address(HERE).into(), response.message.bytes(), two.now);
+    // Packets, too, and they follow the latest authentic datagram.
+    let keepalive = two.engines[THERE].take_outgoing().remove(0).message;
+    let here = &mut two.engines[HERE];
+    for (last, bytes, expected) in [(78, vec![4; 60], 77), (78, keepalive.bytes().to_vec(), 78)] {
+        if let Some((peer, open)) = here.receive(ends(last), &bytes, two.now) {
+            let mut packet = vec![0; bytes.len()];
+            let opened = open.open(&bytes, &mut packet);
+            let outer = Outer { ends: ends(last), ecn: 0 };
+            here.commit((peer, opened), outer, bytes.len(), &mut packet, two.now);
+        }
+        assert_eq!(here.ends(0), Some(ends(expected)));
+    }
+    let way = here.begin_send(inside(THERE), (1, 32), &mut Vec::new(), two.now);
+    assert_eq!(way, Way::To(ends(78)));
+    // An address that is gone, and another endpoint, have no own address.
+    here.forget_own(ends(77));
+    assert_eq!(here.ends(0), Some(ends(78)));
+    here.forget_own(ends(78));
+    assert_eq!(here.ends(0), Some(address(THERE).into()));
+    here.hear(0, ends(79));
+    here.set_endpoint(&two.keys[THERE].public_key(), address(THERE), two.now).expect("a peer");
+    assert_eq!(here.ends(0), Some(address(THERE).into()));
+}
+
+#[test]
+fn an_initiation_that_is_repeated_leaves_from_where_the_route_says() {
+    let mut two = Two::new();
+    two.engines[HERE].hear(0, Ends { peer: address(THERE), own: Some(inside(HERE)) });
+    let here = &mut two.engines[HERE];
+    here.begin_send(inside(THERE), (1, 32), &mut Vec::new(), two.now);
+    assert_eq!(own_addresses(here), [Some(inside(HERE))]);
+    let repeated = (1..10).flat_map(|after| {
+        here.advance(two.now + second(after));
+        own_addresses(here)
+    });
+    assert_eq!(repeated.collect::<Vec<_>>(), [None]);
+    assert_eq!(here.ends(0), Some(address(THERE).into()));
 }
 
 #[test]
