@@ -252,8 +252,10 @@ impl Shared {
         if port == self.socket.port() {
             return Ok(());
         }
-        let fwmark = *lock(&self.fwmark);
-        self.socket.rebind(port, fwmark)?;
+        // A mark that is set meanwhile would be that of the old socket alone.
+        let fwmark = lock(&self.fwmark);
+        self.socket.rebind(port, *fwmark)?;
+        drop(fwmark);
         self.ring();
         Ok(())
     }
@@ -313,4 +315,32 @@ fn check_peers(peers: &[Peer]) -> Result<(), Error> {
         check("persistent keepalive", value, most, "0 to 65535 seconds")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    #[test]
+    fn a_mark_that_is_set_while_the_port_changes_is_that_of_the_new_socket() {
+        let config = WireguardConfig::new(PrivateKey::from([1; 32]));
+        let shared = Shared::open(&config).expect("a socket");
+        if shared.set_fwmark(Some(1)).is_err() {
+            // This user may set no mark.
+            return;
+        }
+        let barrier = Barrier::new(2);
+        for mark in 2..500 {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    barrier.wait();
+                    shared.set_listen_port(0).expect("a port");
+                });
+                barrier.wait();
+                shared.set_fwmark(Some(mark)).expect("a mark");
+            });
+            assert_eq!(shared.socket.mark(), mark);
+        }
+    }
 }
