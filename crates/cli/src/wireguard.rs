@@ -12,6 +12,7 @@ use crate::gateway::Failure;
 use crate::gateway::watching::Watching;
 use crate::standard_error::say;
 use clap::{Arg, ArgAction, Args as ClapArgs};
+use neap_tcp::config::Config;
 use neap_wireguard::file::HostPort;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -48,7 +49,7 @@ pub(crate) struct Args {
     in_background: bool,
     /// Congestion control of connections in the tunnel, such as cubic, bbr or bbr3 [default: that
     /// of the stack]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = congestion)]
     congestion: Option<String>,
     /// Threads that help to encrypt, besides the one that sends
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -60,6 +61,12 @@ pub(crate) struct Args {
     drain: u32,
     #[command(flatten)]
     watching: Watching,
+}
+
+/// The name of a congestion control that the stack has.
+fn congestion(name: &str) -> Result<String, String> {
+    let set = Config::default().set("net.ipv4.tcp_congestion_control", name);
+    set.map(|()| name.to_owned()).map_err(|error| error.to_string())
 }
 
 /// The option has the letter that wireproxy gives it.

@@ -139,6 +139,15 @@ impl PublicKey {
     pub fn as_bytes(&self) -> &[u8; LEN] {
         &self.0
     }
+
+    /// Whether it can be a peer's: a few points have the same secret with every private key.
+    pub(crate) fn is_usable(&self) -> bool {
+        let (any, now) = (Zeroizing::new([1; LEN]), std::time::Instant::now());
+        let interface = sanstun::Interface::new(any.clone(), now, std::time::Duration::ZERO);
+        let mut interface = interface.with_static_private(sanstun::StaticSecret::from(any));
+        let config = sanstun::TunnelConfig::default();
+        interface.new_tunnel(sanstun::PublicKey::from(self.0), config, now).is_ok()
+    }
 }
 
 impl From<[u8; LEN]> for PublicKey {
@@ -186,6 +195,16 @@ mod tests {
             "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=".parse().expect("a key");
         let public = "HIgo9xNzJMWLKASShiTqIybxZ0U3wGLiUeJ1PKf8ykw=";
         assert_eq!(private.public_key().to_string(), public);
+    }
+
+    #[test]
+    fn a_key_that_belongs_to_no_private_key_is_no_peers() {
+        for (first, is_usable) in [(0, false), (1, false), (9, true)] {
+            let mut bytes = [0; LEN];
+            bytes[0] = first;
+            assert_eq!(PublicKey::from(bytes).is_usable(), is_usable);
+        }
+        assert!(PrivateKey::from([7; LEN]).public_key().is_usable());
     }
 
     #[test]

@@ -49,7 +49,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("neap-preload", &["neap"]),
     ("neap-gateway", &["neap"]),
     ("neap-wireguard", &["neap", "neap-device", "neap-lab", "neap-stack", "neap-tcp"]),
-    // The last two are for packets of the attackers in its tests.
+    // `neap-stack` is for packets of the attackers in its tests.
     (
         "neap-cli",
         &[

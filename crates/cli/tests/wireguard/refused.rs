@@ -27,6 +27,7 @@ fn a_wrong_key_file_or_section_is_told_with_file_line_and_key() {
         (&format!("{interface}Adress = 10.0.0.3\n"), 4, "Adress"),
         (&format!("{interface}[Pear]\n"), 4, "Pear"),
         (&format!("{interface}[Peer]\nPublicKey = {KEY}x\n"), 5, "PublicKey"),
+        (&format!("{interface}[Peer]\nPublicKey = {}=\n", "A".repeat(43)), 5, "PublicKey"),
         (&format!("{interface}[Peer]\nPublicKey = {KEY}\nEndpoint = nowhere\n"), 6, "Endpoint"),
         (&format!("{interface}[Peer]\nPublicKey = {KEY}\nAllowedIPs = 10/33\n"), 6, "AllowedIPs"),
         (&format!("{interface}[Socks5]\nBindAddress = 1080x\n"), 5, "BindAddress"),
@@ -45,7 +46,22 @@ fn a_wrong_key_file_or_section_is_told_with_file_line_and_key() {
     assert!(status == Some(2) && errors.contains("missing.conf"), "{status:?} {errors}");
     let peer = format!("[Peer]\nPublicKey = {PEER}\nAllowedIPs = 0.0.0.0/0\n");
     let right = folder.write("right.conf", &format!("{interface}{peer}"));
-    run(&format!("{} wireguard -n -c {right}", env!("CARGO_BIN_EXE_neap")));
+    let neap = env!("CARGO_BIN_EXE_neap");
+    run(&format!("{neap} wireguard -n -c {right}"));
+    // Nobody needs to read that it is right.
+    run(&format!("{neap} wireguard -n -c {right} > /dev/full"));
+}
+
+#[test]
+fn a_congestion_control_that_is_not_there_is_a_wrong_argument() {
+    for more in [&["-n"] as &[_], &[]] {
+        let mut neap = Command::new(env!("CARGO_BIN_EXE_neap"));
+        neap.args(["wireguard", "-c", "missing.conf", "--congestion", "vegas"]).args(more);
+        let Output { status, stderr, .. } = neap.output().expect("neap runs");
+        let errors = String::from_utf8_lossy(&stderr);
+        assert_eq!(status.code(), Some(2), "{errors}");
+        assert!(errors.contains("--congestion") && errors.contains("cubic"), "{errors}");
+    }
 }
 
 #[test]

@@ -159,7 +159,11 @@ impl PeerSection {
     /// A section, and whether it has the key AllowedIPs.
     pub(super) fn read(mut keys: Keys<'_, '_>) -> Result<(Self, bool), FileError> {
         let line = keys.place().line.unwrap_or_default();
-        let public_key = keys.needed("PublicKey", KEY)?.parse(KEY)?;
+        let value = keys.needed("PublicKey", KEY)?;
+        let public_key: PublicKey = value.parse(KEY)?;
+        if !public_key.is_usable() {
+            return Err(value.wrong("this public key belongs to no private key"));
+        }
         let preshared_key = keys.secret("PresharedKey")?;
         let preshared_key = preshared_key.map(|key| key.parse(KEY)).transpose()?;
         let allowed = keys.all("AllowedIPs")?;
