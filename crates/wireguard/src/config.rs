@@ -54,8 +54,8 @@ pub struct Peer {
     ///
     /// An address that the peer is heard from later takes its place.
     pub endpoint: Option<SocketAddr>,
-    /// Time after which a peer that nothing was sent to is sent a keepalive; `None` or zero is
-    /// never.
+    /// Time between two keepalives that the peer is sent whatever else it is sent; `None` or zero
+    /// is never.
     pub persistent_keepalive: Option<Duration>,
 }
 
