@@ -275,9 +275,14 @@ impl<'a> Experiment<'a> {
                 .map(|(choice, figures)| self.verdict(expect, choice, figures, runs));
             let mut all = all.collect::<Result<Vec<_>, _>>()?;
             if expect.says.is_some() {
-                // A sentence about several runs is about the one that is nearest to the bound.
-                all.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+                // A sentence about several runs is about the one that is nearest to the bound, or
+                // beyond it.
                 let is_floor = expect.at_least.is_some() && expect.at_most.is_none();
+                all.sort_by(|(a, one), (b, other)| {
+                    let broken_last = other.holds.cmp(&one.holds);
+                    let order = if is_floor { broken_last.reverse() } else { broken_last };
+                    order.then(a.total_cmp(b))
+                });
                 all = if is_floor {
                     all.into_iter().take(1).collect()
                 } else {
@@ -312,7 +317,8 @@ impl<'a> Experiment<'a> {
             value -= base;
             text = format!("{text} less that with {other}");
         }
-        let holds = expect.at_least.is_none_or(|least| value >= least)
+        // A quotient of nothing is infinite, and says nothing.
+        let holds = expect.at_least.is_none_or(|least| value.is_finite() && value >= least)
             && expect.at_most.is_none_or(|most| value <= most);
         let is_bound = expect.at_least.is_some() || expect.at_most.is_some();
         let bounds = match (expect.at_least, expect.at_most) {

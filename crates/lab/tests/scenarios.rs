@@ -461,3 +461,49 @@ fn two_changes_of_a_rate_leave_the_wire_its_bytes() {
         assert!(wire >= goodput && wire < goodput * 1.2, "{wire} {goodput}");
     }
 }
+
+#[test]
+fn a_transfer_of_which_an_end_gives_up_is_not_finished() {
+    let file = |keys: &str| {
+        "[app.file]\nkind = \"transfer\"\nfrom = \"a\"\nto = \"b\"\n".to_owned() + keys
+    };
+    let cut = "[[event]]\nat = \"200ms\"\nlink = \"w\"\ndown = true\n\
+               [host.b.sysctl]\n\"net.ipv4.tcp_keepalive_intvl\" = 1\n\
+               \"net.ipv4.tcp_keepalive_probes\" = 2\n";
+    // The receiver asks in vain; the sender still tries.
+    let one = file("bytes = \"50m\"\nkeepalive = \"2s\"\n") + cut;
+    let text = pair("", &one).replace("\"1s\"", "\"20s\"").replace("\"2s\"", "\"1s\"");
+    let (one, _) = figures(&text);
+    assert_eq!((one["app.file.finished"], one["app.file.failed"]), (0.0, 1.0));
+    assert!(one["app.file.delivered_bytes"] > 0.0 && !one.contains_key("app.file.transfer_ms"));
+    // The time of some says nothing of all.
+    let two = file("bytes = \"100k\"\ncount = 2\n");
+    let (whole, _) = figures(&pair("", &two));
+    assert!(whole["app.file.finished"] == 2.0 && whole["app.file.transfer_ms"] > 20.0);
+    let (half, _) = figures(&pair("there = { drop = [0] }", &two));
+    assert_eq!(half["app.file.finished"], 1.0);
+    assert!(!half.contains_key("app.file.transfer_ms"));
+}
+
+#[test]
+fn a_quotient_of_nothing_holds_no_bound() -> Result<(), ScenarioError> {
+    let expect = "[[expect]]\nfigure = \"app.bulk.goodput_mbit\"\nat_least = 0.9\n\
+                  relative_to = { \"link.wan.loss\" = \"100%\" }\n";
+    let says = format!("{expect}says = \"{{}} times as much\"\n");
+    let other = "[sweep]\n\"link.wan.loss\" = [\"0%\", \"1%\", \"100%\"]\n";
+    let text = format!("{BASE}{expect}{says}{other}");
+    let experiment = Experiment::parse("test.toml", &text, &no_files)?;
+    let run = |choice: &_| experiment.run(choice, &|_| {}).expect("a run").figures;
+    let choices = experiment.choices().iter();
+    let mut runs: Vec<_> = choices.map(|choice| (choice.clone(), run(choice))).collect();
+    let holds = |runs: &[_]| -> Result<Vec<bool>, ScenarioError> {
+        Ok(experiment.judge(runs)?.iter().map(|verdict| verdict.holds).collect())
+    };
+    assert_eq!(holds(&runs)?, [false; 3]);
+    // A sentence about several runs is about one that breaks the bound.
+    for (run, goodput) in runs.iter_mut().zip([1.0, 0.8, 1.0]) {
+        run.1.insert("app.bulk.goodput_mbit".to_owned(), goodput);
+    }
+    assert_eq!(holds(&runs)?, [true, false, false]);
+    Ok(())
+}

@@ -22,7 +22,7 @@ use neap_stack::stack::{ConnectOptions, ListenOptions, Stack};
 use neap_tcp::time::{Instant, Nanos, Rate};
 use server::GroupAcceptor;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 /// Bytes of one write at most, except of [`Traffic::Produced`]: about 64 KiB.
@@ -108,6 +108,8 @@ pub struct GroupConfig {
 pub struct EndLog {
     /// The connection, while it is open.
     pub handle: Option<TcpHandle>,
+    /// Address of the client's end of the connection, once there is one.
+    pub client: Option<SocketAddr>,
     /// Bytes that this end has written.
     pub written: u64,
     /// Bytes that this end has read.
@@ -194,6 +196,15 @@ impl GroupLog {
     /// Returns the datagrams that the clients could not send, since there was no room for them.
     pub fn refused(&self) -> u64 {
         self.clients.iter().map(|client| client.refused).sum()
+    }
+
+    /// Returns the connections of which an end has failed.
+    pub fn failed(&self) -> usize {
+        let ends = self.clients.iter().chain(&self.servers);
+        let failed: Vec<_> = ends.filter(|end| end.has_failed).map(|end| end.client).collect();
+        // Both ends may have failed. One that was refused has no address and no other end.
+        let refused = failed.iter().filter(|client| client.is_none()).count();
+        failed.iter().flatten().collect::<BTreeSet<_>>().len() + refused
     }
 
     /// Returns the bytes that have arrived at the servers, see [`EndLog::received`].

@@ -338,8 +338,7 @@ impl AppProbe {
         out("below_bytes_max", self.below_max as f64);
         out("sndbuf_max", self.sndbuf_max as f64);
         out("rcvbuf_max", self.rcvbuf_max as f64);
-        let failed = log.clients.iter().filter(|client| client.has_failed).count();
-        out("failed", failed as f64);
+        out("failed", log.failed() as f64);
         out("refused", (log.refused() - self.refused) as f64);
         out("messages", log.latency.count() as f64);
         quantiles("latency", &log.latency, out);
@@ -350,19 +349,26 @@ impl AppProbe {
             out("queries_with_timeout", with_timeout as f64 / queries as f64);
         }
         if kind == AppKind::Transfer {
-            let begun = log.clients.iter().filter_map(|client| client.begun).min();
-            let done: Vec<Instant> = log.servers.iter().filter_map(|end| end.finished).collect();
-            out("finished", done.len() as f64);
-            if let (Some(begun), Some(last)) = (begun, done.iter().max()) {
-                out("transfer_ms", millis(last.since(begun)));
-            }
-            let mut completion = Times::default();
-            for client in &log.clients {
-                if let (Some(begun), Some(finished)) = (client.begun, client.finished) {
-                    completion.record(finished.since(begun));
-                }
-            }
-            quantiles("completion", &completion, out);
+            finish_transfers(log, out);
         }
     }
+}
+
+/// Figures of transfers: how many have arrived as a whole, and how long they took.
+fn finish_transfers(log: &GroupLog, out: &mut impl FnMut(&str, f64)) {
+    let begun: Vec<Instant> = log.clients.iter().filter_map(|client| client.begun).collect();
+    let done: Vec<Instant> = log.servers.iter().filter_map(|end| end.finished).collect();
+    out("finished", done.len() as f64);
+    // The time of those that have arrived says nothing of those that never will.
+    let have_all = done.len() >= begun.len();
+    if let (Some(first), Some(last), true) = (begun.iter().min(), done.iter().max(), have_all) {
+        out("transfer_ms", millis(last.since(*first)));
+    }
+    let mut completion = Times::default();
+    for client in &log.clients {
+        if let (Some(begun), Some(finished)) = (client.begun, client.finished) {
+            completion.record(finished.since(begun));
+        }
+    }
+    quantiles("completion", &completion, out);
 }

@@ -206,6 +206,7 @@ impl Task for GroupClient {
     fn begin(&mut self, now: Instant, handle: &TcpHandle) {
         let own = &mut self.group.log.borrow_mut().clients[self.index];
         own.begun = Some(now);
+        own.client = Some(handle.local_addr());
         own.handle = Some(handle.clone());
     }
 

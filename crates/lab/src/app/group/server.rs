@@ -63,6 +63,7 @@ impl Task for GroupServer {
     fn begin(&mut self, now: Instant, handle: &TcpHandle) {
         let own = &mut self.group.log.borrow_mut().servers[self.index];
         own.begun = Some(now);
+        own.client = Some(self.from);
         own.handle = Some(handle.clone());
     }
 
@@ -108,7 +109,7 @@ impl Task for GroupServer {
     fn end(&mut self, now: Instant, has_failed: bool) {
         let own = &mut self.group.log.borrow_mut().servers[self.index];
         own.has_failed = has_failed;
-        own.finished = Some(now);
+        own.finished = (!has_failed).then_some(now);
         own.close(now);
     }
 }
