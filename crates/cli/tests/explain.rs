@@ -66,7 +66,7 @@ fn run_takes_other_values_and_seeds_too() {
 
 #[test]
 fn a_wrong_name_is_told_with_what_there_is() {
-    let wrong: [(&[&str], &str); 5] = [
+    let wrong: [(&[&str], &str); 6] = [
         (
             &["bufferbloat/nobody"],
             "bufferbloat has no application \"nobody\"; there are: game, upload",
@@ -76,6 +76,10 @@ fn a_wrong_name_is_told_with_what_there_is() {
         (
             &["policer/bulk", "--set", "link.wan.speed=1mbit"],
             "--set: link.wan.speed=1mbit: unknown field",
+        ),
+        (
+            &["policer/bulk", "--set", "expect.0.at_most=1"],
+            "--set: expect.0.at_most: changes nothing in a run",
         ),
         (&["policer/bulk", "--seed", "x"], "--seed"),
     ];

@@ -280,6 +280,27 @@ fn packets_of_all_links_are_in_the_file_that_was_named() {
 }
 
 #[test]
+fn packets_of_links_that_the_file_does_not_have_are_captured() {
+    let folder = Folder::new("chosen");
+    let output = folder.neap(&[
+        "run",
+        "slow.toml",
+        "--pcapng",
+        "all.out",
+        "--set",
+        "router.r={}",
+        "--set",
+        "link.wire.ends=[\"a\", \"r\"]",
+        "--set",
+        "link.last={ ends = [\"r\", \"b\"], rate = \"10mbit\", delay = \"5ms\" }",
+    ]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let packets = packets(&folder.read("all.out"));
+    let ends: std::collections::BTreeSet<u32> = packets.iter().map(|(end, _)| *end).collect();
+    assert_eq!(ends.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3]);
+}
+
+#[test]
 fn a_path_that_cannot_be_written_is_told_before_anything_runs() {
     let folder = Folder::new("paths");
     fs::create_dir(folder.0.join("dir")).expect("room on the disk");

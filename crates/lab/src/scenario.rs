@@ -163,6 +163,14 @@ impl<'a> Experiment<'a> {
         &self.scenario
     }
 
+    /// Returns the scenario of one combination.
+    ///
+    /// # Errors
+    /// A combination that the scenario does not take.
+    pub fn scenario_of(&self, choice: &Choice) -> Result<Scenario, ScenarioError> {
+        self.chosen(choice).map(|(_, scenario)| scenario)
+    }
+
     /// Returns all combinations of the sweep: one empty combination if there is no sweep.
     pub fn choices(&self) -> &[Choice] {
         &self.choices

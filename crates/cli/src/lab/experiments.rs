@@ -304,7 +304,8 @@ fn run(
     let experiment = &planned.experiment;
     let name = format!("{} ({})", planned.builtin.name, brief(job.choice));
     if let Some(packets) = &mut packets {
-        packets.begin_run(&format!("{}: ", planned.builtin.name), name.clone(), experiment);
+        let scenario = experiment.scenario_of(job.choice)?;
+        packets.begin_run(&format!("{}: ", planned.builtin.name), name.clone(), &scenario);
     }
     let mut write = packets.map(|packets| |packet: &Observed<'_>| packets.write(packet));
     let watch = Watch {

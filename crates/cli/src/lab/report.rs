@@ -3,7 +3,7 @@
 use super::output::{OutputError, OutputFile};
 use neap_lab::link::ENDS;
 use neap_lab::report::Observed;
-use neap_lab::scenario::Experiment;
+use neap_lab::scenario::Scenario;
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{
@@ -45,12 +45,12 @@ impl Packets {
         })
     }
 
-    /// The packets that follow are those of a run of `experiment`, which is called `name`. The
-    /// names of its interfaces begin with `run`.
-    pub(super) fn begin_run(&mut self, run: &str, name: String, experiment: &Experiment<'_>) {
+    /// The packets that follow are those of a run of `scenario`, which is called `name`. The names
+    /// of its interfaces begin with `run`.
+    pub(super) fn begin_run(&mut self, run: &str, name: String, scenario: &Scenario) {
         self.links.clear();
         self.runs.push(name);
-        for (name, link) in &experiment.scenario().link {
+        for (name, link) in &scenario.link {
             self.links.insert(name.clone(), self.interfaces);
             for end in link.get_ref().ends.iter() {
                 let name = format!("{run}{name} from {}", end.get_ref());

@@ -8,7 +8,7 @@ use super::report::Packets;
 use super::terminal;
 use clap::Args as ClapArgs;
 use neap_lab::report::{Observed, Watch};
-use neap_lab::scenario::{Choice, Experiment, Figures, Run, Verdict};
+use neap_lab::scenario::{Choice, Experiment, Figures, Run, RunError, Verdict};
 use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
@@ -116,16 +116,19 @@ fn run(
     experiment: &Experiment<'_>,
     chosen: &Chosen,
 ) -> Result<Run, Box<dyn Error>> {
+    let choice = chosen.choice();
+    let scenario = experiment.scenario_of(&choice);
+    let scenario = scenario.map_err(|error| chosen.error(RunError::Scenario(error)))?;
     let mut packets = pcapng.map(Packets::create).transpose()?;
     if let Some(packets) = &mut packets {
-        packets.begin_run("", name.to_owned(), experiment);
+        packets.begin_run("", name.to_owned(), &scenario);
     }
     let mut write = packets.as_mut().map(|packets| |packet: &Observed<'_>| packets.write(packet));
     let watch = Watch {
         record,
         packets: write.as_mut().map(|write| write as &mut dyn FnMut(&Observed<'_>)),
     };
-    let run = experiment.run_watched(&chosen.choice(), &|_| {}, watch);
+    let run = experiment.run_watched(&choice, &|_| {}, watch);
     let run = run.map_err(|error| chosen.error(error))?;
     packets.map_or(Ok(()), Packets::finish)?;
     Ok(run)

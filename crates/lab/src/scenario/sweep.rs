@@ -66,6 +66,9 @@ fn column(table: &Table, name: &Value) -> Vec<(String, Value)> {
     values.into_iter().flatten().map(|(path, value)| (path.clone(), value.clone())).collect()
 }
 
+/// Keys that change no run. What is said of runs is said of all of them, as the file has it.
+const SAID: [&str; 7] = ["about", COLUMN, "expect", "look_at", "row", "story", "sweep"];
+
 impl SourceFile {
     /// The scenario with other values of some parameters. A value of the sweep goes before one that
     /// the column sets. An error in what results is one of the parameter at `blame`.
@@ -77,6 +80,9 @@ impl SourceFile {
         let values = columns.iter().flat_map(|(_, name)| column(&table, name));
         let values: Vec<_> = values.chain(swept).collect();
         for (path, value) in values {
+            if SAID.contains(&path.split('.').next().unwrap_or_default()) {
+                return Err(error(format!("{path}: changes nothing in a run")));
+            }
             set(&mut table, &path, value).map_err(|e| error(format!("{path}: {e}")))?;
         }
         let text = table.to_string();
