@@ -43,6 +43,9 @@ pub(super) struct Args {
     jobs: Option<usize>,
 }
 
+/// What each line of the results begins with.
+const LINE_START: &str = "{\"scenario\":";
+
 /// One line of the results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Line {
@@ -129,40 +132,46 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
             runs.iter().filter_map(|(choice, _)| recordings.remove(&describe(choice))).collect();
         file.write(&sweep_page(&experiment, &found.name, &runs, &recordings, &verdicts)?)?;
     }
-    write!(out, "\n{} runs{}", runs.len(), state.end())?;
+    let mut places = String::new();
     #[cfg(feature = "parquet")]
     if let Some(table) = table {
         let (path, file) = table.begin()?;
         write_table(file, &lines).map_err(|error| format!("{}: {error}", path.display()))?;
-        write!(out, ", and as a table in {}", path.display())?;
+        places = format!(", and as a table in {}", path.display());
     }
-    writeln!(out)?;
+    // Last: what is done is kept until all is written.
+    places.insert_str(0, &state.end());
+    writeln!(out, "\n{} runs{places}", runs.len())?;
     Ok(verdicts.iter().all(|verdict| verdict.holds))
 }
 
-/// What an earlier sweep of the same text by the same program has left. A line that was cut off is
-/// dropped, as are all others.
+/// What an earlier sweep of the same text by the same program has left. Other lines stay in the
+/// file: they are results of other scenarios or other builds, or not ours at all.
 fn read(path: &Path, fingerprint: &str) -> Result<Vec<Line>, Box<dyn Error>> {
     // A device or a pipe keeps nothing.
     if !std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
         return Ok(Vec::new());
     }
     let text = std::fs::read_to_string(path).map_err(|why| OutputError::new(path, why))?;
-    let (mut lines, mut kept, build) = (Vec::new(), String::new(), build());
-    for whole in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
-        let Ok(line) = serde_json::from_str::<Line>(whole) else { continue };
-        if line.scenario == fingerprint && line.build == build {
-            lines.push(line);
-            kept.push_str(whole);
-        }
+    let whole = text.rfind('\n').map_or(0, |at| at + 1);
+    let build = build();
+    let lines = text[..whole].lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
+    let lines = lines.filter(|line| line.scenario == fingerprint && line.build == build);
+    end_last_line(path, whole, &text[whole..]).map_err(|why| OutputError::new(path, why))?;
+    Ok(lines.collect())
+}
+
+/// Makes the file end with a whole line. A result of which the writing was interrupted is dropped,
+/// and any other text at the end, which begins at `from`, gets an end of line.
+fn end_last_line(path: &Path, from: usize, last: &str) -> std::io::Result<()> {
+    if last.is_empty() {
+        return Ok(());
     }
-    if kept != text {
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(".new");
-        std::fs::write(&beside, kept).map_err(|why| OutputError::new(beside.as_ref(), why))?;
-        std::fs::rename(&beside, path).map_err(|why| OutputError::new(path, why))?;
+    let mut file = OpenOptions::new().append(true).open(path)?;
+    if last.starts_with(LINE_START) || LINE_START.starts_with(last) {
+        return file.set_len(from as u64);
     }
-    Ok(lines)
+    file.write_all(b"\n")
 }
 
 impl Sweep<'_> {
