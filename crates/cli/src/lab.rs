@@ -27,7 +27,6 @@ use output::OutputError;
 
 use clap::{Args as ClapArgs, Subcommand};
 use std::error::Error;
-use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -86,12 +85,6 @@ pub(crate) fn main(args: &Args) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            let is_pipe = error
-                .downcast_ref::<std::io::Error>()
-                .is_some_and(|error| error.kind() == ErrorKind::BrokenPipe);
-            if is_pipe {
-                return ExitCode::SUCCESS;
-            }
             eprintln!("neap lab: {error}");
             let is_argument = error.is::<OutputError>() || error.is::<ArgumentError>();
             if is_argument { ExitCode::from(2) } else { ExitCode::FAILURE }

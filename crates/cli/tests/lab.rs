@@ -400,7 +400,49 @@ fn results_of_another_program_are_not_taken() {
     fs::write(folder.0.join("kept"), other).expect("room on the disk");
     let again = folder.neap(&["sweep", "slow.toml", "--out", "kept"]);
     assert!(!text(&again.stderr).contains("of 4 runs"), "{}", text(&again.stderr));
-    assert!(!text(&folder.read("kept")).contains("0.0.1-"));
+    // They stay, as does what is no result at all.
+    let kept = text(&folder.read("kept"));
+    let count = |build: &str| kept.lines().filter(|line| line.contains(build)).count();
+    assert_eq!((kept.lines().count(), count("\"build\":\"0.0.1-")), (8, 4));
+    fs::write(folder.0.join("notes.txt"), "hello\nand more").expect("room on the disk");
+    assert!(folder.neap(&["sweep", "slow.toml", "--out", "notes.txt"]).status.success());
+    let notes = text(&folder.read("notes.txt"));
+    assert!(notes.starts_with("hello\nand more\n{") && notes.lines().count() == 6, "{notes}");
+}
+
+#[test]
+#[cfg(feature = "parquet")]
+fn results_are_kept_until_all_is_written() {
+    let folder = Folder::new("table");
+    let output = folder.neap(&["sweep", "slow.toml", "--parquet", "/dev/full"]);
+    assert!(!output.status.success());
+    let again = folder.neap(&["sweep", "slow.toml"]);
+    assert!(text(&again.stderr).contains("4 of 4 runs are in "), "{}", text(&again.stderr));
+}
+
+#[test]
+fn a_reader_that_leaves_changes_no_exit_status() {
+    let folder = Folder::new("unread");
+    let strict = SCENARIO.replace("at_least = 1", "at_least = 2");
+    fs::write(folder.0.join("strict.toml"), strict).expect("room on the disk");
+    let unread = |arguments: &[&str]| {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        folder.command(arguments).stdout(writer).output().expect("neap runs")
+    };
+    for (arguments, status) in [
+        (&["run", "strict.toml"] as &[&str], 1),
+        (&["run", "strict.toml", "--json"], 1),
+        (&["sweep", "strict.toml", "--out", "kept"], 1),
+        (&["run", "slow.toml"], 0),
+        (&["run", "slow.toml", "--json"], 0),
+        (&["list"], 0),
+    ] {
+        let output = unread(arguments);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {said}");
+        assert_eq!(said, "", "{arguments:?}");
+    }
 }
 
 #[test]

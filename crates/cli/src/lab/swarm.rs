@@ -1,6 +1,7 @@
 //! `neap lab swarm`: random worlds under every oracle, on all cores.
 
 use super::output::OutputError;
+use super::terminal::Output;
 use clap::Args as ClapArgs;
 use neap_lab::hostile::Attack;
 use neap_lab::swarm::{self, AttackMemory, Broken};
@@ -65,11 +66,11 @@ struct Swarm<'a> {
     args: &'a Args,
     done: Done,
     begun: Instant,
-    out: Mutex<&'a mut (dyn Write + Send)>,
+    out: Mutex<&'a mut Output>,
 }
 
 /// Whether all worlds are sound.
-pub(super) fn main(args: &Args, out: &mut (impl Write + Send)) -> Result<bool, Box<dyn Error>> {
+pub(super) fn main(args: &Args, out: &mut Output) -> Result<bool, Box<dyn Error>> {
     let first = args.seed.unwrap_or(args.from);
     if args.print {
         out.write_all(swarm::draw(first).as_bytes())?;

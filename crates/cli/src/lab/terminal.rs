@@ -2,7 +2,7 @@
 
 use anstream::AutoStream;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::{Stdout, stdout};
+use std::io::{self, ErrorKind, Stdout, Write, stdout};
 
 /// Columns where the output is no terminal.
 const USUAL: usize = 80;
@@ -18,10 +18,46 @@ pub(super) fn width() -> usize {
     if columns == 0 { USUAL } else { columns.clamp(COLUMNS[0], COLUMNS[1]) }
 }
 
-/// Returns standard output. It passes colours to a terminal alone, and not where `NO_COLOR` is set
-/// (<https://no-color.org>).
-pub(super) fn output() -> AutoStream<Stdout> {
-    AutoStream::auto(stdout())
+/// Standard output. It passes colours to a terminal alone, and not where `NO_COLOR` is set
+/// (<https://no-color.org>). What is written after its reader has gone away is lost, and that is no
+/// error: the exit status is still the verdict.
+pub(super) struct Output {
+    stream: AutoStream<Stdout>,
+    is_unread: bool,
+}
+
+impl Output {
+    /// Returns whether its reader has gone away.
+    pub(super) fn is_unread(&self) -> bool {
+        self.is_unread
+    }
+
+    fn written<T>(&mut self, result: io::Result<T>, all: T) -> io::Result<T> {
+        match result {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+                self.is_unread = true;
+                Ok(all)
+            }
+            result => result,
+        }
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let result = self.stream.write(bytes);
+        self.written(result, bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let result = self.stream.flush();
+        self.written(result, ())
+    }
+}
+
+/// Returns standard output.
+pub(super) fn output() -> Output {
+    Output { stream: AutoStream::auto(stdout()), is_unread: false }
 }
 
 /// Returns a text in lines of at most `width` columns, unless a word is longer.
