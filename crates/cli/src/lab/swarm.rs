@@ -16,15 +16,18 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_secs(1);
 const TICK_OF_LOGS: Duration = Duration::from_secs(60);
 
+/// Worlds if nothing limits them.
+const WORLDS: u64 = 1000;
+
 /// Broken worlds after which the rest is not worth the time.
 const ENOUGH: u64 = 10;
 
 /// Run random worlds with every oracle on; the world of each seed is the same every time
 #[derive(ClapArgs, Clone, Debug)]
 pub(super) struct Args {
-    /// Worlds
-    #[arg(long, value_name = "N", default_value_t = 1000)]
-    seeds: u64,
+    /// Worlds [default: 1000, or as many as there is time for with --seconds or --until]
+    #[arg(long, value_name = "N")]
+    seeds: Option<u64>,
     /// The first seed
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     from: u64,
@@ -41,7 +44,9 @@ pub(super) struct Args {
     #[arg(long)]
     print: bool,
     /// A host under each hostile peer: what it holds at the most, and what it may
-    #[arg(long, conflicts_with_all = ["seeds", "from", "seed", "print"])]
+    #[arg(long, conflicts_with_all = [
+        "seeds", "from", "seed", "seconds", "until", "print", "save", "no_shrink",
+    ])]
     hostile: bool,
     /// Write the shrunk scenarios of broken worlds to this directory
     #[arg(long, value_name = "DIRECTORY")]
@@ -49,6 +54,20 @@ pub(super) struct Args {
     /// Leave broken worlds as large as they are
     #[arg(long)]
     no_shrink: bool,
+}
+
+impl Args {
+    /// The next seed, unless all worlds have begun.
+    fn take_seed(&self, next: &AtomicU64) -> Option<u64> {
+        let first = self.seed.unwrap_or(self.from);
+        let limits = self.seconds.is_some() || self.until.is_some();
+        let usual = if limits { u64::MAX } else { WORLDS };
+        let worlds = if self.seed.is_some() { 1 } else { self.seeds.unwrap_or(usual) };
+        let taken = next.fetch_update(Relaxed, Relaxed, |next| {
+            (next.wrapping_sub(first) < worlds).then(|| next.wrapping_add(1))
+        });
+        taken.ok()
+    }
 }
 
 /// What all threads have done.
@@ -157,22 +176,21 @@ impl Swarm<'_> {
         }
     }
 
+    /// Whether a limit other than the number of worlds is reached.
     fn is_over(&self) -> bool {
-        let Args { seeds, seconds, until, .. } = self.args;
-        let seeds = if self.args.seed.is_some() { 1 } else { *seeds };
-        let started =
-            self.done.next.load(Relaxed).wrapping_sub(self.args.seed.unwrap_or(self.args.from));
-        let limits = seconds.is_some() || until.is_some();
+        let Args { seconds, until, .. } = self.args;
         let has_time = seconds.is_none_or(|most| self.begun.elapsed().as_secs() < most);
         let simulated = self.done.simulated_ms.load(Relaxed) / 1000;
         let wants_more = until.is_none_or(|most| simulated < most);
-        let has_seeds = started < seeds || limits && self.args.seed.is_none();
-        !has_time || !wants_more || !has_seeds || self.done.faults.load(Relaxed) >= ENOUGH
+        let has_reader = !self.out.lock().unwrap_or_else(PoisonError::into_inner).is_unread();
+        let has_enough = self.done.faults.load(Relaxed) >= ENOUGH;
+        !has_time || !wants_more || !has_reader || has_enough
     }
 
     fn work(&self) -> std::io::Result<()> {
-        while !self.is_over() {
-            let seed = self.done.next.fetch_add(1, Relaxed);
+        while !self.is_over()
+            && let Some(seed) = self.args.take_seed(&self.done.next)
+        {
             match swarm::run_seed(seed) {
                 Ok(outcome) => {
                     self.done.segments.fetch_add(outcome.segments, Relaxed);
@@ -201,5 +219,47 @@ impl Swarm<'_> {
         let path = directory.join(format!("seed-{seed}.toml"));
         std::fs::write(&path, text)?;
         self.say(&format!("shrunk: {}\n    neap lab run {}", small.fault, path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// How many worlds may begin, at the most 2000.
+    fn worlds(arguments: &[&str]) -> u64 {
+        let program = ["swarm"].into_iter().chain(arguments.iter().copied());
+        let args = Program::try_parse_from(program).expect("sound arguments").args;
+        let first = args.seed.unwrap_or(args.from);
+        let next = AtomicU64::new(first);
+        let taken: Vec<u64> = (0..2000).map_while(|_| args.take_seed(&next)).collect();
+        assert!(taken.iter().zip(first..).all(|(taken, seed)| *taken == seed));
+        // Whoever comes too late counts nothing.
+        assert_eq!(next.load(Relaxed), first + taken.len() as u64);
+        taken.len() as u64
+    }
+
+    #[test]
+    fn as_many_worlds_begin_as_are_asked_for() {
+        assert_eq!(worlds(&[]), 1000);
+        assert_eq!(worlds(&["--seeds", "5", "--from", "70"]), 5);
+        assert_eq!(worlds(&["--seeds", "50", "--seconds", "600"]), 50);
+        assert_eq!(worlds(&["--seeds", "50", "--until", "600"]), 50);
+        assert_eq!(worlds(&["--seconds", "600"]), 2000);
+        assert_eq!(worlds(&["--seed", "3129", "--seconds", "600"]), 1);
+    }
+
+    #[test]
+    fn what_the_table_of_hostile_peers_does_not_heed_is_refused() {
+        for other in ["--seconds=1", "--until=1", "--save=x", "--no-shrink", "--seeds=1"] {
+            assert!(Program::try_parse_from(["swarm", "--hostile", other]).is_err(), "{other}");
+        }
     }
 }
