@@ -3,10 +3,13 @@
 
 use super::{Link, Sender};
 use crate::netns::enter;
+use rustix::fs::{MemfdFlags, memfd_create};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -22,6 +25,15 @@ const RECEIVER_END: &str = "vr";
 
 /// `CAP_NET_ADMIN`, `CAP_NET_RAW` and `CAP_SYS_ADMIN`, which namespaces and AF_PACKET need.
 const CAPABILITIES: u64 = 1 << 12 | 1 << 13 | 1 << 21;
+
+/// A file that is in no directory, where others could put one of their own in its place; and a path
+/// for the programs that this one starts, while the file is open.
+fn unnamed_file(text: &str) -> io::Result<(File, String)> {
+    let mut file = File::from(memfd_create(PREFIX, MemfdFlags::CLOEXEC)?);
+    file.write_all(text.as_bytes())?;
+    let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    Ok((file, path))
+}
 
 /// Whether the machine lets us; what to do if not.
 ///
@@ -172,15 +184,12 @@ impl Network {
         for (name, device) in [(a, DEVICE), (b, RECEIVER_END), (middle, "la"), (middle, "lb")] {
             run(["ip", "-n", name, "link", "set", device, "up"])?;
         }
-        let file = std::env::temp_dir().join(format!("{PREFIX}-{}.toml", std::process::id()));
-        std::fs::write(&file, scenario)?;
-        let (program, path) = (std::env::current_exe()?, file.display().to_string());
+        let (_open, path) = unnamed_file(scenario)?;
+        let program = std::env::current_exe()?;
         let program = program.display().to_string();
         let words = [&program, "link", "packet:la", "packet:lb", "--scenario", &path];
         let started = Self::start(middle, words.into_iter().chain(["--scheduling", "fifo:1"]));
-        let joined = started.map_err(Into::into).and_then(joined);
-        std::fs::remove_file(&file)?;
-        network.link = Some(joined?);
+        network.link = Some(started.map_err(Into::into).and_then(joined)?);
         Ok(network)
     }
 
@@ -238,5 +247,21 @@ impl Network {
         command.args(["netns", "exec", name]).args(words);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Ok(ChildGuard(command.spawn()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_program_reads_is_in_no_directory() {
+        let (file, path) = unnamed_file("about = 1\n").expect("a file");
+        let seen = Command::new("cat").arg(&path).output().expect("cat runs").stdout;
+        assert_eq!(seen, b"about = 1\n");
+        let target = std::fs::read_link(&path).expect("a link of /proc");
+        let target = target.display().to_string();
+        assert!(target.starts_with("/memfd:neap-compare"), "{target}");
+        drop(file);
     }
 }
