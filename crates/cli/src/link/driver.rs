@@ -27,6 +27,8 @@ const RELEASES: usize = 32;
 const FLUSH: usize = 8;
 /// The longest sleep, after which the user's wish to stop is looked at. It usually ends a sleep.
 const LONGEST_SLEEP: Nanos = Nanos::from_millis(100);
+/// How often the driver looks whether the interfaces are still there.
+const LOOK: Nanos = Nanos::from_millis(100);
 /// When a frame that a device had no room for is offered again.
 const RETRY: Nanos = Nanos::from_micros(100);
 
@@ -91,6 +93,15 @@ impl Port {
         self.rx.drops() + before.unwrap_or(0)
     }
 
+    /// # Errors
+    /// The interface went away.
+    fn look(&mut self) -> io::Result<()> {
+        match self.monitor.as_mut().map(|monitor| monitor.look().state) {
+            Some(LinkState::Gone) => Err(io::Error::other(format!("{} has gone away", self.spec))),
+            _ => Ok(()),
+        }
+    }
+
     fn flush(&mut self) {
         if self.unflushed.is_empty() {
             return;
@@ -135,6 +146,7 @@ pub(super) struct Driver {
     pace: Pace,
     start: Instant,
     last_release: Instant,
+    next_look: Instant,
     dues: Vec<Instant>,
 }
 
@@ -145,7 +157,8 @@ impl Driver {
         set_current_timer_slack(NonZeroU64::new(1))?;
         let start = now();
         let last_release = start - pace.batch;
-        Ok(Self { ports: [a?, b?], relay, pace, start, last_release, dues: Vec::new() })
+        let (next_look, dues) = (start + LOOK, Vec::new());
+        Ok(Self { ports: [a?, b?], relay, pace, start, last_release, next_look, dues })
     }
 
     /// Runs until the time has come or the user interrupts.
@@ -169,11 +182,22 @@ impl Driver {
             for port in &mut self.ports {
                 let _ = port.tx.reap(now());
             }
+            self.look(now())?;
             if !has_more {
                 self.wait(until)?;
             }
         }
         Ok(())
+    }
+
+    /// Looks at the interfaces if it is time to. AF_PACKET tells of the end of an interface by its
+    /// descriptor only if the interface is up, and a driver that spins asks no descriptor.
+    fn look(&mut self, now: Instant) -> io::Result<()> {
+        if now < self.next_look {
+            return Ok(());
+        }
+        self.next_look = now + LOOK;
+        self.ports.iter_mut().try_for_each(Port::look)
     }
 
     /// Counters of the packets that came in at an end.
@@ -255,12 +279,7 @@ impl Driver {
         let has_any = poll(&mut descriptors, Some(&timeout)).is_ok_and(|count| count > 0);
         let trouble = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
         let failed = descriptors.each_ref().map(|one| has_any && one.revents().intersects(trouble));
-        for (port, _) in self.ports.iter_mut().zip(failed).filter(|(_, failed)| *failed) {
-            let state = port.monitor.as_mut().map(|monitor| monitor.look().state);
-            if state == Some(LinkState::Gone) {
-                return Err(io::Error::other(format!("{} has gone away", port.spec)));
-            }
-        }
-        Ok(())
+        let failed = self.ports.iter_mut().zip(failed).filter(|(_, failed)| *failed);
+        failed.map(|(port, _)| port).try_for_each(Port::look)
     }
 }

@@ -43,6 +43,18 @@ impl Link {
         self.0.as_ref().expect("not ended yet").id()
     }
 
+    /// Waits until it has slept and woken twice, so that it has gone around once after this call.
+    pub(crate) fn goes_around(&self) {
+        let path = format!("/proc/{}/status", self.pid());
+        let count = || {
+            let text = std::fs::read_to_string(&path).expect("a process");
+            let count = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            count.expect("a count").trim().parse::<u64>().expect("a number")
+        };
+        let before = count();
+        eventually(|| (count() >= before + 2).then_some(()));
+    }
+
     /// Waits until it ends by itself; returns its status and what it said.
     pub(crate) fn wait(mut self) -> (Option<i32>, String) {
         let child = self.0.take().expect("not ended yet");
@@ -115,7 +127,7 @@ pub(crate) struct Network {
     pub(crate) a: Host,
     pub(crate) b: Host,
     /// The host of the link, if it has interfaces of its own.
-    _middle: Option<Host>,
+    middle: Option<Host>,
     pub(crate) link: Option<Link>,
 }
 
@@ -148,7 +160,7 @@ impl Network {
             address("b", B)
         );
         let link = Some(Link::start(&arguments));
-        Self { a, b, _middle: None, link }
+        Self { a, b, middle: None, link }
     }
 
     /// Hosts at veth pairs, whose other ends are on a third host, where the link joins them. The
@@ -171,7 +183,12 @@ impl Network {
         }
         let (at, ends) = (middle.pid(), ["la", "lb"]);
         let link = Link::start(&format!("{}@{at} packet:{}@{at} {words}", ends[0], ends[1]));
-        Self { a, b, _middle: Some(middle), link: Some(link) }
+        Self { a, b, middle: Some(middle), link: Some(link) }
+    }
+
+    /// Does something on the host of the link, which has interfaces of its own.
+    pub(crate) fn in_the_middle<R: Send>(&self, what: impl FnOnce() -> R + Send) -> R {
+        self.middle.as_ref().expect("a host of the link").inside(what)
     }
 
     /// Ends the link; returns what it counted.

@@ -84,6 +84,30 @@ fn a_link_ends_when_its_time_is_over_or_an_end_goes_away() {
     });
 }
 
+#[test]
+fn a_link_that_spins_ends_with_its_interface() {
+    in_namespace(|| {
+        let mut network = Network::tuns("--spin --seconds 60");
+        network.a.inside(|| run("ip link delete tun0"));
+        let (status, text) = network.link.take().expect("a link").wait();
+        assert!(status == Some(1) && text.contains("has gone away"), "{status:?} {text}");
+    });
+}
+
+#[test]
+fn a_link_ends_with_an_interface_that_is_down() {
+    in_namespace(|| {
+        // AF_PACKET tells nothing of its end.
+        let mut network = Network::veths("--seconds 60", true);
+        let link = network.link.take().expect("a link");
+        network.in_the_middle(|| run("ip link set la down"));
+        link.goes_around();
+        network.in_the_middle(|| run("ip link delete la"));
+        let (status, text) = link.wait();
+        assert!(status == Some(1) && text.contains("has gone away"), "{status:?} {text}");
+    });
+}
+
 /// Round trips in milliseconds of pings from the first host to the second.
 fn pings(network: &Network, to: &str, count: usize) -> Vec<f64> {
     let text = network.a.inside(|| run(&format!("ping -n -c {count} -i 0.02 -W 30 {to}")));
