@@ -62,12 +62,19 @@ fn run(args: &Args) -> Result<(), Failure> {
     let mut last = History::default();
     let mut since = Instant::now();
     let mut is_first = true;
+    let pause = || thread::sleep(Duration::from_secs(interval.into()));
     loop {
         let (answers, silent) = match args.stacks.ask(Endpoint::counters) {
             Ok(answers) => answers,
             Err(failure) if is_first => return Err(failure),
             // All have ended.
-            Err(_) => return Ok(()),
+            Err(Failure::NoStack(_)) => return Ok(()),
+            // One that is there and does not answer may answer later.
+            Err(failure) => {
+                failure.report("nstat");
+                pause();
+                continue;
+            }
         };
         let seconds = since.elapsed().as_secs_f64();
         since = Instant::now();
@@ -76,13 +83,14 @@ fn run(args: &Args) -> Result<(), Failure> {
         for (stack, counters) in answers {
             let key = key(&stack);
             let figures = counters.iter().map(|counter| {
+                // A gauge falls as well, and has no rate.
+                if counter.gauge {
+                    return (counter.clone(), 0.0);
+                }
                 let risen = last.risen(&key, counter);
                 let per_second = risen as f64 / seconds.max(f64::EPSILON);
-                if args.absolute || counter.gauge {
-                    (counter.clone(), per_second)
-                } else {
-                    (with_value(counter, risen), per_second)
-                }
+                let value = if args.absolute { counter.value } else { risen };
+                (with_value(counter, value), per_second)
             });
             let figures = figures.collect();
             next.insert(&key, &counters);
@@ -96,7 +104,7 @@ fn run(args: &Args) -> Result<(), Failure> {
         if let Err(failure) = silent.tell() {
             failure.report("nstat");
         }
-        thread::sleep(Duration::from_secs(interval.into()));
+        pause();
     }
 }
 
@@ -120,7 +128,7 @@ fn differences(
     let path = endpoint.path.with_extension("nstat");
     let key = key(stack);
     let last = if args.absolute { History::default() } else { History::read(&path) };
-    if !args.noupdate && !args.absolute {
+    if !args.noupdate {
         let mut next = History::default();
         next.insert(&key, &counters);
         next.write(&path);

@@ -23,7 +23,9 @@ pub(crate) struct Stacks {
 pub(crate) enum Failure {
     /// The arguments make no sense.
     Arguments(String),
-    /// There is no stack, or one does not answer.
+    /// There is no such stack, or no more.
+    NoStack(String),
+    /// A stack does not answer, or something else cannot be had.
     Nothing(String),
     /// Whoever reads what is printed has read enough.
     Unread,
@@ -37,7 +39,7 @@ impl Failure {
                 eprintln!("neap {command}: {why}");
                 ExitCode::from(BAD_ARGUMENTS)
             }
-            Self::Nothing(why) => {
+            Self::NoStack(why) | Self::Nothing(why) => {
                 eprintln!("neap {command}: {why}");
                 ExitCode::FAILURE
             }
@@ -53,7 +55,7 @@ impl Stacks {
             control::endpoints().map_err(|error| Failure::Nothing(error.to_string()))?;
         let folder = control::folder();
         if found.is_empty() {
-            return Err(Failure::Nothing(format!(
+            return Err(Failure::NoStack(format!(
                 "no stack of this user is running (there is no socket in {})",
                 folder.display()
             )));
@@ -64,7 +66,7 @@ impl Stacks {
                 && self.name.as_ref().is_none_or(|name| *name == one.name)
         });
         if found.is_empty() {
-            return Err(Failure::Nothing(format!(
+            return Err(Failure::NoStack(format!(
                 "no such stack; there are (pid, name): {}",
                 all.join(", ")
             )));
@@ -80,18 +82,20 @@ impl Stacks {
     ) -> Result<(Vec<(StackReport, T)>, Silent), Failure> {
         let found = self.find()?;
         let mut answers = Vec::new();
-        let mut failed = Vec::new();
+        let mut failed: Vec<ControlError> = Vec::new();
         for endpoint in &found {
             match endpoint.stack().and_then(|stack| Ok((stack, question(endpoint)?))) {
                 Ok(answer) => answers.push(answer),
                 Err(error) => failed.push(error),
             }
         }
+        let (ended, silent): (Vec<_>, Vec<_>) = failed.into_iter().partition(has_ended);
+        let silent = Silent(silent);
         if answers.is_empty() {
-            Silent(std::mem::take(&mut failed)).tell()?;
+            silent.tell()?;
+            return Err(Failure::NoStack(said(&ended)));
         }
-        failed.retain(|error| !has_ended(error));
-        Ok((answers, Silent(failed)))
+        Ok((answers, silent))
     }
 }
 
@@ -119,9 +123,13 @@ impl Silent {
         if self.0.is_empty() {
             return Ok(());
         }
-        let all: Vec<_> = self.0.iter().map(ControlError::to_string).collect();
-        Err(Failure::Nothing(all.join("; ")))
+        Err(Failure::Nothing(said(&self.0)))
     }
+}
+
+fn said(errors: &[ControlError]) -> String {
+    let all: Vec<_> = errors.iter().map(ControlError::to_string).collect();
+    all.join("; ")
 }
 
 /// Prints to the standard output.

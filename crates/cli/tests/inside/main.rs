@@ -273,11 +273,48 @@ fn counters_are_printed_as_by_nstat() {
         assert_eq!(of_guest("GatewayGuestBytesOut"), Some(BYTES as u64));
         let json: Value = serde_json::from_str(&ground.print(&["nstat", "-aj"])).expect("JSON");
         assert_eq!(json[format!("{}/gateway", gateway.pid())]["GatewayOpened"], 1);
+        // Absolute values are those that the next call compares with.
+        let history = ground.folder.join(format!("neap/{}-gateway.nstat", gateway.pid()));
+        fs::remove_file(history).expect("a history");
+        assert_eq!(value(&ground.print(&["nstat", "-a"]), "GatewayOpened"), Some(1));
+        assert_eq!(value(&ground.print(&["nstat"]), "GatewayOpened"), None);
         // With an interval it ends with the last stack.
         let watching = ground.neap(&["nstat", "1"]).stdout(Stdio::null()).spawn();
         let mut watching = watching.expect("neap runs");
         gateway.end();
         watching.wait().expect("it ends");
+    });
+}
+
+#[test]
+fn a_stack_that_is_watched_may_be_silent_for_a_while() {
+    in_namespace(|| {
+        let (ground, server) = (Ground::new(), server());
+        let (gateway, mut stream) = ground.gateway(&[], &server);
+        let mut command = ground.neap(&["nstat", "1", "-a"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut watching = command.spawn().expect("neap runs");
+        let mut out = BufReader::new(watching.stdout.take().expect("a pipe"));
+        let mut errors = BufReader::new(watching.stderr.take().expect("a pipe"));
+        let wait = |from: &mut dyn BufRead, words: &str| {
+            let mut line = String::new();
+            while !line.contains(words) {
+                line.clear();
+                assert!(from.read_line(&mut line).expect("a line") > 0, "no {words}");
+            }
+        };
+        wait(&mut out, "GatewayOpened");
+        run(&format!("kill -STOP {}", gateway.pid()));
+        wait(&mut errors, &format!("{}-gateway.sock", gateway.pid()));
+        run(&format!("kill -CONT {}", gateway.pid()));
+        // No report of before has this.
+        stream.write_all(b"more").expect("sent");
+        wait(&mut out, "GatewayGuestBytesIn");
+        // A gauge has no rate.
+        wait(&mut out, "TcpConnections");
+        gateway.end();
+        std::io::copy(&mut out, &mut std::io::sink()).expect("the rest");
+        assert!(watching.wait().expect("it ends").success());
     });
 }
 
