@@ -47,6 +47,9 @@ impl States {
             "estab" => ESTABLISHED,
             "unconnected" => CLOSED,
             "listen" => LISTEN,
+            // Other names that ss knows.
+            "close" => CLOSED,
+            "syn-rcv" => SYN_RECV,
             _ => 1 << NAMES.iter().position(|(name, _)| *name == word)?,
         };
         Some(Self(set))
@@ -75,5 +78,21 @@ impl States {
     pub(super) fn words() -> String {
         let words: Vec<_> = NAMES.iter().map(|(word, _)| *word).collect();
         format!("{}, all, connected, synchronized, bucket, big", words.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_has_all_the_names_that_ss_knows() {
+        for (one, other) in
+            [("close", "closed"), ("syn-rcv", "syn-recv"), ("unconnected", "closed")]
+        {
+            assert!(States::of_word(one).is_some(), "{one}");
+            assert_eq!(States::of_word(one), States::of_word(other));
+        }
+        assert_eq!(States::of_word("open"), None);
     }
 }
