@@ -496,7 +496,7 @@ fn a_user_namespace_has_a_thread_of_the_kernel_for_bulk() {
 fn a_server_serves_again_after_tests_it_refuses() {
     in_namespace("a_server_serves_again_after_tests_it_refuses", |world| {
         let server = ChildGuard::start(&mut world.neap(&["-s"]));
-        for args in [&["-u"][..], &["--bidir"], &["-R", "-b", "1M"]] {
+        for args in [&["-u"][..], &["--bidir"], &["-R", "-b", "1M"], &["-R", "-S", "0xb8"]] {
             let output =
                 world.client(&mut world.iperf3(&[&["-c", STACK, "-t", "1"], args].concat()));
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -514,6 +514,39 @@ fn a_server_serves_again_after_tests_it_refuses() {
         assert!(output.status.success(), "{output:?}");
         let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(complaints.contains("UDP") && complaints.contains("--bidir"), "{complaints}");
+    });
+}
+
+#[test]
+fn a_server_tells_its_counters_when_it_ends() {
+    in_namespace("a_server_tells_its_counters_when_it_ends", |world| {
+        let server = ChildGuard::start(&mut world.neap(&["-s", "-1", "--nstat"]));
+        let output = world.client(&mut world.iperf3(&["-c", STACK, "-n", "1M"]));
+        assert!(output.status.success(), "{output:?}");
+        let output = server.output();
+        let counters = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && counters.contains("TcpInSegs"), "{counters}");
+    });
+}
+
+#[test]
+fn strangers_that_say_nothing_do_not_keep_a_server_from_its_end() {
+    in_namespace("strangers_that_say_nothing_do_not_keep_a_server_from_its_end", |world| {
+        let server = ChildGuard::start(&mut world.neap(&["-s"]));
+        let mut control = world.connect();
+        let cookie = [&[b'a'; 36][..], &[0]].concat();
+        let parameters = br#"{"tcp":true,"parallel":1,"time":1,"len":1000}"#;
+        let length = u32::try_from(parameters.len()).expect("a short text").to_be_bytes();
+        control.write_all(&[&cookie, &length[..], parameters].concat()).expect("sent");
+        let mut states = [0; 2];
+        control.read_exact(&mut states).expect("a server that waits for a stream");
+        assert_eq!(states, [9, 10]);
+        // Each may take two seconds, and all together more than the patience of this test.
+        let strangers: Vec<TcpStream> = (0..20).map(|_| world.connect()).collect();
+        server.interrupt();
+        let output = server.output();
+        assert!(output.status.success(), "{output:?}");
+        drop(strangers);
     });
 }
 

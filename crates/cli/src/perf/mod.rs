@@ -341,7 +341,13 @@ pub(crate) fn main(args: &Args) -> ExitCode {
             let version = Some(version);
             let done = match &args.client {
                 Some(host) => run_client(args, host, &stack, version, &mut reporter, &interrupt),
-                None => return run_server(args, &stack, version, &interrupt),
+                None => {
+                    let code = run_server(args, &stack, version, &interrupt);
+                    if args.nstat {
+                        nstat(&stack);
+                    }
+                    return code;
+                }
             };
             if args.nstat {
                 nstat(&stack);

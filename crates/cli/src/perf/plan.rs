@@ -78,6 +78,12 @@ impl Plan {
                 "the client asks for a limited rate (-b) from the server",
             );
         }
+        if asked.reverse && (asked.tos != 0 || asked.flowlabel != 0) {
+            return refuse(
+                error_code::NOT_IMPLEMENTED,
+                "the client asks for marked packets (-S, --dscp, -L) from the server",
+            );
+        }
         let streams =
             within(asked.parallel, MAX_STREAMS, error_code::STREAMS, "too many parallel streams")?
                 .max(1);
@@ -217,6 +223,8 @@ mod tests {
             (Parameters { tcp: false, udp: true, ..asked() }, error_code::NOT_IMPLEMENTED),
             (Parameters { bidirectional: true, ..asked() }, error_code::NOT_IMPLEMENTED),
             (Parameters { reverse: true, bandwidth: 1, ..asked() }, error_code::NOT_IMPLEMENTED),
+            (Parameters { reverse: true, tos: 0xb8, ..asked() }, error_code::NOT_IMPLEMENTED),
+            (Parameters { reverse: true, flowlabel: 1, ..asked() }, error_code::NOT_IMPLEMENTED),
             (Parameters { parallel: 129, ..asked() }, error_code::STREAMS),
             (Parameters { len: big, ..asked() }, error_code::BLOCK_SIZE),
             (Parameters { omit: 601, ..asked() }, error_code::OMIT),

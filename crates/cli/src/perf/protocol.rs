@@ -439,6 +439,12 @@ pub(crate) struct Parameters {
     /// bit/s that each sender shall not exceed; 0 is no limit.
     #[serde(skip_serializing, deserialize_with = "count")]
     pub bandwidth: u64,
+    /// Traffic class of the packets of data.
+    #[serde(rename = "TOS", skip_serializing, deserialize_with = "count")]
+    pub tos: u64,
+    /// Flow label of IPv6 of the packets of data.
+    #[serde(skip_serializing, deserialize_with = "count")]
+    pub flowlabel: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub congestion: Option<String>,
     pub client_version: String,

@@ -1,6 +1,6 @@
 //! The server: runs the tests that clients ask for, one after another.
 
-use std::io;
+use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use super::{PerfError, Reporter};
 const SLICE: Duration = Duration::from_millis(200);
 /// A client has so long to connect all its streams.
 const STREAMS_LIMIT: Duration = Duration::from_secs(30);
-/// A stream that does not send its cookie for so long is closed.
+/// A stream that has not sent its whole cookie in so long is closed.
 const COOKIE_LIMIT: Duration = Duration::from_secs(2);
 
 /// A listener and what its tests have in common.
@@ -68,13 +68,18 @@ impl<'a> Server<'a> {
         result
     }
 
-    /// Waits for a connection; `patience` is asked now and then whether to wait on.
+    /// Waits for a connection; `patience` is asked before each is taken, and now and then, whether
+    /// to wait on.
     fn accept(
         &mut self,
         mut patience: impl FnMut() -> Result<(), ProtocolError>,
     ) -> Result<(TcpStream, SocketAddr), PerfError> {
         let mut ready = Vec::new();
         loop {
+            if self.interrupt.is_set() {
+                return Err(ProtocolError::Interrupted.into());
+            }
+            patience()?;
             match self.listener.accept() {
                 Ok((socket, from)) => {
                     socket.set_nonblocking(false).map_err(PerfError::Listen)?;
@@ -85,10 +90,6 @@ impl<'a> Server<'a> {
                 }
                 Err(error) => return Err(PerfError::Listen(error)),
             }
-            if self.interrupt.is_set() {
-                return Err(ProtocolError::Interrupted.into());
-            }
-            patience()?;
             self.poller.wait(&mut ready, SLICE).map_err(PerfError::Listen)?;
         }
     }
@@ -168,8 +169,8 @@ impl<'a> Server<'a> {
                     }
                 }
             })?;
-            socket.set_read_timeout(Some(COOKIE_LIMIT)).map_err(ProtocolError::Io)?;
-            match Cookie::read(&mut socket) {
+            let cookie_until = until.min(Instant::now() + COOKIE_LIMIT);
+            match Cookie::read(&mut Hurried { socket: &mut socket, until: cookie_until }) {
                 Ok(told) if told == *cookie => {}
                 Ok(_) => {
                     deny(socket);
@@ -189,5 +190,22 @@ impl<'a> Server<'a> {
             ));
         }
         Ok(streams)
+    }
+}
+
+/// Reads a socket until a time, however many reads that takes.
+struct Hurried<'a> {
+    socket: &'a mut TcpStream,
+    until: Instant,
+}
+
+impl Read for Hurried<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.socket.set_read_timeout(Some(left))?;
+        self.socket.read(buf)
     }
 }
