@@ -18,8 +18,8 @@ use std::time::Duration;
 /// Scripts of the kernel that run at the same time: most of the time they wait.
 const AT_ONCE: usize = 6;
 
-/// Pauses before a script that failed on the kernel is tried again: a machine that is busy now is not
-/// so for ever.
+/// Pauses before a script that failed on the kernel is tried again: a machine that is busy now is
+/// not so for ever.
 const PAUSES: [Duration; 3] =
     [Duration::from_millis(100), Duration::from_secs(1), Duration::from_secs(5)];
 

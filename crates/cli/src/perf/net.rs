@@ -142,8 +142,8 @@ pub(crate) struct Whereabouts {
     pub in_flight: u64,
 }
 
-/// What the time of a flow was spent on, in nanoseconds: parts that are cut to microseconds before a
-/// difference is taken may be more than the whole.
+/// What the time of a flow was spent on, in nanoseconds: parts that are cut to microseconds before
+/// a difference is taken may be more than the whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
     /// With data to send or in flight.

@@ -151,17 +151,17 @@ fn pings_pass_where_the_host_lets_them() {
     in_namespace(|| {
         let path = Path::new();
         allow_pings(true);
-        for (first, to, options) in [
-            ("", SERVER, ""),
-            ("", SERVER_V6, ""),
-            ("", SERVER, "-s 8000"),
+        for (to, options, received) in [
+            (SERVER, "", 3),
+            (SERVER_V6, "", 3),
+            (SERVER, "-s 8000", 3),
             // Routers cut packets of IPv4 only: the first one is lost.
-            ("ping -n -c 1 -W 1 -s 8000 2001:db8:2::9;", SERVER_V6, "-s 8000"),
+            (SERVER_V6, "-s 8000", 2),
         ] {
             // With more than one, ping waits for the last no longer than the others took.
             let one = format!("ping -n -c 1 -W 30 {options} {to}");
-            let (text, _) = shell(&format!("{first} {one}; {one}; {one}"), &[]);
-            assert_eq!(text.matches(" 1 received").count(), 3, "{text}");
+            let (text, _) = shell(&format!("{one}; {one}; {one}"), &[]);
+            assert_eq!(text.matches(" 1 received").count(), received, "{text}");
         }
         let (text, _) = shell(&format!("ping -n -c 1 -t 2 -W 30 {SERVER}"), &[]);
         assert!(text.contains("From 192.0.2.2 ") && text.contains("exceeded"), "{text}");
