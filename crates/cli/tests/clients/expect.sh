@@ -12,6 +12,8 @@ name=server.test
 fail() {
     echo "FAILED: $*" >&2
     [ ! -e log ] || tail -n 20 log >&2
+    # Whether the servers listen: port 9000 is 2328 here.
+    echo "listening: $(grep ' 0A ' /proc/net/tcp | tr -s ' ' | cut -d ' ' -f 3 | tr '\n' ' ')" >&2
     exit 1
 }
 
