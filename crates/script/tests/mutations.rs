@@ -52,8 +52,8 @@ const MUTATIONS: &[Mutation] = &[
     mutation(
         "what is beyond a window that was taken back is not sent again",
         RETRANSMIT,
-        "if window == 0 {",
-        "if window == 0 && !$on {",
+        "let left = self.sender.window_for(run);",
+        "let left = if $on { u32::MAX } else { self.sender.window_for(run) };",
     ),
     mutation(
         "a probe that the qdisc drops lengthens no wait",
