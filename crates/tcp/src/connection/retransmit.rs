@@ -79,7 +79,7 @@ impl Connection {
         if left == 0 {
             return Err(TxBlocked::Rwnd);
         }
-        // None, where it ends within the first segment.
+        // None if the window ends within the first one, which is cut there.
         let max = if left < unit { 0 } else { max.clamp(1, left / unit) };
         if ticket.is_some_and(|ticket| self.account.holds(ticket)) {
             // The original is still below; its completion brings us back.

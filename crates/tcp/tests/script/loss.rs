@@ -9,16 +9,16 @@ use neap_tcp::options::SocketOptions;
 use neap_tcp::segment::{Ecn, Flags};
 use neap_tcp::time::Nanos;
 
-fn with(config: Config, hello: Hello) -> Peer {
+pub(crate) fn with(config: Config, hello: Hello) -> Peer {
     Peer::established(config, SocketOptions::default(), hello)
 }
 
 /// Ten segments in flight, sent now; ten more wait.
-fn flight() -> Peer {
+pub(crate) fn flight() -> Peer {
     flight_of(Config::default(), Hello::default())
 }
 
-fn flight_of(config: Config, hello: Hello) -> Peer {
+pub(crate) fn flight_of(config: Config, hello: Hello) -> Peer {
     let mut peer = with(config, hello);
     peer.write(20_000);
     assert_eq!(peer.sent_bytes(), 10_000);

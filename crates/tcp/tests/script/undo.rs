@@ -1,28 +1,12 @@
 //! Retransmissions that were needless: how the sender finds out and undoes what they did (RFC 3708,
 //! RFC 4015, RFC 5682), and what it learns of reordering (RFC 8985).
 
+use crate::loss::{flight, flight_of, with};
 use crate::peer::{Hello, Out, Peer};
 use neap_tcp::config::Config;
 use neap_tcp::congestion::CaState;
 use neap_tcp::counters::Counter;
-use neap_tcp::options::SocketOptions;
 use neap_tcp::time::Nanos;
-
-fn with(config: Config, hello: Hello) -> Peer {
-    Peer::established(config, SocketOptions::default(), hello)
-}
-
-/// Ten segments in flight, sent now; ten more wait.
-fn flight() -> Peer {
-    flight_of(Config::default(), Hello::default())
-}
-
-fn flight_of(config: Config, hello: Hello) -> Peer {
-    let mut peer = with(config, hello);
-    peer.write(20_000);
-    assert_eq!(peer.sent_bytes(), 10_000);
-    peer
-}
 
 #[test]
 fn a_spurious_timeout_is_undone_by_frto() {
