@@ -29,9 +29,9 @@ impl Default for LinkConfig {
 
 /// Configures the kernel's end of the interface `name` in the network namespace of this thread.
 ///
-/// An address that is there already is no error. An address of a link that is up can be reached
-/// when the call returns: the kernel makes one of IPv6 local in a work queue, which is waited for,
-/// for five seconds at the most.
+/// An address that is there already is no error. The call returns when an address of a link that is
+/// up can be reached: a work queue of the kernel makes one of IPv6 local. After five seconds the
+/// call returns without that.
 ///
 /// # Errors
 /// [`Error::Permission`] without `CAP_NET_ADMIN`, [`Error::NoInterface`], [`Error::OutOfRange`] for

@@ -26,7 +26,7 @@ const RTA_DST: u16 = 1;
 /// Where `struct rtmsg` has the type, and the type of an address of this host.
 const RTM_TYPE: usize = 7;
 const RTN_LOCAL: u8 = 2;
-/// How often a new address is looked for.
+/// Time between two looks for a new address.
 const REACHABLE_STEP: Duration = Duration::from_millis(1);
 /// No duplicate address detection: it would keep the address unusable for a second.
 const IFA_F_NODAD: u8 = 0x02;

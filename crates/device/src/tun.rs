@@ -120,7 +120,7 @@ pub struct TunConfig {
     ///
     /// The thread has the share of the processors that kernel threads have. Where all processors
     /// are busy and the session or the control group of the process has a much larger share, frames
-    /// wait for the thread, for seconds if its share is a fifteenth.
+    /// wait for the thread. They have waited for seconds beside a session with 14 times its share.
     ///
     /// It needs `CAP_SYS_ADMIN` and `CAP_NET_ADMIN` in the user namespace of the network namespace,
     /// a kernel of version 5.12 or newer, and no other mount over parts of `/sys`. Otherwise the

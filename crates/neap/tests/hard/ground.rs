@@ -21,7 +21,7 @@ const SHARE: f64 = 0.5;
 const TRIES: u32 = 5;
 /// Length of an attack where nobody asks for another.
 const LENGTH: Duration = Duration::from_millis(500);
-/// How long the rate of the undisturbed flow is measured.
+/// How long the rate of the flow without an attack is measured.
 const BEFORE: Duration = Duration::from_millis(250);
 /// How long the victim may take to get rid of an attacker that was started anew.
 const RELIEF: Duration = Duration::from_secs(20);

@@ -11,7 +11,7 @@ use crate::net::Visit;
 use crate::net::egress::{CachedRoute, OutgoingDatagram};
 use crate::net::icmp::Refusal;
 use crate::net::interface::{Interface, InterfaceId};
-use crate::net::topology::{NextHop, NoSource};
+use crate::net::topology::{NextHop, NoSource, ResolvedRoute};
 use crate::stats::IpCounter;
 use crate::wire::{ChecksumBy, Ports, Protocol, checksum::Pseudo, ipv4, ipv6, udp};
 use bytes::Bytes;
@@ -373,11 +373,22 @@ impl UdpSocket {
         envelope: &Envelope,
         size: usize,
     ) -> bool {
+        let (route, headers) = Self::route_and_headers(host, now, way, envelope);
+        route.is_none_or(|route| headers + size <= route.mtu as usize)
+    }
+
+    /// The route of an envelope, and the bytes of headers in front of the data.
+    fn route_and_headers<'a>(
+        host: &Host,
+        now: Instant,
+        way: &'a mut Sending,
+        envelope: &Envelope,
+    ) -> (Option<&'a ResolvedRoute>, usize) {
         let (local, remote) = (envelope.local.ip(), envelope.remote.ip());
         let interface = way.route_to.and_then(|(_, interface)| interface);
-        let route = way.route.refresh_through(&host.net, now, local, remote, interface);
         let ip = if remote.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
-        route.is_none_or(|route| ip + udp::HEADER_LEN + size <= route.mtu as usize)
+        let route = way.route.refresh_through(&host.net, now, local, remote, interface);
+        (route, ip + udp::HEADER_LEN)
     }
 
     /// Most datagrams with `size` bytes of data that leave in one frame.
@@ -388,11 +399,7 @@ impl UdpSocket {
         envelope: &Envelope,
         size: usize,
     ) -> usize {
-        let (local, remote) = (envelope.local.ip(), envelope.remote.ip());
-        let interface = way.route_to.and_then(|(_, interface)| interface);
-        let route = way.route.refresh_through(&host.net, now, local, remote, interface);
-        let ip = if remote.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
-        let headers = ip + udp::HEADER_LEN;
+        let (route, headers) = Self::route_and_headers(host, now, way, envelope);
         let limits = |route| host.net.super_datagram(SHARD, route, headers + size);
         let Some(limits) = route.and_then(limits) else { return 1 };
         let room = (limits.max_size as usize).saturating_sub(headers);
