@@ -130,6 +130,15 @@ pub(crate) struct Outer {
     pub(crate) ecn: u8,
 }
 
+/// What handshakes have taken of the thread that receives, beside what was estimated for them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Toll {
+    /// The time from the beginning to the end of their calls, others' turns among them.
+    pub(crate) taken: Nanos,
+    /// Sum of [`Engine::estimated`] for the same handshakes.
+    pub(crate) estimated: Nanos,
+}
+
 impl<P: Protocol> Engine<P> {
     /// An interface at `now`, when the time of day is `unix`. `seed` is 32 random bytes.
     ///
@@ -470,10 +479,16 @@ impl<P: Protocol> Engine<P> {
         None
     }
 
-    /// Says whether datagrams have been waiting for the thread that receives. Then handshakes get
-    /// less of its time.
-    pub(crate) fn set_behind(&mut self, is_behind: bool) {
-        self.budget.set_behind(is_behind);
+    /// Begins the datagrams of one call. `is_behind` says whether they have been waiting for the
+    /// thread that receives: then handshakes get less of its time. `toll` is what earlier ones have
+    /// taken.
+    pub(crate) fn begin_visit(&mut self, is_behind: bool, toll: Toll) {
+        self.budget.begin_visit(is_behind, toll);
+    }
+
+    /// What the handshakes of this visit take of the thread's time where no device measures it.
+    pub(crate) fn estimated(&self) -> Nanos {
+        self.budget.estimated()
     }
 
     /// Whose share of the time a handshake is looked at from.

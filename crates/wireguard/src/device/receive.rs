@@ -3,6 +3,7 @@
 use crate::device::merge::Merger;
 use crate::device::shared::Shared;
 use crate::device::socket::{Arrived, HostSocket, MOST_SEGMENTS};
+use crate::device::toll::TollMeter;
 use crate::engine::Outer;
 use crate::protocol::sanstun::Sanstun;
 use crate::protocol::{Open, PeerId, Protocol};
@@ -39,6 +40,7 @@ pub(crate) struct Receiver {
     unsent: usize,
     /// When the socket was last seen empty.
     emptied: Instant,
+    toll: TollMeter,
 }
 
 /// A packet that was opened, and where.
@@ -63,28 +65,31 @@ impl Receiver {
             merger: Merger::default(),
             unsent: 0,
             emptied: Instant::ZERO,
+            toll: TollMeter::default(),
         }
     }
 
-    /// Takes the datagrams of one call.
-    fn take(&mut self, arrived: Arrived, now: Instant) {
+    /// Takes the datagrams of one call. Returns what handshakes among them are estimated to take.
+    fn take(&mut self, arrived: Arrived, now: Instant) -> Nanos {
         let shared = &self.shared;
         let Arrived { ends, len, segment, ecn } = arrived;
         let datagrams = &self.buffer[..len];
         self.opening.clear();
         let opening = &mut self.opening;
         let is_behind = now.since(self.emptied) > BEHIND;
-        let ((), unsent) = shared.engine_unsent(|engine| {
-            engine.set_behind(is_behind);
+        let toll = self.toll.take();
+        let (estimated, unsent) = shared.engine_unsent(|engine| {
+            engine.begin_visit(is_behind, toll);
             for (index, datagram) in datagrams.chunks(segment).enumerate() {
                 if let Some((peer, open)) = engine.receive(ends, datagram, now) {
                     opening.push((index * segment, peer, open));
                 }
             }
+            engine.estimated()
         });
         self.unsent = unsent;
         if self.opening.is_empty() {
-            return;
+            return estimated;
         }
         let room = self.arena.room();
         room.resize(len, 0);
@@ -123,13 +128,16 @@ impl Receiver {
             gso_size,
             checksum: RxChecksum::Good,
         }));
+        estimated
     }
 
     /// Sends the answers to datagrams that were taken. Those to one address leave together: under a
     /// flood of handshakes a call for each would take longer than reading them.
     fn answer(&mut self) {
         if core::mem::take(&mut self.unsent) > 0 {
+            let begin = self.toll.begin();
             self.shared.send_outgoing();
+            self.toll.add_answers(begin);
         }
     }
 
@@ -139,10 +147,12 @@ impl Receiver {
             if let Some(packet) = self.ready.pop_front() {
                 return Some(packet);
             }
+            let begin = self.toll.begin();
             match self.shared.socket.receive(&mut self.buffer, &mut self.control) {
                 Ok(arrived) => {
                     self.shared.counters.receives.one();
-                    self.take(arrived, now);
+                    let estimated = self.take(arrived, now);
+                    self.toll.end(begin, estimated);
                     if self.unsent >= MOST_SEGMENTS {
                         self.answer();
                     }

@@ -514,7 +514,8 @@ fn a_flood_has_a_share_of_the_time_and_data_passes_by() {
     two.engines[THERE].take_outgoing();
     let (answered, dropped) =
         (two.count(THERE, "cookies_demanded"), two.count(THERE, "dropped_busy"));
-    assert!((9_000..=16_500).contains(&answered), "25,000 a second, 6,250 at once: {answered}");
+    // The first hundred are looked at in full.
+    assert!((5_500..=8_200).contains(&answered), "12,500 a second, 3,125 at once: {answered}");
     assert!(dropped + answered + 200 >= offered, "{dropped} and {answered}");
     assert!(two.say(HERE) && two.say(THERE));
     two.run(Nanos::from_millis(50));
