@@ -78,6 +78,25 @@ impl ChildGuard {
         self.send("INT");
     }
 
+    /// Times that threads of the program sleep and are woken in this time.
+    fn wake_ups_within(&self, window: Duration) -> u64 {
+        let pid = self.child.as_ref().expect("still running").id();
+        let woken = || -> u64 {
+            let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
+            let of_thread = |thread: std::fs::DirEntry| {
+                let status = std::fs::read_to_string(thread.path().join("status"));
+                let status = status.expect("a thread");
+                let mut lines = status.lines();
+                let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+                count.expect("its switches").trim().parse::<u64>().expect("a number")
+            };
+            threads.map(|thread| of_thread(thread.expect("a thread"))).sum()
+        };
+        let before = woken();
+        thread::sleep(window);
+        woken() - before
+    }
+
     fn send(&self, signal: &str) {
         let pid = self.child.as_ref().expect("still running").id().to_string();
         let kill = Command::new("kill").args(["-s", signal, &pid]).status();
@@ -514,6 +533,25 @@ fn a_server_serves_again_after_tests_it_refuses() {
         assert!(output.status.success(), "{output:?}");
         let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(complaints.contains("UDP") && complaints.contains("--bidir"), "{complaints}");
+    });
+}
+
+#[test]
+fn a_server_without_clients_sleeps() {
+    in_namespace("a_server_without_clients_sleeps", |world| {
+        // The kernel's end of the device sends nothing by itself then.
+        let quiet = "net.ipv6.conf.default.disable_ipv6=1";
+        assert!(Command::new("sysctl").args(["-qw", quiet]).status().expect("sysctl").success());
+        let mut server = ChildGuard::start(&mut world.neap(&["-s"]));
+        server.shows("listening");
+        let window = Duration::from_secs(2);
+        let begin = Instant::now();
+        while server.wake_ups_within(window) > 0 {
+            assert!(begin.elapsed() < LIMIT, "a server with nothing to do is woken");
+        }
+        server.interrupt();
+        let output = server.output();
+        assert!(output.status.success(), "{output:?}");
     });
 }
 

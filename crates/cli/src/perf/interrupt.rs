@@ -1,19 +1,30 @@
 //! The user's wish to stop: SIGINT or SIGTERM.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// Set once the user interrupts; whoever waits looks at it now and then, so that peers learn of the
-/// end.
+/// Set once the user interrupts. Whoever waits for a short time looks at it now and then, so that
+/// peers learn of the end. Whoever waits for long waits for its descriptor too, which can be read
+/// once the signal has come.
 #[derive(Clone, Debug)]
 pub(crate) struct Interrupt {
     /// The signal that came; 0 before.
     signal: Arc<AtomicUsize>,
     ends_at_once: Arc<AtomicBool>,
+    /// Has a byte for each signal. Nobody reads them.
+    bytes: Arc<UnixStream>,
+}
+
+impl AsFd for Interrupt {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bytes.as_fd()
+    }
 }
 
 impl Interrupt {
@@ -21,6 +32,7 @@ impl Interrupt {
     pub(crate) fn catch() -> io::Result<Self> {
         let caught = Arc::new(AtomicUsize::new(0));
         let ends_at_once = Arc::new(AtomicBool::new(false));
+        let (bytes, writing) = UnixStream::pair()?;
         for signal in [SIGINT, SIGTERM] {
             // In this order, a signal that comes while `ends_at_once` begins is seen there or ends
             // the process here. All of it is sequentially consistent.
@@ -28,8 +40,10 @@ impl Interrupt {
             let ends = Arc::clone(&ends_at_once);
             signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, ends)?;
             signal_hook::flag::register(signal, Arc::clone(&ends_at_once))?;
+            // Last: whoever is woken by the byte sees the signal.
+            signal_hook::low_level::pipe::register(signal, writing.try_clone()?)?;
         }
-        Ok(Self { signal: caught, ends_at_once })
+        Ok(Self { signal: caught, ends_at_once, bytes: Arc::new(bytes) })
     }
 
     /// Lets the first signal end the process at once while `work` goes on: nobody has to learn of

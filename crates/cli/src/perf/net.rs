@@ -254,9 +254,14 @@ impl Poller {
     }
 
     /// Puts the tokens of the sockets that are ready into `ready`; none if the time ends first.
-    pub(crate) fn wait(&mut self, ready: &mut Vec<u64>, timeout: Duration) -> io::Result<()> {
+    /// Without a timeout it waits for as long as it takes.
+    pub(crate) fn wait(
+        &mut self,
+        ready: &mut Vec<u64>,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
         ready.clear();
-        self.poller.wait(&mut self.events, Some(timeout))?;
+        self.poller.wait(&mut self.events, timeout)?;
         ready.extend(self.events.iter().map(|event| event.token));
         Ok(())
     }

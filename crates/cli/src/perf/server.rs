@@ -16,7 +16,7 @@ use super::report::{Own, Start, Summary};
 use super::streams::{DataPhase, Role, Setting, Stream, deny};
 use super::{PerfError, Reporter};
 
-/// How often a waiting server looks whether the user has interrupted it.
+/// How often a server that waits for streams looks whether the client is still there.
 const SLICE: Duration = Duration::from_millis(200);
 /// A client has so long to connect all its streams.
 const STREAMS_LIMIT: Duration = Duration::from_secs(30);
@@ -42,6 +42,7 @@ impl<'a> Server<'a> {
         listener.set_nonblocking(true).map_err(PerfError::Listen)?;
         let mut poller = Poller::new().map_err(PerfError::Listen)?;
         poller.add(&listener, 0, false).map_err(PerfError::Listen)?;
+        poller.add(interrupt, 1, false).map_err(PerfError::Listen)?;
         Ok(Self { listener, poller, interval, interrupt })
     }
 
@@ -51,7 +52,7 @@ impl<'a> Server<'a> {
     /// Whatever kept the test from its end; the server can serve the next one unless it was
     /// interrupted.
     pub(crate) fn serve(&mut self, reporter: &mut Reporter) -> Result<(), PerfError> {
-        let (socket, from) = self.accept(|| Ok(()))?;
+        let (socket, from) = self.accept(None, || Ok(()))?;
         reporter.accepted(from);
         let mut control =
             Control::new(socket, self.interrupt.clone()).map_err(ProtocolError::Io)?;
@@ -68,10 +69,11 @@ impl<'a> Server<'a> {
         result
     }
 
-    /// Waits for a connection; `patience` is asked before each is taken, and now and then, whether
-    /// to wait on.
+    /// Waits for a connection. `patience` is asked before each is taken, and after each `slice` of
+    /// the wait, whether to wait on.
     fn accept(
         &mut self,
+        slice: Option<Duration>,
         mut patience: impl FnMut() -> Result<(), ProtocolError>,
     ) -> Result<(TcpStream, SocketAddr), PerfError> {
         let mut ready = Vec::new();
@@ -90,7 +92,7 @@ impl<'a> Server<'a> {
                 }
                 Err(error) => return Err(PerfError::Listen(error)),
             }
-            self.poller.wait(&mut ready, SLICE).map_err(PerfError::Listen)?;
+            self.poller.wait(&mut ready, slice).map_err(PerfError::Listen)?;
         }
     }
 
@@ -158,7 +160,7 @@ impl<'a> Server<'a> {
         let until = Instant::now() + STREAMS_LIMIT;
         let mut streams = Vec::new();
         while streams.len() < plan.streams as usize {
-            let (mut socket, _) = self.accept(|| {
+            let (mut socket, _) = self.accept(Some(SLICE), || {
                 if Instant::now() >= until {
                     return Err(ProtocolError::Silent);
                 }

@@ -407,7 +407,7 @@ impl<'a> DataPhase<'a> {
 
     fn step_many(&mut self, now: Instant) -> Result<bool, DataError> {
         let timeout = self.until_due(now);
-        self.poller.wait(&mut self.ready, timeout).map_err(DataError::Wait)?;
+        self.poller.wait(&mut self.ready, Some(timeout)).map_err(DataError::Wait)?;
         let mut moved = false;
         let mut credit = self.credit();
         for next in 0..self.ready.len() {
@@ -453,7 +453,7 @@ impl<'a> DataPhase<'a> {
             if let Some(state) = self.control.try_state()? {
                 return Ok(state);
             }
-            self.poller.wait(&mut self.ready, WAIT).map_err(DataError::Wait)?;
+            self.poller.wait(&mut self.ready, Some(WAIT)).map_err(DataError::Wait)?;
             for &token in &self.ready {
                 let Some(stream) =
                     usize::try_from(token).ok().and_then(|index| self.streams.get_mut(index))
