@@ -232,24 +232,37 @@ static void print_jain(int flows, int seconds) {
     if (flows > 1 && squares) printf("\"jain\":%.4f,", sum * sum / squares / flows);
 }
 
-// How far flows were from --fq-rate, percent: all together, and the worst second of any. The first second is slow
-// start.
-static void print_rate_error(int seconds) {
-    double due = args.fq_rate / 8.0, sum = 0, worst = 0;
-    int flows = 0;
+// How far `accepted` flows were from --fq-rate, percent: all together, the slowest flow over the whole time, and the worst
+// second of any. One that brought nothing counts as all the others. The first second is slow start; that of the last flow
+// begins later, as connections are made one after another.
+static void print_rate_error(int accepted, int seconds) {
+    double due = args.fq_rate / 8.0, sum = 0, worst = 0, slowest = 0;
+    int flows = 0, from = 2 + accepted / 1000;
     if (seconds > MAX_SECONDS) seconds = MAX_SECONDS;
+    if (from >= seconds) from = seconds - 1;
+    if (accepted == 0 || from < 1) return;
     for (int f = 0; f < MAX_FLOWS; f++) {
-        uint64_t bytes = 0;
-        for (int s = 1; s < seconds; s++) bytes += by_flow[f][s];
-        if (!bytes) continue;
+        uint64_t bytes = 0, later = 0;
+        for (int s = 0; s < seconds; s++) {
+            if (s >= 1) bytes += by_flow[f][s];
+            if (s >= from) later += by_flow[f][s];
+        }
+        if (!bytes && !by_flow[f][0]) continue;
+        double error = later / due / (seconds - from) - 1;
+        if (!flows || error < slowest) slowest = error;
         flows++;
         sum += bytes / due / (seconds - 1) - 1;
         for (int s = 1; s < seconds; s++) {
-            double error = by_flow[f][s] / due - 1;
+            error = by_flow[f][s] / due - 1;
             if (error * error > worst * worst) worst = error;
         }
     }
-    if (flows) printf("\"mean_percent\":%.4f,\"worst_percent\":%.4f,", sum / flows * 100, worst * 100);
+    if (flows < accepted) {
+        sum -= accepted - flows;
+        slowest = worst = -1;
+    }
+    printf("\"mean_percent\":%.4f,\"slowest_percent\":%.4f,\"worst_percent\":%.4f,", sum / accepted * 100, slowest * 100,
+           worst * 100);
 }
 
 // Reads from everybody who connects, until the last has closed; from paced flows, which take long to send what they hold,
@@ -290,7 +303,7 @@ static int sink(void) {
         }
     }
     putchar('{');
-    if (args.fq_rate) print_rate_error(args.seconds);
+    if (args.fq_rate) print_rate_error(accepted, args.seconds);
     print_jain(accepted, args.seconds);
     printf("\"bytes\":%lu,\"gbps\":%.4f,\"gbps_steady\":%.4f,\"flows\":%d}\n", bytes,
            last > first ? bytes * 8 / (last - first) / 1e9 : 0, steady_gbps(), accepted);

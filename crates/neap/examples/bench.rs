@@ -14,8 +14,8 @@
 //! Connections go to `--ports` ports of the target in turn, the first of which is `--port`.
 //! `ping-pong` sends `--size` bytes and waits until as many have come back. `idle` waits in one of
 //! the faces of the stack: `none` (the application sleeps), `accept` (a blocking listener),
-//! `poller` (all connections in a [`Poller`]), `socket` (a blocking read of one connection),
-//! `tokio` (a task for each connection).
+//! `poller` (all connections in a [`Poller`]), `read` (a blocking read of one connection), `tokio`
+//! (a task for each connection), `posix` (descriptors of [`neap::posix`], all in one epoll set).
 //!
 //! `--device` is `tun` (the default) or `packet`, which is AF_PACKET on an Ethernet interface.
 //! Super-frames have at most `--gso-max-size` bytes; at or below the MTU there are none. With
@@ -24,6 +24,7 @@
 use bytes::Bytes;
 use neap::device::{Device, Packet, PacketConfig, Tun, TunConfig};
 use neap::info::Counter;
+use neap::posix::{EpollEvent, Fd, Process, abi, sockaddr};
 use neap::scheduling::Scheduling;
 use neap::{Event, Events, Poller, Stack, TcpListener, TcpStream};
 use rustix::time::{ClockId, clock_gettime};
@@ -65,6 +66,13 @@ struct Args {
 }
 
 impl Args {
+    /// Where the connection of this number goes.
+    fn remote(&self, number: usize) -> SocketAddr {
+        let mut remote = self.remote;
+        remote.set_port(remote.port() + (number % self.ports) as u16);
+        remote
+    }
+
     fn parse() -> Result<Self, Box<dyn Error>> {
         let mut given = std::env::args().skip(1);
         let mode = given.next().ok_or("bench MODE [--OPTION VALUE]...")?;
@@ -169,9 +177,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Connects to the port whose turn it is at the connection of this number.
 fn dial(stack: &Stack, args: &Args, number: usize) -> io::Result<TcpStream> {
-    let start = Instant::now();
-    let mut remote = args.remote;
-    remote.set_port(remote.port() + (number % args.ports) as u16);
+    let (start, remote) = (Instant::now(), args.remote(number));
     loop {
         match TcpStream::connect(stack, remote) {
             Err(_) if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(20)),
@@ -400,15 +406,61 @@ fn connect_close(stack: &Stack, args: &Args) {
     samples.print(start.elapsed(), cpu_time() - cpu, errors);
 }
 
+/// What an idle application holds.
+enum Idle {
+    Streams(Vec<TcpStream>),
+    Descriptors(Process, Vec<Fd>),
+}
+
+impl Idle {
+    /// Connections as descriptors of the socket face.
+    fn dial_descriptors(stack: &Stack, args: &Args) -> Result<Self, Box<dyn Error>> {
+        let posix = stack.posix(0);
+        let dial = |number: usize| {
+            let start = Instant::now();
+            let remote = args.remote(number);
+            let fd = posix.socket(abi::AF_INET, abi::SOCK_STREAM, 0)?;
+            loop {
+                match posix.connect(fd, &sockaddr::encode(remote)) {
+                    Ok(()) => return Ok(fd),
+                    Err(error) if start.elapsed() > PATIENCE => return Err(error),
+                    Err(_) => std::thread::sleep(Duration::from_millis(20)),
+                }
+            }
+        };
+        let dialled = (0..args.flows).map(dial).collect::<Result<_, _>>();
+        let descriptors = dialled.map_err(|error| format!("a descriptor: {error:?}"))?;
+        Ok(Self::Descriptors(posix, descriptors))
+    }
+
+    fn count(&self) -> usize {
+        match self {
+            Self::Streams(streams) => streams.len(),
+            Self::Descriptors(_, descriptors) => descriptors.len(),
+        }
+    }
+}
+
 fn idle(stack: &Stack, args: &Args) -> Result<(), Box<dyn Error>> {
     let before = status("VmRSS");
-    let streams = dial_all(stack, args)?;
+    let is_posix = args.face == "posix";
+    let idle = if is_posix {
+        Idle::dial_descriptors(stack, args)?
+    } else {
+        Idle::Streams(dial_all(stack, args)?)
+    };
     std::thread::sleep(Duration::from_secs(1));
     let grown = status("VmRSS").saturating_sub(before) as f64 * 1024.0;
-    let flows = streams.len();
+    let flows = idle.count();
     let each = if flows == 0 { 0.0 } else { grown / flows as f64 };
     println!("{{\"flows\":{flows},\"rss_bytes_per_flow\":{each:.0}}}");
     let end = Instant::now() + args.length;
+    let streams = match idle {
+        Idle::Streams(streams) => streams,
+        Idle::Descriptors(posix, descriptors) => {
+            return idle_descriptors(&posix, &descriptors, args.length);
+        }
+    };
     match args.face.as_str() {
         "none" => {}
         "accept" => {
@@ -419,8 +471,8 @@ fn idle(stack: &Stack, args: &Args) -> Result<(), Box<dyn Error>> {
         "poller" => serve(&streams, Events::IN, end, |_, _| {
             Err(io::Error::other("an idle connection became readable"))
         })?,
-        "socket" => {
-            let mut stream = streams.first().ok_or("the face socket needs a connection")?;
+        "read" => {
+            let mut stream = streams.first().ok_or("the face read needs a connection")?;
             stream.set_read_timeout(Some(args.length))?;
             if stream.read(&mut [0]).is_ok() {
                 return Err("an idle connection became readable".into());
@@ -431,6 +483,24 @@ fn idle(stack: &Stack, args: &Args) -> Result<(), Box<dyn Error>> {
     }
     std::thread::sleep(end.saturating_duration_since(Instant::now()));
     Ok(())
+}
+
+/// One epoll set waits until a descriptor is readable.
+fn idle_descriptors(
+    posix: &Process,
+    descriptors: &[Fd],
+    length: Duration,
+) -> Result<(), Box<dyn Error>> {
+    let wait = || {
+        let set = posix.epoll_create1(0)?;
+        for &fd in descriptors {
+            let event = EpollEvent { events: abi::EPOLLIN, data: fd as u64 };
+            posix.epoll_ctl(set, abi::EPOLL_CTL_ADD, fd, event)?;
+        }
+        posix.epoll_wait(set, 16, length.as_millis() as i32)
+    };
+    let events = wait().map_err(|error| format!("the epoll set: {error:?}"))?;
+    if events.is_empty() { Ok(()) } else { Err("an idle descriptor became readable".into()) }
 }
 
 /// One task per connection waits until it is readable.
