@@ -170,7 +170,7 @@ impl Bounds {
         Ok(())
     }
 
-    /// Checks the goodput between every two samples.
+    /// Checks the goodput between every two samples, and the round-trip time of each.
     ///
     /// # Errors
     /// As [`check`](Self::check).
@@ -193,6 +193,16 @@ impl Bounds {
                 });
                 let bound = bytes.min().unwrap_or(u64::MAX) as f64 * 8e-6 / seconds;
                 most(&format!("goodput of {} until {ms} ms", track.subject), mbit, bound)?;
+            }
+        }
+        for track in recording.of(Quantity::Srtt) {
+            let Some(trip) = self.trips.get(&track.subject) else { continue };
+            let [there, back] = trip.delays;
+            let bound = (there + back).0 as f64 / 1e6 * ROUNDING;
+            // Zero is said before the first round trip is over.
+            let times = recording.ms.iter().zip(&track.values).filter(|&(_, &srtt)| srtt > 0.0);
+            for (ms, &srtt) in times {
+                least(&format!("srtt of {} at {ms} ms", track.subject), srtt, bound)?;
             }
         }
         Ok(())
@@ -328,3 +338,6 @@ fn passes(scenario: &Scenario, from: &str, to: &str) -> Option<Vec<String>> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests;
