@@ -261,8 +261,11 @@ impl Builder {
         self
     }
 
-    /// Keeps the thread that drives the stack awake for the last part of each sleep, at most for
-    /// `budget`. The default is zero.
+    /// Keeps the thread that drives the stack awake for the last part of each sleep that ends at a
+    /// given time, at most for `budget`. The default is zero.
+    ///
+    /// The thread is a worker, one in a blocking call or one in [`Poller::wait`](crate::Poller);
+    /// a runtime of tokio sleeps as it likes. Packets that arrive end a sleep at any time.
     ///
     /// Use it where paced frames must leave on time although the timers of the machine are late. It
     /// costs up to a whole processor.

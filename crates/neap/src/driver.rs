@@ -173,6 +173,11 @@ impl Driver {
         lock(&self.sources)
     }
 
+    /// The last part of a sleep that whoever drives shall spend awake.
+    pub(crate) fn spin(&self) -> Nanos {
+        self.leader.spin()
+    }
+
     /// Takes up what a sleep on the sources has seen.
     pub(crate) fn note(&self, seen: Seen) {
         if seen.links {

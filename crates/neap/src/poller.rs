@@ -19,8 +19,8 @@ use crate::watch::{Pollable, Target, WeakSocket};
 use neap_stack::socket::readiness::Ready;
 use neap_stack::stack::Why;
 use neap_stack::wait::Source;
-use neap_tcp::time::Instant;
-use rustix::event::epoll;
+use neap_tcp::time::{Instant, Nanos};
+use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -490,11 +490,29 @@ impl Poller {
         }
     }
 
-    /// Sleeps until an event or `until`. Whether its alarm has ended it, and nothing else.
+    /// Sleeps until an event or `until`, the last part of it awake if the drivers shall
+    /// ([`Builder::spin`](crate::Builder::spin)). Whether only its alarm or the time has ended it.
     fn sleep(&self, shards: &[Sleep], until: Instant, now: Instant) -> bool {
+        let spin = shards.iter().map(|shard| shard.driver().spin()).max().unwrap_or(Nanos::ZERO);
+        let is_timed = until != Instant::FAR_FUTURE && spin > Nanos::ZERO;
+        let asleep_until = if is_timed { until - spin } else { until };
+        let mut only_alarm = true;
+        if asleep_until > now {
+            self.alarm.set(asleep_until, now);
+            let seen = self.look(shards, None);
+            only_alarm = seen.alarms > 0 && seen.others == 0;
+        }
+        while is_timed && only_alarm && clock::now() < until {
+            only_alarm = self.look(shards, Some(&timespec(0))).others == 0;
+            core::hint::spin_loop();
+        }
+        only_alarm
+    }
+
+    /// Takes the events of the set, and waits for one for at most `timeout`.
+    fn look(&self, shards: &[Sleep], timeout: Option<&Timespec>) -> Woken {
         let mut buffer = [NO_EVENT; 8];
-        self.alarm.set(until, now);
-        let count = epoll::wait(&self.set, &mut buffer, None).unwrap_or(0);
+        let count = epoll::wait(&self.set, &mut buffer, timeout).unwrap_or(0);
         for event in &buffer[..count] {
             match event.data.u64() {
                 BELL => self.shared.bell.silence(),
@@ -510,7 +528,8 @@ impl Poller {
                 }
             }
         }
-        count > 0 && buffer[..count].iter().all(|event| event.data.u64() == ALARM)
+        let alarms = buffer[..count].iter().filter(|event| event.data.u64() == ALARM).count();
+        Woken { alarms, others: count - alarms }
     }
 
     /// Reports the sockets on the queue that are ready, and waits for the others.
@@ -589,6 +608,12 @@ impl AsRawFd for Poller {
 
 fn kernel_flags(events: Events) -> epoll::EventFlags {
     epoll::EventFlags::from_bits_retain(events.bits())
+}
+
+/// How many events a look at the set has brought.
+struct Woken {
+    alarms: usize,
+    others: usize,
 }
 
 /// A shard as the waiting thread sees it.

@@ -222,6 +222,11 @@ impl Sleeper {
         &self.set
     }
 
+    /// The last part of a sleep that is spent awake.
+    pub(crate) fn spin(&self) -> Nanos {
+        self.spin
+    }
+
     /// Sleeps until an event or `until`.
     pub(crate) fn sleep(&self, until: Instant, now: Instant) -> Seen {
         let mut seen = Seen::default();

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::thread;
+use std::time::Duration;
 
 use neap::posix::PollFd;
 use neap::posix::abi::{AF_INET, SOCK_STREAM};
@@ -99,5 +100,45 @@ fn descriptors_that_are_polled_wake_nobody() {
             theirs.write_all(b"a").expect("write");
             assert_eq!(polling.join().expect("a thread"), Ok(IN));
         });
+    });
+}
+
+/// Times that this thread has slept.
+fn sleeps() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").expect("a thread");
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.expect("its switches").trim().parse().expect("a number")
+}
+
+/// A worker may be busy with what the stack has to do, and a thread sleeps while it waits for a
+/// lock, so the thread has several tries.
+#[test]
+fn a_thread_that_spins_does_not_sleep_before_its_time() {
+    in_namespace(|| {
+        run("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1");
+        let spinning = Stack::builder()
+            .tun("t0")
+            .host_address(Family::V4.cidr(Family::V4.kernel()))
+            .address(Family::V4.cidr(Family::V4.ours()))
+            .spin(Duration::from_secs(10))
+            .build()
+            .expect("a stack on a TUN");
+        let (ours, _theirs) = Family::V4.pair(&spinning);
+        let poller = Poller::new().expect("descriptors");
+        poller.add(&ours, 0, Events::IN).expect("a socket");
+        let wait = Duration::from_millis(20);
+        let in_poller = || {
+            let (before, mut events) = (sleeps(), Vec::new());
+            poller.wait(&mut events, Some(wait)).expect("a wait");
+            sleeps() - before
+        };
+        ours.set_read_timeout(Some(wait)).expect("a timeout");
+        let in_read = || {
+            let before = sleeps();
+            (&ours).read(&mut [0; 10]).expect_err("nothing comes");
+            sleeps() - before
+        };
+        assert!((0..50).any(|_| in_poller() == 0), "a poller sleeps");
+        assert!((0..50).any(|_| in_read() == 0), "a read sleeps");
     });
 }
