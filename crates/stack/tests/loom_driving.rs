@@ -1,11 +1,12 @@
-//! Every interleaving of the threads that drive a shard: leaders, followers, the worker, a task of
-//! a runtime, and who calls them. A packet that nobody would take, or a thread that nobody would
+//! Interleavings of the threads that drive a shard: leaders, followers, the worker, pollers, a task
+//! of a runtime, and who calls them. Each thread may be stopped three times where it could go on.
+//! The loops are those of `neap` (`driver.rs`, `poller.rs`, `tokio/drive.rs`) without descriptors. A packet that nobody would take, or a thread that nobody would
 //! wake, is a deadlock here.
 //! `RUSTFLAGS="--cfg loom" cargo test -p neap-stack --release --test loom_driving`
 #![cfg(loom)]
 
 use loom::model::Builder;
-use loom::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst, fence};
 use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
 use loom::thread;
 use neap_stack::driving::doorbell::Doorbell;
@@ -110,6 +111,37 @@ impl Worker {
     }
 }
 
+/// What a poller sleeps on. It is called when a leader left.
+#[derive(Default)]
+struct PollerSet {
+    /// A packet came to the device, or the bell rang.
+    event: Signal,
+    is_asleep: AtomicBool,
+    is_called: AtomicBool,
+}
+
+impl PollerSet {
+    /// What was stored before is seen by a sleeper, or the sleeper is seen here. loom orders
+    /// sequentially consistent accesses less than the language does, so there are fences.
+    fn ring(&self) {
+        fence(SeqCst);
+        if self.is_asleep.load(SeqCst) {
+            self.event.set();
+        }
+    }
+}
+
+impl Wake for PollerSet {
+    fn wake(self: std::sync::Arc<Self>) {
+        // An exchange: loom lets a later exchange miss a plain store.
+        self.is_called.swap(true, SeqCst);
+        self.ring();
+    }
+}
+
+/// Pollers wait for the packets of the sockets from this number on.
+const POLLED: usize = 3;
+
 /// A shard with a device, and sockets that wait for packets by number.
 struct World {
     roles: Roles,
@@ -117,12 +149,17 @@ struct World {
     device: Mutex<Vec<usize>>,
     leader: Signal,
     worker: Worker,
-    arrived: [AtomicUsize; 3],
-    parked: [std::sync::Arc<Signal>; 3],
+    arrived: [AtomicUsize; POLLED + 2],
+    parked: [std::sync::Arc<Signal>; POLLED],
+    pollers: Vec<std::sync::Arc<PollerSet>>,
 }
 
 impl World {
     fn new() -> Arc<Self> {
+        Self::with_pollers(0)
+    }
+
+    fn with_pollers(count: usize) -> Arc<Self> {
         Arc::new(Self {
             roles: Roles::default(),
             device: Mutex::default(),
@@ -130,6 +167,7 @@ impl World {
             worker: Worker::default(),
             arrived: Default::default(),
             parked: Default::default(),
+            pollers: (0..count).map(|_| Default::default()).collect(),
         })
     }
 
@@ -137,6 +175,7 @@ impl World {
         self.device.lock().unwrap().push(socket);
         self.leader.set();
         self.worker.on_packet();
+        self.pollers.iter().for_each(|poller| poller.event.set());
     }
 
     fn has(&self, socket: usize) -> bool {
@@ -147,7 +186,10 @@ impl World {
         let packets = std::mem::take(&mut *self.device.lock().unwrap());
         for socket in packets {
             self.arrived[socket].fetch_add(1, SeqCst);
-            self.parked[socket].set();
+            match socket.checked_sub(POLLED) {
+                Some(poller) => self.pollers[poller].ring(),
+                None => self.parked[socket].set(),
+            }
             // The leader may wait for it on its own descriptors.
             self.leader.set();
         }
@@ -199,6 +241,50 @@ impl World {
             }
             self.unfollow(ticket, !self.has(socket));
         }
+    }
+
+    /// A poller, until its socket has got its packet.
+    fn poll_until(&self, number: usize) {
+        while !self.drive(number) {}
+    }
+
+    /// A poller that leads if nobody else does, and follows the leader otherwise. Whether the
+    /// packet has come; if not, it was called.
+    fn drive(&self, number: usize) -> bool {
+        let poller = &self.pollers[number];
+        let leads = self.roles.try_lead();
+        let mut ticket = None;
+        let has_come = loop {
+            if leads {
+                self.poll();
+            }
+            if self.has(POLLED + number) {
+                break true;
+            }
+            if poller.is_called.swap(false, SeqCst) {
+                break false;
+            }
+            if !leads && ticket.is_none() {
+                ticket = Some(self.roles.follow(Waker::from(poller.clone())));
+                // Who led may have left before this thread followed.
+                if !self.roles.is_led() {
+                    break false;
+                }
+            }
+            poller.is_asleep.store(true, SeqCst);
+            fence(SeqCst);
+            if !self.has(POLLED + number) && !poller.is_called.load(SeqCst) {
+                poller.event.wait();
+            }
+            poller.is_asleep.store(false, SeqCst);
+        };
+        if let Some(ticket) = ticket {
+            self.unfollow(ticket, !has_come);
+        }
+        if leads {
+            self.leave();
+        }
+        has_come
     }
 
     /// The worker, until the socket has got its packet.
@@ -328,6 +414,69 @@ fn a_call_is_passed_on() {
         let other = spawn(&world, |world| world.receive(0));
         let ready = spawn(&world, |world| world.receive(1));
         world.packet(1);
+        world.poll();
+        world.leave();
+        world.packet(0);
+        other.join().unwrap();
+        ready.join().unwrap();
+    });
+}
+
+/// A poller and the worker: one of them takes the packet, and the poller learns of it.
+#[test]
+fn a_poller_and_the_worker_take_turns() {
+    bounded(|| {
+        let world = World::with_pollers(1);
+        let worker = spawn(&world, |world| world.work_until(POLLED));
+        let device = spawn(&world, |world| world.packet(POLLED));
+        world.poll_until(0);
+        worker.join().unwrap();
+        device.join().unwrap();
+    });
+}
+
+/// A poller and a thread in a blocking call: whoever leads takes the packets of both, and calls the
+/// other when it leaves.
+#[test]
+fn a_poller_and_a_thread_take_turns() {
+    bounded(|| {
+        let world = World::with_pollers(1);
+        let thread = spawn(&world, |world| world.receive(0));
+        let device = spawn(&world, |world| {
+            world.packet(0);
+            world.packet(POLLED);
+        });
+        world.poll_until(0);
+        thread.join().unwrap();
+        device.join().unwrap();
+    });
+}
+
+/// Two pollers with sockets of one shard.
+#[test]
+fn two_pollers_take_turns() {
+    bounded(|| {
+        let world = World::with_pollers(2);
+        let other = spawn(&world, |world| world.poll_until(0));
+        let device = spawn(&world, |world| {
+            world.packet(POLLED);
+            world.packet(POLLED + 1);
+        });
+        world.poll_until(1);
+        other.join().unwrap();
+        device.join().unwrap();
+    });
+}
+
+/// A called poller whose own packet has come does not lead: it passes the call on.
+#[test]
+fn a_poller_passes_a_call_on() {
+    bounded(|| {
+        let world = World::with_pollers(1);
+        assert!(world.roles.try_lead());
+        let other = spawn(&world, |world| world.receive(0));
+        let ready = spawn(&world, |world| world.poll_until(0));
+        world.packet(POLLED);
         world.poll();
         world.leave();
         world.packet(0);
