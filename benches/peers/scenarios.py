@@ -117,7 +117,7 @@ def fairness(setting, peer, flows, is_ethernet, has_super_frames):
     if other.get("flows") != flows or "jain" not in other:
         return {"failed": True}
     return {"jain": other["jain"], "gbps": other["gbps"], "cpu_s_per_gb": stack.cpu_s / (other["bytes"] / 1e9),
-            "retransmits": own.get("retransmits")}
+            "retransmits": own.get("retransmits"), "longest_wait": own.get("longest_wait")}
 
 
 def transactions(setting, peer, mode, far_mode):

@@ -241,8 +241,9 @@ fn send(stack: &Stack, args: &Args, is_zero_copy: bool) -> Result<(), Box<dyn Er
     let late_us = |percent| late.percentile(percent).0 as f64 / 1e3;
     println!(
         "{{\"bytes\":{bytes},\"seconds\":{seconds:.3},\"retransmits\":{retransmits},\
-         \"peak_rss_kb\":{peak},\"segments\":{},\"wakeups\":{},\"departures\":{},\
-         \"p50_us\":{},\"p99_us\":{},\"max_us\":{}}}",
+         \"peak_rss_kb\":{peak},\"longest_wait\":{},\"segments\":{},\"wakeups\":{},\
+         \"departures\":{},\"p50_us\":{},\"p99_us\":{},\"max_us\":{}}}",
+        host.usage().longest_wait,
         counter(Counter::OutSegs),
         counter(Counter::TimerWakeups),
         late.count(),
