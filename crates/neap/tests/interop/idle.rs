@@ -4,12 +4,14 @@ use std::io::{Read, Write};
 use std::thread;
 use std::time::Duration;
 
+use neap::device::{Packet, PacketConfig};
 use neap::posix::PollFd;
 use neap::posix::abi::{AF_INET, SOCK_STREAM};
 use neap::posix::sockaddr::encode;
 use neap::{Events, Poller, Stack, TcpStream};
 
 use crate::common::{Family, expect_that_nothing_wakes, in_namespace, run};
+use crate::links::{Elsewhere, add_address, veth};
 
 /// `POLLIN`.
 const IN: i16 = 1;
@@ -99,6 +101,50 @@ fn descriptors_that_are_polled_wake_nobody() {
             expect_that_nothing_wakes();
             theirs.write_all(b"a").expect("write");
             assert_eq!(polling.join().expect("a thread"), Ok(IN));
+        });
+    });
+}
+
+#[test]
+fn two_queues_of_a_network_card_are_not_woken() {
+    in_namespace(|| {
+        let there = Elsewhere::new();
+        let quiet =
+            "sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1";
+        run(quiet);
+        there.run(|| run(quiet));
+        veth(&there);
+        let kernel = there.run(|| {
+            add_address("v1", "10.9.0.1/24");
+            std::net::TcpListener::bind("10.9.0.1:0").expect("a listener")
+        });
+        let config = PacketConfig { queues: 2, ..PacketConfig::new("v0") };
+        let device = Packet::open(&config).expect("a device").into_device();
+        let stack = Stack::builder().device(device).address("10.9.0.2/24").build().expect("one");
+        let address = kernel.local_addr().expect("an address");
+        let pair = |_| {
+            let ours = TcpStream::connect(&stack, address).expect("connect");
+            (ours, kernel.accept().expect("accept").0)
+        };
+        // On both shards, as the hash deals them out.
+        let mut pairs: Vec<_> = (0..20).map(pair).collect();
+        let poller = Poller::new().expect("descriptors");
+        for ((ours, _), token) in pairs[1..].iter().zip(1..) {
+            poller.add(ours, token, Events::IN).expect("a socket");
+        }
+        thread::scope(|scope| {
+            let (ours, mut theirs) = pairs.remove(0);
+            let reading = scope.spawn(move || (&ours).read(&mut [0; 10]));
+            let polling = scope.spawn(|| {
+                let mut events = Vec::new();
+                poller.wait(&mut events, None).expect("a wait");
+                events.first().map(|event| event.token)
+            });
+            expect_that_nothing_wakes();
+            theirs.write_all(b"a").expect("write");
+            pairs[6].1.write_all(b"a").expect("write");
+            assert_eq!(reading.join().expect("a thread").expect("data"), 1);
+            assert_eq!(polling.join().expect("a thread"), Some(7));
         });
     });
 }
