@@ -26,7 +26,7 @@ pub enum Scheduling {
     Nice(i8),
     /// Time of one turn on the processor, from 100 us to 100 ms. A thread with a short slice gets
     /// its turn sooner after a sleep, and no larger share. It needs no right, and Linux 6.12 or
-    /// newer.
+    /// newer. It does nothing to a thread of a real-time class.
     Slice(Duration),
     /// Real-time class `SCHED_FIFO` with this priority, from 1 to 99. The thread goes before all
     /// threads without such a class, for as long as it computes. It needs `CAP_SYS_NICE`, or
@@ -129,8 +129,11 @@ impl Scheduling {
             Self::Slice(slice) => {
                 attributes.sched_runtime = slice.as_nanos() as u64;
                 sys::set_scheduling(&attributes)?;
-                // An older kernel ignores it, and tells 0.
-                if sys::scheduling()?.sched_runtime == 0 {
+                let has = sys::scheduling()?;
+                let is_real_time =
+                    [libc::SCHED_FIFO, libc::SCHED_RR].contains(&has.sched_policy.cast_signed());
+                // An older kernel ignores it, and tells 0. Of a real-time class each tells 0.
+                if has.sched_runtime == 0 && !is_real_time {
                     return Err(Errno::OPNOTSUPP);
                 }
                 return Ok(());
@@ -272,6 +275,23 @@ mod tests {
                     assert!(matches!(error, SchedulingError::Permission { .. }), "{error}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_slice_may_follow_a_real_time_class() {
+        for (class, policy) in
+            [(Scheduling::Fifo(3), libc::SCHED_FIFO), (Scheduling::RoundRobin(3), libc::SCHED_RR)]
+        {
+            let thread = std::thread::spawn(move || {
+                // Without the right there is nothing to see.
+                if class.apply().is_ok() {
+                    Scheduling::Slice(Duration::from_millis(1)).apply().expect("it is accepted");
+                    let has = sys::scheduling().expect("attributes");
+                    assert_eq!(has.sched_policy, policy.cast_unsigned());
+                }
+            });
+            thread.join().expect("no panic");
         }
     }
 
