@@ -52,6 +52,8 @@ enum Expression {
 
 /// Levels of brackets and signs.
 const MAX_DEPTH: u32 = 64;
+/// Operators between two operands in one expression.
+const MAX_OPERATORS: u32 = 1000;
 
 /// Operators by how loosely they bind, after comparisons.
 const ARITHMETIC: [&[(&str, Operator)]; 4] = [
@@ -86,13 +88,103 @@ pub fn block(cursor: &mut Cursor<'_>) -> Parsed<Vec<Assertion>> {
         if !cursor.eat_name("assert") {
             return Err(cursor.expected("assert or }%"));
         }
-        let expression = disjunction(cursor, 0)?;
+        let expression = Parser::new(cursor).disjunction(0)?;
         let text = cursor.since(&start).to_owned();
         // What Python prints when it fails.
         if cursor.eat(",") {
-            disjunction(cursor, 0)?;
+            Parser::new(cursor).disjunction(0)?;
         }
         assertions.push(Assertion { at, text, expression });
+    }
+}
+
+/// Reads one expression.
+struct Parser<'a, 'text> {
+    cursor: &'a mut Cursor<'text>,
+    /// Operators between two operands so far.
+    operators: u32,
+}
+
+impl<'a, 'text> Parser<'a, 'text> {
+    fn new(cursor: &'a mut Cursor<'text>) -> Self {
+        Self { cursor, operators: 0 }
+    }
+
+    /// Counts an operator, as each makes the expression deeper.
+    fn count(&mut self) -> Parsed<()> {
+        self.operators += 1;
+        if self.operators > MAX_OPERATORS {
+            return Err(self.cursor.error("too long"));
+        }
+        Ok(())
+    }
+
+    fn disjunction(&mut self, depth: u32) -> Parsed<Expression> {
+        let mut left = self.conjunction(depth)?;
+        while self.cursor.eat_name("or") {
+            self.count()?;
+            left = binary(Operator::Or, left, self.conjunction(depth)?);
+        }
+        Ok(left)
+    }
+
+    fn conjunction(&mut self, depth: u32) -> Parsed<Expression> {
+        let mut left = self.negation(depth)?;
+        while self.cursor.eat_name("and") {
+            self.count()?;
+            left = binary(Operator::And, left, self.negation(depth)?);
+        }
+        Ok(left)
+    }
+
+    fn negation(&mut self, depth: u32) -> Parsed<Expression> {
+        if depth > MAX_DEPTH {
+            return Err(self.cursor.error("too deep"));
+        }
+        if self.cursor.eat_name("not") {
+            return Ok(Expression::Not(Box::new(self.negation(depth + 1)?)));
+        }
+        let first = self.arithmetic(0, depth)?;
+        let mut rest = Vec::new();
+        while let Some(comparison) = next(self.cursor, &COMPARISONS) {
+            self.count()?;
+            rest.push((comparison, self.arithmetic(0, depth)?));
+        }
+        Ok(if rest.is_empty() { first } else { Expression::Chain(Box::new(first), rest) })
+    }
+
+    fn arithmetic(&mut self, level: usize, depth: u32) -> Parsed<Expression> {
+        let Some(operators) = ARITHMETIC.get(level) else { return self.unary(depth) };
+        let mut left = self.arithmetic(level + 1, depth)?;
+        while let Some(operator) = next(self.cursor, operators) {
+            self.count()?;
+            left = binary(operator, left, self.arithmetic(level + 1, depth)?);
+        }
+        Ok(left)
+    }
+
+    fn unary(&mut self, depth: u32) -> Parsed<Expression> {
+        let cursor = &mut *self.cursor;
+        if depth > MAX_DEPTH {
+            return Err(cursor.error("too deep"));
+        }
+        if cursor.eat("-") {
+            return Ok(Expression::Negative(Box::new(self.unary(depth + 1)?)));
+        }
+        if cursor.eat("(") {
+            let inner = self.disjunction(depth + 1)?;
+            self.cursor.expect(")")?;
+            return Ok(inner);
+        }
+        let at = cursor.position();
+        if let Some(name) = cursor.name() {
+            if tcp_info::field(name).is_none() && abi::number(name).is_none() {
+                let what = format!("unknown name {name:?}");
+                return Err(SyntaxError { at, what });
+            }
+            return Ok(Expression::Name(name.to_owned()));
+        }
+        Ok(Expression::Integer(cursor.integer()?.into()))
     }
 }
 
@@ -100,71 +192,9 @@ fn binary(operator: Operator, left: Expression, right: Expression) -> Expression
     Expression::Binary(operator, Box::new(left), Box::new(right))
 }
 
-fn disjunction(cursor: &mut Cursor<'_>, depth: u32) -> Parsed<Expression> {
-    let mut left = conjunction(cursor, depth)?;
-    while cursor.eat_name("or") {
-        left = binary(Operator::Or, left, conjunction(cursor, depth)?);
-    }
-    Ok(left)
-}
-
-fn conjunction(cursor: &mut Cursor<'_>, depth: u32) -> Parsed<Expression> {
-    let mut left = negation(cursor, depth)?;
-    while cursor.eat_name("and") {
-        left = binary(Operator::And, left, negation(cursor, depth)?);
-    }
-    Ok(left)
-}
-
-fn negation(cursor: &mut Cursor<'_>, depth: u32) -> Parsed<Expression> {
-    if depth > MAX_DEPTH {
-        return Err(cursor.error("too deep"));
-    }
-    if cursor.eat_name("not") {
-        return Ok(Expression::Not(Box::new(negation(cursor, depth + 1)?)));
-    }
-    let first = arithmetic(cursor, 0, depth)?;
-    let mut rest = Vec::new();
-    while let Some(&(_, comparison)) = COMPARISONS.iter().find(|(text, _)| cursor.eat(text)) {
-        rest.push((comparison, arithmetic(cursor, 0, depth)?));
-    }
-    Ok(if rest.is_empty() { first } else { Expression::Chain(Box::new(first), rest) })
-}
-
-fn arithmetic(cursor: &mut Cursor<'_>, level: usize, depth: u32) -> Parsed<Expression> {
-    let Some(operators) = ARITHMETIC.get(level) else { return unary(cursor, depth) };
-    let mut left = arithmetic(cursor, level + 1, depth)?;
-    while let Some(operator) = next_operator(cursor, operators) {
-        left = binary(operator, left, arithmetic(cursor, level + 1, depth)?);
-    }
-    Ok(left)
-}
-
-fn next_operator(cursor: &mut Cursor<'_>, among: &[(&str, Operator)]) -> Option<Operator> {
+/// Takes the operator that comes next, if it is one of these.
+fn next<T: Copy>(cursor: &mut Cursor<'_>, among: &[(&str, T)]) -> Option<T> {
     among.iter().find(|(text, _)| cursor.eat(text)).map(|&(_, operator)| operator)
-}
-
-fn unary(cursor: &mut Cursor<'_>, depth: u32) -> Parsed<Expression> {
-    if depth > MAX_DEPTH {
-        return Err(cursor.error("too deep"));
-    }
-    if cursor.eat("-") {
-        return Ok(Expression::Negative(Box::new(unary(cursor, depth + 1)?)));
-    }
-    if cursor.eat("(") {
-        let inner = disjunction(cursor, depth + 1)?;
-        cursor.expect(")")?;
-        return Ok(inner);
-    }
-    let at = cursor.position();
-    if let Some(name) = cursor.name() {
-        if tcp_info::field(name).is_none() && abi::number(name).is_none() {
-            let what = format!("unknown name {name:?}");
-            return Err(SyntaxError { at, what });
-        }
-        return Ok(Expression::Name(name.to_owned()));
-    }
-    Ok(Expression::Integer(cursor.integer()?.into()))
 }
 
 /// A field in the bytes of a `struct tcp_info`; `None` if the host does not report it.
@@ -323,6 +353,14 @@ mod tests {
         }
         let deep = format!("assert {}1 }}%", "(".repeat(1000));
         assert!(block(&mut Cursor::new(&deep)).is_err());
+        for operator in ["+", "*", "|", " and ", " or ", "<"] {
+            let sum = |terms| format!("assert {} }}%", vec!["1"; terms].join(operator));
+            let error = block(&mut Cursor::new(&sum(100_000))).expect_err(operator);
+            assert!(error.what.contains("too long"), "{error}");
+            let longest = block(&mut Cursor::new(&sum(1001))).expect(operator);
+            longest[0].holds(&info()).expect(operator);
+            block(&mut Cursor::new(&sum(1002))).expect_err(operator);
+        }
         let zero = block(&mut Cursor::new("assert 1 % 0 }%")).unwrap();
         assert!(zero[0].holds(&info()).is_err());
     }
