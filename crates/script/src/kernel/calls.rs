@@ -25,7 +25,7 @@ type TimedReply = (Instant, Reply);
 pub(super) struct Caller {
     calls: Sender<SystemCall>,
     replies: Receiver<TimedReply>,
-    /// Readable when a reply is there.
+    /// Readable when a reply is there, and once after a reply that was taken first.
     replied: Arc<OwnedFd>,
 }
 
@@ -60,20 +60,17 @@ impl Caller {
         // The thread lives as long as the sender.
         let _ = self.calls.send(call);
         match self.replies.recv_timeout(patience) {
-            Ok(reply) => Some(self.take(reply)),
+            Ok(reply) => Some(reply),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
         }
     }
 
-    /// The reply of a call that waited.
+    /// The reply of a call that waited. Until another comes, nothing is readable then.
     pub(super) fn poll(&mut self) -> Option<TimedReply> {
-        self.replies.try_recv().ok().map(|reply| self.take(reply))
-    }
-
-    fn take(&self, reply: TimedReply) -> TimedReply {
-        // Empty already if nobody slept on it.
+        // First, and also without a reply: the thread signals after it has replied, so `begin` may
+        // have taken the reply of this signal.
         let _ = rustix::io::read(&self.replied, &mut [0; 8]);
-        reply
+        self.replies.try_recv().ok()
     }
 }
 
@@ -267,4 +264,33 @@ impl Buffers {
 fn timespec(timeout_ms: i32) -> Option<Timespec> {
     let millis = i64::from(timeout_ms);
     (millis >= 0).then(|| Timespec { tv_sec: millis / 1000, tv_nsec: (millis % 1000) * 1_000_000 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_after_its_reply_was_taken_wakes_once() {
+        let (calls, _work) = channel();
+        let (done, replies) = channel();
+        let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+        let replied = Arc::new(eventfd(0, flags).expect("a descriptor"));
+        let signal = || rustix::io::write(&*replied, &1u64.to_ne_bytes()).expect("signalled");
+        let is_readable = || {
+            let mut fds = [rustix::event::PollFd::new(&*replied, PollFlags::IN)];
+            rustix::event::poll(&mut fds, Some(&Timespec::default())).expect("a poll") > 0
+        };
+        let mut caller = Caller { calls, replies, replied: replied.clone() };
+        done.send((Instant::now(), Reply::ok(1))).expect("sent");
+        assert!(caller.begin(SystemCall::Pipe, Duration::ZERO).is_some());
+        signal();
+        assert!(is_readable());
+        assert!(caller.poll().is_none());
+        assert!(!is_readable());
+        done.send((Instant::now(), Reply::ok(2))).expect("sent");
+        signal();
+        assert!(caller.poll().is_some());
+        assert!(!is_readable());
+    }
 }
