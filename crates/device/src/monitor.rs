@@ -4,6 +4,9 @@
 //! then asks the kernel for the state of its own interface, by index, since the name may change. So
 //! it parses no message, and a message that the kernel had no room for (`ENOBUFS`) is not missed.
 //!
+//! An interface of a TUN device may be moved to another namespace. The device lives on then, and
+//! only its end is noticed.
+//!
 //! Cost: nothing while no link and no address of the namespace changes; four system calls for a
 //! look, and the list of the kernel's addresses to find those that are taken.
 
@@ -19,6 +22,8 @@ use std::sync::Arc;
 
 /// Messages taken at one look; more ring again.
 const MESSAGES_MAX: usize = 1000;
+/// Names that one look takes: the interface may be renamed before the name is used.
+const NAMES_MAX: usize = 3;
 /// The multicast groups of what is told.
 const CHANGES: i32 = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
 /// What an interface needs to pass packets: it is enabled, and its link is there.
@@ -49,11 +54,11 @@ pub(crate) struct Monitor {
     /// where that cannot be had: then only the end of the device is told.
     bell: Option<Arc<OwnedFd>>,
     /// A netlink socket for requests in the namespace of the interface; `None` where that cannot be
-    /// had.
+    /// had, and after the interface has left that namespace.
     kernel: Option<Arc<OwnedFd>>,
     /// Descriptors of the device: one of a TUN, and the sockets of all queues of AF_PACKET.
     devices: Vec<Arc<OwnedFd>>,
-    /// A socket in the namespace of the interface, if there is one.
+    /// A socket in the namespace of the interface, if there is one; as `kernel`.
     ask: Option<Arc<OwnedFd>>,
     index: i32,
     station: Station,
@@ -63,6 +68,8 @@ pub(crate) struct Monitor {
     /// What the kernel had dropped for want of room in a TUN device before it was followed; `None`
     /// where the kernel counts that elsewhere, or cannot be asked.
     dropped_before: Option<u64>,
+    /// What it has dropped since, by its last answer.
+    lost: u64,
 }
 
 impl Monitor {
@@ -72,10 +79,20 @@ impl Monitor {
         let (bell, kernel) = open_sockets(index.is_some());
         // Any socket can ask about links.
         let ask = kernel.clone();
-        let dropped_before = index.and_then(|index| netlink::tx_dropped(index).ok());
         let index = index.unwrap_or(0);
-        let (devices, mtu_max) = (vec![device], u16::MAX);
-        Self { bell, kernel, devices, ask, index, station, mtu_max, is_tun: true, dropped_before }
+        let dropped = kernel.as_ref().map(|kernel| netlink::tx_dropped(kernel, index));
+        Self {
+            bell,
+            kernel,
+            devices: vec![device],
+            ask,
+            index,
+            station,
+            mtu_max: u16::MAX,
+            is_tun: true,
+            dropped_before: dropped.and_then(Result::ok),
+            lost: 0,
+        }
     }
 
     /// Follows the interface that AF_PACKET sockets are bound to, whose slots take `mtu_max` bytes;
@@ -101,6 +118,7 @@ impl Monitor {
             mtu_max,
             is_tun: false,
             dropped_before,
+            lost: 0,
         }
     }
 
@@ -133,8 +151,30 @@ impl Monitor {
         false
     }
 
-    fn status(&self, ask: &OwnedFd) -> rustix::io::Result<LinkStatus> {
-        let name = sys::name(ask, self.index)?;
+    /// The state of the interface, or `None` if there is none of its index. `name` asks for the name
+    /// that the index has now.
+    fn find(
+        &self,
+        ask: &OwnedFd,
+        mut name: impl FnMut() -> rustix::io::Result<InterfaceName>,
+    ) -> Option<LinkStatus> {
+        for _ in 0..NAMES_MAX {
+            let name = match name() {
+                Ok(name) => name,
+                Err(Errno::NODEV | Errno::NXIO) => return None,
+                Err(_) => break,
+            };
+            match self.status(ask, name) {
+                Ok(status) => return Some(status),
+                // It has another name by now, or it is gone, which only its index tells.
+                Err(Errno::NODEV | Errno::NXIO) => {}
+                Err(_) => break,
+            }
+        }
+        Some(LinkStatus::new(LinkState::Up))
+    }
+
+    fn status(&self, ask: &OwnedFd, name: InterfaceName) -> rustix::io::Result<LinkStatus> {
         let is_running = sys::flags(ask, name)? & RUNNING == RUNNING;
         // Without the bell the monitor could not see the link come back, so the link counts as up.
         let is_up = is_running || self.bell.is_none();
@@ -158,11 +198,17 @@ impl LinkMonitor for Monitor {
         if self.is_detached() {
             return LinkStatus::new(LinkState::Gone);
         }
-        match self.ask.as_ref().map(|ask| self.status(ask)) {
-            Some(Ok(status)) => status,
-            Some(Err(Errno::NODEV | Errno::NXIO)) => LinkStatus::new(LinkState::Gone),
-            Some(Err(_)) | None => LinkStatus::new(LinkState::Up),
+        let Some(ask) = &self.ask else { return LinkStatus::new(LinkState::Up) };
+        if let Some(status) = self.find(ask, || sys::name(ask, self.index)) {
+            return status;
         }
+        // Sockets stay in the namespace that the interface has left. A TUN goes with it.
+        if !self.is_tun {
+            return LinkStatus::new(LinkState::Gone);
+        }
+        // Its end detaches it, and rings after that.
+        (self.ask, self.kernel) = (None, None);
+        LinkStatus::new(LinkState::Up)
     }
 
     fn taken(&mut self, addresses: &[IpAddr]) -> Vec<(IpAddr, String)> {
@@ -180,8 +226,12 @@ impl LinkMonitor for Monitor {
     }
 
     fn lost_before_queues(&mut self) -> u64 {
-        let Some(before) = self.dropped_before else { return 0 };
-        netlink::tx_dropped(self.index).map_or(0, |dropped| dropped.saturating_sub(before))
+        if let (Some(before), Some(kernel)) = (self.dropped_before, &self.kernel)
+            && let Ok(dropped) = netlink::tx_dropped(kernel, self.index)
+        {
+            self.lost = self.lost.max(dropped.saturating_sub(before));
+        }
+        self.lost
     }
 
     fn descriptor(&self) -> Option<Arc<OwnedFd>> {
@@ -203,4 +253,37 @@ fn open_bell() -> Option<Arc<OwnedFd>> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None).ok()?;
     bind(&socket, &SocketAddrNetlink::new(0, CHANGES.cast_unsigned())).ok()?;
     Some(Arc::new(socket))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A monitor of loopback, and a socket to ask with.
+    fn of_loopback() -> (Monitor, OwnedFd) {
+        let socket = || {
+            socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+                .expect("a socket")
+        };
+        let ask = socket();
+        let index = sys::index(&ask, named("lo")).expect("loopback");
+        (Monitor::packet(vec![Arc::new(socket())], index, true, u16::MAX), ask)
+    }
+
+    fn named(name: &str) -> InterfaceName {
+        InterfaceName::new(name).expect("a good name")
+    }
+
+    #[test]
+    fn an_interface_that_is_renamed_within_a_look_is_not_gone() {
+        let (mut monitor, ask) = of_loopback();
+        let seen = monitor.look();
+        assert!(seen.mtu.is_some(), "{seen:?}");
+        let mut names = ["neap-stale", "neap-stale", "lo"].into_iter();
+        let found = monitor.find(&ask, || Ok(named(names.next().expect("no more is asked"))));
+        assert_eq!(found, Some(seen));
+        let always_stale = monitor.find(&ask, || Ok(named("neap-stale")));
+        assert_eq!(always_stale, Some(LinkStatus::new(LinkState::Up)));
+        assert_eq!(monitor.find(&ask, || Err(Errno::NODEV)), None);
+    }
 }

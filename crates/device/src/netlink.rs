@@ -77,8 +77,7 @@ pub(crate) fn open() -> Result<OwnedFd> {
 /// interface.
 pub(crate) fn addresses(socket: &OwnedFd) -> Result<Vec<(IpAddr, u32)>> {
     let mut reply = vec![0u8; 32 << 10];
-    // A failure may have left the rest of an earlier answer.
-    while recv(socket, &mut reply[..], RecvFlags::DONTWAIT).is_ok() {}
+    forget_answers(socket, &mut reply);
     let request = message(RTM_GETADDR, NLM_F_REQUEST | NLM_F_DUMP, &[0; 8]);
     send(socket, &request, SendFlags::empty())?;
     let mut found = Vec::new();
@@ -101,6 +100,11 @@ pub(crate) fn addresses(socket: &OwnedFd) -> Result<Vec<(IpAddr, u32)>> {
     }
 }
 
+/// Takes what a request that failed may have left of its answer.
+fn forget_answers(socket: &OwnedFd, room: &mut [u8]) {
+    while recv(socket, &mut *room, RecvFlags::DONTWAIT).is_ok() {}
+}
+
 /// The kind and the body of the first of several messages, and the others.
 fn first(messages: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let len = u32::from_ne_bytes(messages.get(..4)?.try_into().ok()?) as usize;
@@ -120,14 +124,15 @@ fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// What the kernel tells of the link with this index: the attributes behind `struct ifinfomsg`.
-fn link(index: i32) -> Result<Vec<u8>> {
-    let socket = open()?;
+/// What the kernel tells of the link with this index in the namespace of `socket`: the attributes
+/// behind `struct ifinfomsg`.
+fn link(socket: &OwnedFd, index: i32) -> Result<Vec<u8>> {
+    let mut reply = vec![0u8; 32 << 10];
+    forget_answers(socket, &mut reply);
     let mut body = [0; 16];
     body[4..8].copy_from_slice(&index.to_ne_bytes());
-    send(&socket, &message(RTM_GETLINK, NLM_F_REQUEST, &body), SendFlags::empty())?;
-    let mut reply = vec![0u8; 32 << 10];
-    let (len, _) = recv(&socket, &mut reply[..], RecvFlags::empty())?;
+    send(socket, &message(RTM_GETLINK, NLM_F_REQUEST, &body), SendFlags::empty())?;
+    let (len, _) = recv(socket, &mut reply[..], RecvFlags::empty())?;
     let Some((RTM_NEWLINK, body, _)) = first(&reply[..len]) else { return Err(Errno::BADMSG) };
     Ok(body.get(16..).unwrap_or_default().to_vec())
 }
@@ -140,14 +145,14 @@ fn attribute(message: &[u8], wanted: u16) -> Option<&[u8]> {
 /// Whether the packets of the TUN device with this index have packet information in front (no
 /// `IFF_NO_PI`). `TUNGETIFF` does not tell: its `IFF_NOFILTER` is the same bit.
 pub(crate) fn has_packet_information(index: i32) -> Result<bool> {
-    let link = link(index)?;
+    let link = link(&open()?, index)?;
     Ok(tun_attribute(&link, IFLA_TUN_PI) == Some(&[1]))
 }
 
 /// Number of queues of the TUN device with this index that a process has open; `None` if it is no
 /// TUN device, or was made without `IFF_MULTI_QUEUE`.
 pub(crate) fn open_tun_queues(index: i32) -> Result<Option<u32>> {
-    let link = link(index)?;
+    let link = link(&open()?, index)?;
     let queues = tun_attribute(&link, IFLA_TUN_NUM_QUEUES);
     Ok(queues.and_then(|queues| queues.try_into().ok()).map(u32::from_ne_bytes))
 }
@@ -158,9 +163,9 @@ fn tun_attribute(link: &[u8], wanted: u16) -> Option<&[u8]> {
 }
 
 /// Packets that the kernel dropped because they could not be sent through the interface with this
-/// index (`tx_dropped` of `struct rtnl_link_stats64`).
-pub(crate) fn tx_dropped(index: i32) -> Result<u64> {
-    let link = link(index)?;
+/// index in the namespace of `socket` (`tx_dropped` of `struct rtnl_link_stats64`).
+pub(crate) fn tx_dropped(socket: &OwnedFd, index: i32) -> Result<u64> {
+    let link = link(socket, index)?;
     let stats = attribute(&link, IFLA_STATS64);
     let dropped = stats.and_then(|stats| stats.get(TX_DROPPED..TX_DROPPED + 8)?.try_into().ok());
     dropped.map(u64::from_ne_bytes).ok_or(Errno::BADMSG)

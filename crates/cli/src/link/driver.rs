@@ -85,12 +85,8 @@ impl Port {
 
     /// Packets that were lost before the link could read them.
     fn drops(&mut self) -> u64 {
-        let before = self.monitor.as_mut().map(|monitor| {
-            // The kernel's counter is asked for in the namespace of the interface, which may be
-            // gone.
-            self.spec.inside(|| monitor.lost_before_queues()).unwrap_or(0)
-        });
-        self.rx.drops() + before.unwrap_or(0)
+        let before = self.monitor.as_mut().map_or(0, |monitor| monitor.lost_before_queues());
+        self.rx.drops() + before
     }
 
     /// # Errors

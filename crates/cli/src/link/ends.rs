@@ -102,7 +102,7 @@ impl EndSpec {
     ///
     /// # Errors
     /// The namespace cannot be entered.
-    pub(super) fn inside<T: Send>(&self, what: impl FnOnce() -> T + Send) -> Result<T, Failure> {
+    fn inside<T: Send>(&self, what: impl FnOnce() -> T + Send) -> Result<T, Failure> {
         let Some(path) = self.namespace_path() else { return Ok(what()) };
         let said = |what: String| Failure::System(format!("{self}: {what}"));
         thread::scope(|scope| {

@@ -87,6 +87,34 @@ fn datagrams_beyond_the_queue_of_the_device_are_counted() {
 }
 
 #[test]
+fn lost_datagrams_are_told_in_other_namespaces_and_after_the_end_of_the_interface() {
+    in_namespace(|| {
+        // No packet but the datagrams is sent to the device.
+        let no_v6 = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+        no_v6.expect("a setting of the namespace");
+        let config = TunConfig { name: Some("lost0".into()), queue_packets: Some(500), ..plain() };
+        let device = open(&config);
+        let mut monitor = device.monitor.expect("a monitor");
+        let socket = UdpSocket::bind((KERNEL, 0)).expect("bind");
+        for _ in 0..3000 {
+            socket.send_to(b"lost", (OURS, 7)).expect("send");
+        }
+        let lost = std::thread::scope(|scope| {
+            let elsewhere = scope.spawn(|| {
+                // SAFETY: a network namespace is the thread's own affair.
+                assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
+                monitor.lost_before_queues()
+            });
+            elsewhere.join().expect("no panic")
+        });
+        assert!(lost > 0);
+        assert_eq!(lost, queue("lost0").1);
+        run("ip link del lost0");
+        assert_eq!(monitor.lost_before_queues(), lost);
+    });
+}
+
+#[test]
 fn the_kernel_answers_an_echo() {
     in_namespace(|| {
         for offload in [true, false] {

@@ -37,7 +37,7 @@ impl Elsewhere {
         Self { process }
     }
 
-    fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.process.id()
     }
 

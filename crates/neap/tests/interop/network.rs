@@ -221,6 +221,37 @@ fn a_tun_that_goes_down_and_comes_back_resumes_its_flows() {
 }
 
 #[test]
+fn a_tun_that_is_moved_to_another_namespace_lives_on() {
+    in_namespace(|| {
+        let there = Elsewhere::new();
+        let stack = Family::V4.stack();
+        let interface = first(&stack);
+        let events = stack.events().expect("descriptors");
+        let (listener, address) = Family::V4.listener(&stack);
+        run("ip link set t0 down");
+        expect(&events, |event| *event == StackEvent::LinkDown { interface });
+        run(&format!("ip link set t0 netns {}", there.pid()));
+        // The state of the link is out of reach from here on.
+        let seen = expect(&events, |event| {
+            matches!(event, StackEvent::LinkUp { .. } | StackEvent::DeviceGone { .. })
+        });
+        assert_eq!(seen, StackEvent::LinkUp { interface });
+
+        there.run(|| run("ip link set t0 up"));
+        there.run(|| add_address("t0", "10.9.0.1/24"));
+        let mut far = there.run(|| TcpStream::connect(address).expect("connect"));
+        let (mut near, _) = listener.accept().expect("accept");
+        exchange(&mut near, &mut far, 1 << 20);
+        let (mut ours, mut theirs) = there.run(|| pair_over(&stack, "10.9.0.1"));
+        exchange(&mut ours, &mut theirs, 1 << 20);
+
+        there.run(|| run("ip link del t0"));
+        let name = "t0".to_owned();
+        expect(&events, |event| *event == StackEvent::DeviceGone { interface, name: name.clone() });
+    });
+}
+
+#[test]
 fn a_veth_that_goes_down_and_comes_back_resumes_its_flows() {
     in_namespace(|| {
         let (there, stack) = over_veth(&["10.9.0.2/24"]);
