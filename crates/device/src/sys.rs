@@ -97,6 +97,13 @@ pub(crate) fn leave_mount_namespace() -> Result<()> {
     check(unsafe { libc::unshare(libc::CLONE_NEWNS) })
 }
 
+/// Gives the calling thread a new network namespace (`CLONE_NEWNET`).
+#[cfg(test)]
+pub(crate) fn leave_network_namespace() -> Result<()> {
+    // SAFETY: the flag separates no memory and no descriptors of the thread from those of others.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNET) })
+}
+
 /// Whether `TUNGETVNETHDRSZ` answers with this number of bytes.
 pub(crate) fn tun_has_header_len(fd: &OwnedFd, len: c_int) -> Result<bool> {
     let mut has: c_int = 0;

@@ -55,6 +55,9 @@ use rustix::io::{Errno, FdFlags};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+#[cfg(test)]
+mod tests;
+
 const PATH: &str = "/dev/net/tun";
 /// What [`Tun::from_fd`] takes.
 const WANTED: &str = "one of /dev/net/tun after TUNSETIFF with IFF_NO_PI";
@@ -320,7 +323,14 @@ impl Tun {
             (medium, station) = (Medium::Ethernet(other_end(address)), Station::OtherEnd);
         }
         let gso = config.offload;
-        let gso_udp = gso && switch_offload_on(&queues[0].main, &name)?;
+        let gso_udp = if gso {
+            switch_offload_on(&queues[0].main, &name)?
+        } else {
+            // Whoever had a persistent device before may have left it on.
+            sys::tun_set_offload(&queues[0].main, 0)
+                .map_err(|errno| Error::of("TUNSETOFFLOAD", &name, errno))?;
+            false
+        };
         let capabilities = Capabilities {
             medium,
             mtu,
@@ -428,6 +438,10 @@ fn open_queues(
     }
     let flags = if with_bulk || config.queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
     let main = open_each(&mut name, config, flags)?;
+    // Only now, so that nothing stays of an attempt that failed. It holds for all queues.
+    if config.persistent {
+        sys::tun_set_persistent(&main[0]).map_err(|e| Error::of("TUNSETPERSIST", &name, e))?;
+    }
     let bulk = bulk.into_iter().map(Some).chain(iter::repeat(None));
     let queues = main.into_iter().zip(bulk).map(|(main, bulk)| Descriptors { main, bulk });
     Ok((name, queues.collect()))
@@ -489,9 +503,6 @@ fn open_queue(name: &str, config: &TunConfig, more_flags: i32) -> Result<(OwnedF
     if config.offload {
         set_header_len(&fd, &name)?;
     }
-    if config.persistent {
-        sys::tun_set_persistent(&fd).map_err(|e| Error::of("TUNSETPERSIST", &name, e))?;
-    }
     Ok((fd, name))
 }
 
@@ -530,13 +541,7 @@ fn namespace_of(fd: &OwnedFd) -> rustix::io::Result<(u64, u64)> {
 
 fn queue_pair(Descriptors { main, bulk }: Descriptors, offload: bool) -> QueuePair {
     let receive = |fd| TunRx { fd, offload, arena: Arena::default(), runts: 0 };
-    let tx = TunTx {
-        fd: main.clone(),
-        bulk: bulk.clone(),
-        held: VecDeque::new(),
-        writer: Writer { offload, completed: Completed::default(), errors: 0 },
-        retry_at: Instant::FAR_FUTURE,
-    };
+    let tx = TunTx::new(main.clone(), bulk.clone(), offload);
     let bulk = bulk.map(|Bulk { fd, is_threaded }| BulkQueue {
         rx: Box::new(receive(fd.clone())),
         descriptor: Some(fd),
@@ -547,7 +552,7 @@ fn queue_pair(Descriptors { main, bulk }: Descriptors, offload: bool) -> QueuePa
 }
 
 /// Cost: one system call per frame, no copy and no allocation of ours. While the kernel's bulk
-/// queue is full, one system call more per poll.
+/// queue is full, two system calls more per poll.
 struct TunTx {
     fd: Arc<OwnedFd>,
     bulk: Option<Bulk>,
@@ -583,33 +588,59 @@ impl Writer {
         self.completed.bytes += frame.len() as u64;
         Ok(())
     }
+
+    /// Writes a frame to a bulk queue, as `write`. Returns when it is to be written again, if no
+    /// event comes first.
+    fn write_bulk(&mut self, fd: &OwnedFd, frame: &Frame, now: Instant) -> Result<(), Instant> {
+        for _ in 0..2 {
+            match self.write(fd, frame) {
+                Ok(()) => return Ok(()),
+                // The kernel tells of room only after somebody has asked for it in vain. Waiting
+                // for edges does not ask.
+                Err(Errno::AGAIN) if wait_until_writable(fd, Nanos::ZERO) => {}
+                // An event comes when half of the bound is free.
+                Err(Errno::AGAIN) => return Err(Instant::FAR_FUTURE),
+                // Nothing tells when the kernel has memory again.
+                Err(_) => break,
+            }
+        }
+        Err(now + RETRY)
+    }
 }
 
 impl TunTx {
+    fn new(fd: Arc<OwnedFd>, bulk: Option<Bulk>, offload: bool) -> Self {
+        let writer = Writer { offload, completed: Completed::default(), errors: 0 };
+        Self { fd, bulk, held: VecDeque::new(), writer, retry_at: Instant::FAR_FUTURE }
+    }
+
     /// Writes frames that the bulk queue has room for now.
     fn write_held(&mut self, now: Instant) {
         let Some(Bulk { fd, .. }) = &self.bulk else { return };
         while let Some(frame) = self.held.pop_front() {
-            if let Err(errno) = self.writer.write(fd, &frame) {
+            if let Err(retry_at) = self.writer.write_bulk(fd, &frame, now) {
                 self.held.push_front(frame);
-                self.retry_at = retry_bulk_at(errno, now);
+                self.retry_at = retry_at;
                 return;
             }
         }
     }
-}
 
-/// When a frame for a bulk queue is written again, if no event comes first. The descriptor becomes
-/// writable when half of its bound is free. Nothing tells when the kernel has memory again.
-fn retry_bulk_at(errno: Errno, now: Instant) -> Instant {
-    if errno == Errno::NOBUFS { now + RETRY } else { Instant::FAR_FUTURE }
+    /// The bulk queue, if its end has to wait for the kernel's thread. While the interface is down,
+    /// the thread can give its frames to nobody, and the descriptor does not become writable.
+    fn to_drain(&self) -> Option<Arc<OwnedFd>> {
+        let Bulk { fd, is_threaded: true } = self.bulk.as_ref()? else { return None };
+        // Without a bound only an interface that is down takes no frames.
+        sys::tun_set_send_buffer(fd, i32::MAX).ok()?;
+        wait_until_writable(fd, Nanos::ZERO).then(|| fd.clone())
+    }
 }
 
 impl Drop for TunTx {
     /// Frames that the kernel's thread has not taken yet would be lost with the descriptor, and
     /// with them the resets of the connections that end now.
     fn drop(&mut self) {
-        let Some(Bulk { fd, is_threaded: true }) = self.bulk.clone() else { return };
+        let Some(fd) = self.to_drain() else { return };
         let end = clock::now() + DRAIN_TIME;
         loop {
             self.write_held(clock::now());
@@ -632,9 +663,9 @@ impl TxQueue for TunTx {
         let bulk = self.bulk.as_ref().filter(|_| frame.is_bulk);
         if let Some(Bulk { fd, is_threaded: true }) = bulk {
             if self.held.is_empty() {
-                match self.writer.write(fd, &frame) {
+                match self.writer.write_bulk(fd, &frame, now) {
                     Ok(()) => return Ok(()),
-                    Err(errno) => self.retry_at = retry_bulk_at(errno, now),
+                    Err(retry_at) => self.retry_at = retry_at,
                 }
             }
             if self.held.len() == HELD_MAX {
@@ -681,7 +712,7 @@ fn wait_until_writable(fd: &OwnedFd, longest: Nanos) -> bool {
         tv_nsec: (longest.0 % 1_000_000_000) as i64,
     };
     let mut polled = [PollFd::new(fd, PollFlags::OUT)];
-    matches!(event::poll(&mut polled, Some(&timeout)), Ok(1..))
+    event::poll(&mut polled, Some(&timeout)).is_ok() && polled[0].revents().contains(PollFlags::OUT)
 }
 
 /// Cost: one system call per packet, no copy and no allocation of ours in steady state.

@@ -79,7 +79,7 @@ pub(crate) fn ipv4(protocol: u8, from: Ipv4Addr, to: Ipv4Addr, len: usize) -> [u
     header
 }
 
-fn pseudo_header(protocol: u8, from: Ipv4Addr, to: Ipv4Addr, len: usize) -> u32 {
+pub(crate) fn pseudo_header(protocol: u8, from: Ipv4Addr, to: Ipv4Addr, len: usize) -> u32 {
     let addresses = sum(sum(0, &from.octets()), &to.octets());
     sum(addresses, &[0, protocol, (len >> 8) as u8, len as u8])
 }

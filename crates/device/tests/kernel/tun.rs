@@ -1,6 +1,8 @@
 //! TUN devices against the kernel, each in a network namespace of its own.
 
-use crate::common::{Tcp, chunks, frame, in_namespace, ipv4, pattern, receive, run, sum};
+use crate::common::{
+    PATIENCE, Tcp, chunks, frame, in_namespace, ipv4, pattern, pseudo_header, receive, run, sum,
+};
 use neap_device::{Error, LinkConfig, Scheduling, Tun, TunConfig, configure_link};
 use neap_stack::device::{
     Completed, Completion, Device, Medium, QueuePair, RxChecksum, RxQueue, TxQueue,
@@ -8,7 +10,7 @@ use neap_stack::device::{
 use neap_stack::frame::{Frame, PartialChecksum};
 use neap_tcp::segment::Payload;
 use neap_tcp::time::Instant;
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs::File;
@@ -115,6 +117,21 @@ fn lost_datagrams_are_told_in_other_namespaces_and_after_the_end_of_the_interfac
 }
 
 #[test]
+fn without_offload_a_device_that_had_it_before_hands_out_finished_packets() {
+    in_namespace(|| {
+        let config = TunConfig { name: Some("plain0".into()), persistent: true, ..plain() };
+        drop(Tun::open(&config).expect("a device"));
+        let mut rx = only_queue(open(&TunConfig { offload: false, ..config })).rx;
+        let socket = UdpSocket::bind((KERNEL, 0)).expect("bind");
+        await_packets(&socket, &mut *rx);
+        socket.send_to(b"whole", (OURS, 7)).expect("send");
+        let packet = receive(&mut *rx, |p| p.data.ends_with(b"whole"));
+        let udp = &packet.data[20..];
+        assert_eq!(sum(pseudo_header(17, KERNEL, OURS, udp.len()), udp), 0xffff);
+    });
+}
+
+#[test]
 fn the_kernel_answers_an_echo() {
     in_namespace(|| {
         for offload in [true, false] {
@@ -198,7 +215,7 @@ fn a_payload_in_thousands_of_pieces_goes_out_whole() {
     in_namespace(|| {
         let mut queue = only_queue(open(&plain()));
         let socket = UdpSocket::bind((KERNEL, 5000)).expect("bind");
-        socket.set_read_timeout(Some(crate::common::PATIENCE)).expect("a timeout");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         for pieces in [1000, 1020, 1021, 1022, 1023, 1024, 1400] {
             let sent = pattern(pieces);
             let len = 8 + sent.len();
@@ -281,6 +298,21 @@ fn a_persistent_device_stays() {
         drop(Tun::open(&config).expect("a device"));
         run("ip link show stays0");
         Tun::open(&TunConfig { persistent: false, ..config }).expect("joined");
+    });
+}
+
+#[test]
+fn a_persistent_device_that_gets_no_thread_is_made_once() {
+    in_namespace(|| {
+        with_capabilities(1 << CAP_NET_ADMIN, || {
+            let config = TunConfig { persistent: true, ..TunConfig::default() };
+            let tun = Tun::open(&config).expect("a device");
+            assert_eq!(tun.name(), "neap0");
+            assert_eq!(napi_thread("neap0"), None);
+        });
+        run("ip link show neap0");
+        let second = Command::new("ip").args(["link", "show", "neap1"]).output();
+        assert!(!second.expect("ip runs").status.success());
     });
 }
 
@@ -392,8 +424,16 @@ fn without_the_right_the_queue_keeps_its_length() {
     });
 }
 
+/// The number of the right to set up interfaces.
+const CAP_NET_ADMIN: u32 = 12;
+
 /// Runs `test` in a thread without any capability, whose user may open `/dev/net/tun`.
 fn without_capabilities(test: impl FnOnce() + Send) {
+    with_capabilities(0, test);
+}
+
+/// Runs `test` in a thread with the capabilities of these bits alone.
+fn with_capabilities(bits: u32, test: impl FnOnce() + Send) {
     #[repr(C)]
     struct Header {
         version: u32,
@@ -403,10 +443,11 @@ fn without_capabilities(test: impl FnOnce() + Send) {
         let thread = scope.spawn(|| {
             // `_LINUX_CAPABILITY_VERSION_3`, which has two sets of three words.
             let header = Header { version: 0x2008_0522, pid: 0 };
-            let none = [0_u32; 6];
+            // Effective, permitted and inheritable, of the lower numbers and of the upper.
+            let sets = [bits, bits, 0, 0, 0, 0];
             // SAFETY: the kernel reads the two structures, which outlive the call.
             let result =
-                unsafe { libc::syscall(libc::SYS_capset, &raw const header, &raw const none) };
+                unsafe { libc::syscall(libc::SYS_capset, &raw const header, &raw const sets) };
             assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
             test();
         });
@@ -518,6 +559,40 @@ fn frames_of_bulk_flows_wait_for_the_thread_of_the_kernel_and_others_do_not() {
         while completed < BULK {
             let mut polled = [PollFd::new(&descriptor, PollFlags::OUT)];
             rustix::event::poll(&mut polled, None).expect("an event");
+            completed += u64::from(queue.tx.reap(Instant::ZERO).frames);
+        }
+        assert_eq!(completed, BULK);
+    });
+}
+
+#[test]
+fn an_edge_tells_of_room_in_a_bulk_queue_that_nobody_has_asked_since_it_was_full() {
+    const BULK: u64 = 1000;
+    in_namespace(|| {
+        let device = open(&TunConfig { name: Some("edge0".into()), ..TunConfig::default() });
+        let mut queue = only_queue(device);
+        let bulk = queue.bulk.take().expect("a bulk queue");
+        // Nothing but room is told: each event would make the kernel look for room as well.
+        let edges = epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll");
+        let (data, flags) =
+            (epoll::EventData::new_u64(0), epoll::EventFlags::OUT | epoll::EventFlags::ET);
+        epoll::add(&edges, bulk.descriptor.expect("a descriptor"), data, flags).expect("added");
+        let wait = |timeout: Timespec| {
+            let mut events = Vec::with_capacity(1);
+            let room = rustix::buffer::spare_capacity(&mut events);
+            epoll::wait(&edges, room, Some(&timeout)).expect("epoll") > 0
+        };
+        let at_once = Timespec::default();
+        while wait(at_once) {}
+        keep_from_running("edge0");
+        for _ in 0..BULK {
+            send(&mut *queue.tx, datagram(true));
+        }
+        let mut completed = u64::from(queue.tx.reap(Instant::ZERO).frames);
+        assert!(completed < BULK / 2, "the kernel has {completed}");
+        while completed < BULK {
+            let patience = PATIENCE.try_into().expect("a short time");
+            assert!(wait(patience), "an edge");
             completed += u64::from(queue.tx.reap(Instant::ZERO).frames);
         }
         assert_eq!(completed, BULK);
