@@ -61,7 +61,7 @@ drop_reasons! {
     Neighbor = "neigh_failed",
     /// The ARP packet is malformed.
     Arp = "arp_invalid",
-    /// The ICMP message is malformed or unauthentic.
+    /// The ICMP message is malformed or unauthentic, or nobody here has a use for it.
     Icmp = "icmp_invalid",
     /// The ICMP checksum is wrong.
     IcmpChecksum = "icmp_csum",

@@ -391,6 +391,11 @@ impl Net {
             Err(icmp::Error::Unknown { .. }) if receiver != Receiver::Own => {
                 return Some(Notice::ForSockets);
             }
+            // As in Linux, what a host has no use for is no error.
+            Err(icmp::Error::Unknown { kind, .. }) if icmp::is_ignored(kind) => {
+                self.counters.drops.count(DropReason::Icmp);
+                return None;
+            }
             Err(error) => {
                 self.count_bad(error, IpCounter::IcmpInErrors, IpCounter::IcmpInCsumErrors);
                 return None;
@@ -408,7 +413,8 @@ impl Net {
                 }
                 stats.add(IpCounter::IcmpOutEchoReps, 1);
                 let reply = icmp::Message::EchoReply { identifier, sequence };
-                self.send_icmp_v4(visit, ip.destination, ip.source, reply, own(&body));
+                let (from, tos) = (ip.destination, ip.dscp << 2 | ip.ecn as u8);
+                self.send_icmp_v4(visit, from, ip.source, tos, reply, own(&body));
                 return Some(Notice::Done);
             }
             // A fragment that came late says nothing of the way.
@@ -482,8 +488,9 @@ impl Net {
             }
             M::EchoRequest { identifier, sequence } => {
                 let reply = M::EchoReply { identifier, sequence };
+                let tos = ip.dscp << 2 | ip.ecn as u8;
                 match echo_source(interface, ip) {
-                    Some(own_ip) => self.send_icmp_v6(visit, own_ip, ip.source, reply, own(&body)),
+                    Some(from) => self.send_icmp_v6(visit, from, ip.source, tos, reply, own(&body)),
                     None => self.counters.drops.count(DropReason::NoRoute),
                 }
                 return Some(Notice::Done);
@@ -594,7 +601,8 @@ impl Net {
             return;
         }
         let v4 = icmp::Message::Unreachable(Unreachable::Protocol);
-        let v6 = M::ParameterProblem { problem: icmpv6::Problem::NextHeader, pointer: 6 };
+        let pointer = ipv6::protocol_field(packet) as u32;
+        let v6 = M::ParameterProblem { problem: icmpv6::Problem::NextHeader, pointer };
         self.report(visit, (destination, source), (Some(v4), Some(v6)), packet);
     }
 
@@ -677,13 +685,14 @@ impl Net {
                     icmp::Message::TimeExceeded(_) => IpCounter::IcmpOutTimeExcds,
                     _ => IpCounter::IcmpOutDestUnreachs,
                 });
-                self.send_icmp_v4(visit, local, remote, message, quote(packet, icmp::MAX_QUOTE));
+                self.send_icmp_v4(visit, local, remote, 0, message, quote(packet, icmp::MAX_QUOTE));
             }
             (IpAddr::V6(local), IpAddr::V6(remote), _, Some(message)) => {
                 if let M::TimeExceeded(_) = message {
                     count(IpCounter::Icmp6OutTimeExcds);
                 }
-                self.send_icmp_v6(visit, local, remote, message, quote(packet, icmpv6::MAX_QUOTE));
+                let quoted = quote(packet, icmpv6::MAX_QUOTE);
+                self.send_icmp_v6(visit, local, remote, 0, message, quoted);
             }
             _ => return false,
         }
@@ -705,13 +714,15 @@ impl Net {
         visit: Visit,
         source: Ipv4Addr,
         destination: Ipv4Addr,
+        tos: u8,
         message: icmp::Message,
         body: Payload,
     ) {
         let mut headers = Headers::default();
         message.emit(&mut headers, &body);
         self.counters.ip.add(IpCounter::IcmpOutMsgs, 1);
-        self.send_icmp(visit, source.into(), destination.into(), Protocol::ICMP, headers, body);
+        let ends = (source.into(), destination.into());
+        self.send_icmp(visit, ends, tos, Protocol::ICMP, headers, body);
     }
 
     fn send_icmp_v6(
@@ -719,20 +730,22 @@ impl Net {
         visit: Visit,
         source: Ipv6Addr,
         destination: Ipv6Addr,
+        tos: u8,
         message: icmpv6::Message,
         body: Payload,
     ) {
         let mut headers = Headers::default();
         message.emit(&mut headers, source, destination, &body);
         self.counters.ip.add(IpCounter::Icmp6OutMsgs, 1);
-        self.send_icmp(visit, source.into(), destination.into(), Protocol::ICMPV6, headers, body);
+        let ends = (source.into(), destination.into());
+        self.send_icmp(visit, ends, tos, Protocol::ICMPV6, headers, body);
     }
 
     fn send_icmp(
         &self,
         visit: Visit,
-        local: IpAddr,
-        remote: IpAddr,
+        (local, remote): (IpAddr, IpAddr),
+        tos: u8,
         protocol: Protocol,
         headers: Headers,
         payload: Payload,
@@ -749,7 +762,7 @@ impl Net {
             pacing_rate: Rate::UNLIMITED,
             credit: None,
             hop_limit: 0,
-            tos: 0,
+            tos,
             interface: None,
         };
         // An answer leaves from the address that the packet was for, which may be a foreign one.

@@ -26,6 +26,13 @@ pub(crate) fn is_error(kind: u8) -> bool {
     matches!(kind, UNREACHABLE | SOURCE_QUENCH | REDIRECT | TIME_EXCEEDED | PARAMETER_PROBLEM)
 }
 
+/// Whether messages of a type are fine although a host has no use for them, such as redirects and
+/// questions for the time: the types up to 18 (`NR_ICMP_TYPES`) without those of errors about
+/// packets, of which each code must make sense.
+pub(crate) fn is_ignored(kind: u8) -> bool {
+    kind <= 18 && !matches!(kind, UNREACHABLE | TIME_EXCEEDED | PARAMETER_PROBLEM)
+}
+
 /// Reason why a destination is unreachable: the code of type 3, except for 4, which has a message
 /// of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,6 +12,9 @@ pub const HEADER_LEN: usize = 40;
 /// Size of the fragment header, in bytes.
 pub const FRAGMENT_HEADER_LEN: usize = 8;
 
+/// Offset of the fixed header's field that names the next header.
+const NEXT_HEADER_AT: usize = 6;
+
 /// Extension headers that are walked before a packet is refused; and options in each of them
 /// (Linux's `max_hbh_opts_number`, `max_dst_opts_number`).
 const MAX_EXTENSIONS: usize = 8;
@@ -140,6 +143,23 @@ pub(crate) fn parse_quoted(packet: &[u8]) -> Result<(Header, &[u8]), Error> {
     let is_later = walked.fragment.is_some_and(|fragment| fragment.offset > 0);
     let transport = if is_later { &[] } else { &packet[walked.at..] };
     Ok((header, transport))
+}
+
+/// Offset in a packet of the field that names the protocol behind all extension headers, or the
+/// last header that is there; for a parameter problem (RFC 4443 section 3.4). In the first of
+/// several fragments it may be behind the fragment header.
+pub(crate) fn protocol_field(packet: &[u8]) -> usize {
+    let (mut field, mut at) = (NEXT_HEADER_AT, HEADER_LEN);
+    for _ in 0..=MAX_EXTENSIONS {
+        let Some([_, len, ..]) = packet.get(at..) else { break };
+        let len = match packet.get(field) {
+            Some(&FRAGMENT) => FRAGMENT_HEADER_LEN,
+            Some(&(HOP_BY_HOP | ROUTING | DESTINATION)) => 8 + usize::from(*len) * 8,
+            _ => break,
+        };
+        (field, at) = (at, at + len);
+    }
+    field
 }
 
 /// The fixed header and its next-header field.

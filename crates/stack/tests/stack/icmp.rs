@@ -472,6 +472,54 @@ fn the_own_hop_is_limited_counted_and_may_be_switched_off() {
 }
 
 #[test]
+fn an_echo_is_answered_with_its_tos() {
+    for (_, own, near) in FAMILIES {
+        let mut world = World::with_any_destination(&WireConfig::default());
+        let guest = guest(&world);
+        let mut asked = request(own, near, 8);
+        asked.tos = 0x10;
+        guest.send(world.now, &asked).unwrap();
+        world.run(SECOND);
+        assert_eq!(guest.recv().unwrap().tos, 0x10, "{near}");
+    }
+}
+
+#[test]
+fn an_unknown_protocol_is_pointed_at_behind_extension_headers() {
+    let mut world = World::new(&WireConfig::default());
+    for (extensions, pointer) in [(0, 6), (1, 40), (2, 48)] {
+        let mut packet = vec![0x60, 0, 0, 0, 0, 8 * extensions + 4, 60, 64];
+        for last in [1, 2] {
+            packet.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
+        }
+        for _ in 0..extensions {
+            // Destination options, which are padding.
+            packet.extend([60, 0, 1, 4, 0, 0, 0, 0]);
+        }
+        packet[pointer] = 253;
+        packet.extend([0; 4]);
+        inject(&world.ab, world.now, packet.into());
+        world.run(SECOND);
+        let sent = world.ba.lock().unwrap().sent.last().cloned().expect("an error");
+        assert_eq!(sent[40..42], [4, 1]);
+        assert_eq!(sent[44..48], (pointer as u32).to_be_bytes());
+    }
+}
+
+#[test]
+fn messages_that_a_host_has_no_use_for_are_no_errors() {
+    let mut world = World::with_any_destination(&WireConfig::default());
+    let guest = guest(&world);
+    for (kind, errors) in [(5, 0), (13, 0), (17, 0), (3, 1), (42, 2)] {
+        let data = vec![kind, 77, 0, 0, 0, 0, 0, 0];
+        guest.send(world.now, &IcmpMessage::new(ip("10.0.0.1"), ip("10.0.0.2"), data)).unwrap();
+        world.run(SECOND);
+        assert_eq!(world.b.ip_counters().get(IpCounter::IcmpInErrors), errors, "type {kind}");
+    }
+    assert_eq!(world.b.drops().get(DropReason::Icmp), 5);
+}
+
+#[test]
 fn a_message_that_nobody_reads_keeps_no_buffer_of_the_device() {
     // SECURITY.md: what waits for long is copied.
     let mut world = World::new(&WireConfig::default());
