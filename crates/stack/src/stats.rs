@@ -43,17 +43,17 @@ ip_counters! {
     IpInDelivers = "IpInDelivers",
     /// IPv4 packets sent, super-packets counted once.
     IpOutRequests = "IpOutRequests",
-    /// Packets that had no route.
+    /// IPv4 packets that had no route.
     IpOutNoRoutes = "IpOutNoRoutes",
-    /// Fragments received.
+    /// IPv4 fragments received.
     IpReasmReqds = "IpReasmReqds",
-    /// Datagrams put together.
+    /// IPv4 datagrams put together.
     IpReasmOKs = "IpReasmOKs",
-    /// Datagrams and fragments given up.
+    /// IPv4 datagrams and fragments given up.
     IpReasmFails = "IpReasmFails",
-    /// Datagrams cut into fragments.
+    /// IPv4 datagrams cut into fragments.
     IpFragOKs = "IpFragOKs",
-    /// Fragments sent.
+    /// IPv4 fragments sent.
     IpFragCreates = "IpFragCreates",
     /// Bytes of IPv4 packets received.
     IpInOctets = "IpExtInOctets",
@@ -73,6 +73,18 @@ ip_counters! {
     Ip6InDelivers = "Ip6InDelivers",
     /// IPv6 packets sent, super-packets counted once.
     Ip6OutRequests = "Ip6OutRequests",
+    /// IPv6 packets that had no route.
+    Ip6OutNoRoutes = "Ip6OutNoRoutes",
+    /// IPv6 fragments received.
+    Ip6ReasmReqds = "Ip6ReasmReqds",
+    /// IPv6 datagrams put together.
+    Ip6ReasmOKs = "Ip6ReasmOKs",
+    /// IPv6 datagrams and fragments given up.
+    Ip6ReasmFails = "Ip6ReasmFails",
+    /// IPv6 datagrams cut into fragments.
+    Ip6FragOKs = "Ip6FragOKs",
+    /// IPv6 fragments sent.
+    Ip6FragCreates = "Ip6FragCreates",
     /// Bytes of IPv6 packets received.
     Ip6InOctets = "Ip6InOctets",
     /// Bytes of IPv6 packets sent.
@@ -105,30 +117,76 @@ ip_counters! {
     Icmp6OutMsgs = "Icmp6OutMsgs",
     /// ICMPv6 time exceeded sent.
     Icmp6OutTimeExcds = "Icmp6OutTimeExcds",
-    /// UDP datagrams delivered.
+    /// UDP datagrams of IPv4 delivered.
     UdpInDatagrams = "UdpInDatagrams",
-    /// UDP datagrams without a socket.
+    /// UDP datagrams of IPv4 without a socket.
     UdpNoPorts = "UdpNoPorts",
-    /// UDP datagrams to all hosts of a network that no socket takes.
+    /// UDP datagrams of IPv4 to all hosts of a network that no socket takes.
     UdpIgnoredMulti = "UdpIgnoredMulti",
-    /// UDP datagrams with errors, full buffers included.
+    /// UDP datagrams of IPv4 with errors, full buffers included.
     UdpInErrors = "UdpInErrors",
-    /// UDP datagrams sent.
+    /// UDP datagrams of IPv4 sent.
     UdpOutDatagrams = "UdpOutDatagrams",
-    /// UDP datagrams dropped at a full receive buffer.
+    /// UDP datagrams of IPv4 dropped at a full receive buffer.
     UdpRcvbufErrors = "UdpRcvbufErrors",
-    /// UDP datagrams that the way down refused.
+    /// UDP datagrams of IPv4 that the way down refused.
     UdpSndbufErrors = "UdpSndbufErrors",
-    /// UDP datagrams for which `udp_mem` left no memory.
+    /// UDP datagrams of IPv4 for which `udp_mem` left no memory.
     UdpMemErrors = "UdpMemErrors",
-    /// UDP checksums that were wrong.
+    /// UDP checksums over IPv4 that were wrong.
     UdpInCsumErrors = "UdpInCsumErrors",
+    /// UDP datagrams of IPv6 delivered.
+    Udp6InDatagrams = "Udp6InDatagrams",
+    /// UDP datagrams of IPv6 without a socket.
+    Udp6NoPorts = "Udp6NoPorts",
+    /// UDP datagrams of IPv6 to a group that no socket takes.
+    Udp6IgnoredMulti = "Udp6IgnoredMulti",
+    /// UDP datagrams of IPv6 with errors, full buffers included.
+    Udp6InErrors = "Udp6InErrors",
+    /// UDP datagrams of IPv6 sent.
+    Udp6OutDatagrams = "Udp6OutDatagrams",
+    /// UDP datagrams of IPv6 dropped at a full receive buffer.
+    Udp6RcvbufErrors = "Udp6RcvbufErrors",
+    /// UDP datagrams of IPv6 that the way down refused.
+    Udp6SndbufErrors = "Udp6SndbufErrors",
+    /// UDP datagrams of IPv6 for which `udp_mem` left no memory.
+    Udp6MemErrors = "Udp6MemErrors",
+    /// UDP checksums over IPv6 that were wrong.
+    Udp6InCsumErrors = "Udp6InCsumErrors",
     /// Own addresses that the kernel of the machine got while the stack had them.
     AddressesTaken = "NeapAddressesTaken",
     /// Segments that arrived at another shard than that of their connection, super-packets counted
     /// once. Each is handed from one thread to another. The first shard receives what the host
     /// sends to itself.
     CrossShard = "NeapCrossShard",
+}
+
+impl IpCounter {
+    /// The counter of the same event for packets of IPv4 or of IPv6; `self` is that of IPv4. One
+    /// that both share is the same.
+    pub(crate) const fn of_family(self, is_v4: bool) -> Self {
+        if is_v4 {
+            return self;
+        }
+        match self {
+            Self::IpOutNoRoutes => Self::Ip6OutNoRoutes,
+            Self::IpReasmReqds => Self::Ip6ReasmReqds,
+            Self::IpReasmOKs => Self::Ip6ReasmOKs,
+            Self::IpReasmFails => Self::Ip6ReasmFails,
+            Self::IpFragOKs => Self::Ip6FragOKs,
+            Self::IpFragCreates => Self::Ip6FragCreates,
+            Self::UdpInDatagrams => Self::Udp6InDatagrams,
+            Self::UdpNoPorts => Self::Udp6NoPorts,
+            Self::UdpIgnoredMulti => Self::Udp6IgnoredMulti,
+            Self::UdpInErrors => Self::Udp6InErrors,
+            Self::UdpOutDatagrams => Self::Udp6OutDatagrams,
+            Self::UdpRcvbufErrors => Self::Udp6RcvbufErrors,
+            Self::UdpSndbufErrors => Self::Udp6SndbufErrors,
+            Self::UdpMemErrors => Self::Udp6MemErrors,
+            Self::UdpInCsumErrors => Self::Udp6InCsumErrors,
+            shared => shared,
+        }
+    }
 }
 
 /// Counters of one host. Adding is one relaxed atomic operation.

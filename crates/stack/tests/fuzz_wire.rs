@@ -234,11 +234,11 @@ fn reassembly_of_arbitrary_fragments() {
             if let Some(Ok(Some(whole))) = result {
                 assert_eq!(whole, content(0, whole.len()));
             }
-            reassembler.expire(now, |_| {});
+            reassembler.expire(now, |_, _| {});
             assert!(reassembler.memory() <= config.high_thresh);
             assert!(reassembler.deadline() > now);
         }
-        reassembler.expire(now + Nanos::from_secs(31), |_| {});
+        reassembler.expire(now + Nanos::from_secs(31), |_, _| {});
         assert!(reassembler.is_empty());
         assert_eq!(reassembler.memory(), 0);
     });

@@ -150,6 +150,11 @@ impl Input<'_> {
         self.host.net.counters.ip.add(counter, 1);
     }
 
+    /// Counts what happens to a datagram of UDP.
+    fn count_udp(&self, delivery: &Delivery<'_>, counter: IpCounter) {
+        self.count(counter.of_family(delivery.destination.is_ipv4()));
+    }
+
     fn arp(&self, data: &Bytes) {
         let Some(interface) = self.interface else { return };
         match arp::parse(data) {
@@ -498,9 +503,9 @@ impl Input<'_> {
         let datagram = match udp::parse(payload, verify) {
             Ok(datagram) => datagram,
             Err(error) => {
-                self.count(IpCounter::UdpInErrors);
+                self.count_udp(delivery, IpCounter::UdpInErrors);
                 if error == udp::Error::Checksum {
-                    self.count(IpCounter::UdpInCsumErrors);
+                    self.count_udp(delivery, IpCounter::UdpInCsumErrors);
                     return self.drop(DropReason::UdpChecksum);
                 }
                 return self.drop(DropReason::UdpHeader);
@@ -508,7 +513,7 @@ impl Input<'_> {
         };
         let segment = usize::from(delivery.gso_size);
         if segment > 0 && datagram.payload.len().div_ceil(segment) > gso::MOST_DATAGRAMS {
-            self.count(IpCounter::UdpInErrors);
+            self.count_udp(delivery, IpCounter::UdpInErrors);
             return self.drop(DropReason::UdpHeader);
         }
         let tuple = FourTuple {
@@ -528,13 +533,13 @@ impl Input<'_> {
             data: datagram.payload,
         };
         match self.host.udp.deliver(&tuple, &received, segment, self.is_alone(delivery)) {
-            Some(delivered) => self.count_delivered(delivered),
+            Some(delivered) => self.count_delivered(delivery, delivered),
             None if delivery.is_broadcast => {
-                self.count(IpCounter::UdpIgnoredMulti);
+                self.count_udp(delivery, IpCounter::UdpIgnoredMulti);
                 self.drop(DropReason::NoSocket);
             }
             None => {
-                self.count(IpCounter::UdpNoPorts);
+                self.count_udp(delivery, IpCounter::UdpNoPorts);
                 let is_foreign = delivery.is_foreign;
                 self.drop(if is_foreign {
                     DropReason::NoSocketForeign
@@ -546,16 +551,18 @@ impl Input<'_> {
         }
     }
 
-    fn count_delivered(&self, delivered: Delivered) {
+    fn count_delivered(&self, delivery: &Delivery<'_>, delivered: Delivered) {
         let Delivered { queued, buffer_full, no_memory } = delivered;
         let counters = &self.host.net.counters;
-        counters.ip.add(IpCounter::UdpInDatagrams, queued);
+        let is_v4 = delivery.destination.is_ipv4();
+        let add = |counter: IpCounter, n| counters.ip.add(counter.of_family(is_v4), n);
+        add(IpCounter::UdpInDatagrams, queued);
         if buffer_full + no_memory == 0 {
             return;
         }
-        counters.ip.add(IpCounter::UdpInErrors, buffer_full + no_memory);
-        counters.ip.add(IpCounter::UdpRcvbufErrors, buffer_full);
-        counters.ip.add(IpCounter::UdpMemErrors, no_memory);
+        add(IpCounter::UdpInErrors, buffer_full + no_memory);
+        add(IpCounter::UdpRcvbufErrors, buffer_full);
+        add(IpCounter::UdpMemErrors, no_memory);
         counters.drops.add(DropReason::SocketReceiveBuffer, buffer_full);
         counters.drops.add(DropReason::ProtocolMemory, no_memory);
     }

@@ -387,8 +387,8 @@ impl Net {
         ORPHAN | self.flow_key.hash(tuple)
     }
 
-    fn count_no_route(&self) {
-        self.counters.ip.add(IpCounter::IpOutNoRoutes, 1);
+    fn count_no_route(&self, remote: IpAddr) {
+        self.counters.ip.add(IpCounter::IpOutNoRoutes.of_family(remote.is_ipv4()), 1);
         self.counters.drops.count(DropReason::NoRoute);
     }
 
@@ -420,7 +420,7 @@ impl Net {
     ) -> Result<Output, NoRoute> {
         let identification = cached.next_identification(segment.segments());
         let (Some(route), Some(pseudo)) = (&cached.route, pseudo) else {
-            self.count_no_route();
+            self.count_no_route(tuple.remote);
             return Err(NoRoute);
         };
         let hops = self.hop_limit(stamp.hop_limit, tuple.local.is_ipv4());
@@ -483,7 +483,7 @@ impl Net {
         let OutgoingDatagram { local, remote, interface, .. } = datagram;
         let route = cached.refresh_through(self, visit.now, local, remote, interface);
         let Some(mtu) = route.map(|route| route.mtu) else {
-            self.count_no_route();
+            self.count_no_route(remote);
             return Err(NoRoute);
         };
         let identification = if datagram.is_atomic(mtu) {
@@ -503,10 +503,13 @@ impl Net {
         if frame.len() <= mtu as usize || frame.gso.is_some() {
             return Ok(self.output(visit, next_hop, frame));
         }
-        self.counters.ip.add(IpCounter::IpFragOKs, 1);
+        let count = |counter: IpCounter| {
+            self.counters.ip.add(counter.of_family(remote.is_ipv4()), 1);
+        };
+        count(IpCounter::IpFragOKs);
         let mut all = Output::of(Verdict::Queued);
         for piece in fragment(frame, mtu as usize, identification) {
-            self.counters.ip.add(IpCounter::IpFragCreates, 1);
+            count(IpCounter::IpFragCreates);
             let Output { verdict, undeliverable } = self.output(visit, next_hop, piece);
             all.verdict = verdict;
             all.undeliverable.extend(undeliverable);

@@ -31,6 +31,7 @@ use crate::frame::Frame;
 use crate::stats::{IpCounter, PacketCounters};
 use crate::sync::{Mutex, lock};
 use bytes::Bytes;
+use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use housekeeping::Housekeeping;
 use identification::Identifications;
@@ -178,15 +179,19 @@ impl Net {
 
     /// Takes a fragment. The datagram, if that completes it.
     pub(crate) fn reassemble(&self, visit: Visit, part: &Part<'_>) -> Option<Whole> {
-        let count = |counter| self.counters.ip.add(counter, 1);
+        let is_v4 = part.is_v4();
+        let count = |counter: IpCounter| self.counters.ip.add(counter.of_family(is_v4), 1);
         count(IpCounter::IpReasmReqds);
         let mut reassembler = lock(&self.reassembler);
         let mut expired = Vec::new();
-        reassembler.expire(visit.now, |first| expired.push(first));
+        reassembler.expire(visit.now, |source, first| expired.push((source, first)));
         let pushed = reassembler.push(visit.now, part);
+        let superseded = reassembler.take_superseded();
         let due = reassembler.deadline();
         drop(reassembler);
         self.on_fragment_timeouts(visit, expired);
+        self.counters.ip.add(IpCounter::IpReasmFails, superseded);
+        self.counters.drops.add(DropReason::Fragment, superseded);
         self.housekeeping.schedule(due);
         match pushed {
             Ok(Some(whole)) => {
@@ -204,14 +209,15 @@ impl Net {
         }
     }
 
-    /// Counts the datagrams that did not become whole in time, and tells the senders of those whose
-    /// first fragment has come.
-    fn on_fragment_timeouts(&self, visit: Visit, expired: Vec<Option<Bytes>>) {
-        let count = expired.len() as u64;
-        self.counters.ip.add(IpCounter::IpReasmFails, count);
-        self.counters.drops.add(DropReason::FragmentTimeout, count);
-        for first in expired.into_iter().flatten() {
-            self.send_fragment_timeout(visit, &first);
+    /// Counts the datagrams that did not become whole in time, each with its source, and tells the
+    /// senders of those whose first fragment has come.
+    fn on_fragment_timeouts(&self, visit: Visit, expired: Vec<(IpAddr, Option<Bytes>)>) {
+        for (source, first) in expired {
+            self.counters.ip.add(IpCounter::IpReasmFails.of_family(source.is_ipv4()), 1);
+            self.counters.drops.count(DropReason::FragmentTimeout);
+            if let Some(first) = first {
+                self.send_fragment_timeout(visit, &first);
+            }
         }
     }
 
@@ -220,7 +226,7 @@ impl Net {
     pub(crate) fn expire(&self, visit: Visit) -> (Instant, Vec<Frame>) {
         let mut reassembler = lock(&self.reassembler);
         let mut expired = Vec::new();
-        reassembler.expire(visit.now, |first| expired.push(first));
+        reassembler.expire(visit.now, |source, first| expired.push((source, first)));
         let next = reassembler.deadline();
         drop(reassembler);
         self.on_fragment_timeouts(visit, expired);

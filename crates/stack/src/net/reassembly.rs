@@ -2,14 +2,14 @@
 //!
 //! Cost: one keyed hash per fragment, a copy of its data into memory of its own (so that a small
 //! fragment never pins a large receive buffer), a binary search among the fragments of its
-//! datagram, and one copy of the whole at the end. Everything is bounded: memory by
-//! [`Config::high_thresh`], fragments and bytes of a datagram by constants, its life by
-//! [`Config::time`].
+//! datagram, and one copy of the whole at the end. Over IPv4 two more hashes, to count what its
+//! source sends. Everything is bounded: memory by [`Config::high_thresh`], fragments and bytes of a
+//! datagram by constants, its life by [`Config::time`], and the counters of sources have 4 KiB.
 
 use crate::keyed::Keyed;
 use crate::wire::{Fragment, Protocol, ipv4, ipv6};
 use bytes::{Bytes, BytesMut};
-use core::hash::Hash;
+use core::hash::{BuildHasher, Hash};
 use core::net::IpAddr;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
@@ -19,6 +19,13 @@ use std::collections::VecDeque;
 
 /// Most fragments of one datagram; enough for 64 KiB at the least MTU of IPv6.
 const MAX_PARTS: usize = 64;
+
+/// Most fragments of one source between two of a datagram of IPv4 (`net.ipv4.ipfrag_max_dist`):
+/// its identifications have 16 bits, so one that comes after more may be of a later datagram.
+const MAX_DISTANCE: u32 = 64;
+
+/// Counters of what sources have sent; which sources share one depends on the key.
+const SOURCES: usize = 1024;
 
 /// Largest datagram.
 const MAX_LEN: usize = 65_535;
@@ -55,6 +62,11 @@ pub struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
+    /// Whether it is of a packet of IPv4.
+    pub(super) fn is_v4(&self) -> bool {
+        self.key.source.is_ipv4()
+    }
+
     /// Returns the fragment in a packet that was parsed from `bytes`; `None` if it is not
     /// fragmented.
     pub fn v4(packet: &ipv4::Packet, bytes: &'a [u8]) -> Option<Self> {
@@ -125,7 +137,7 @@ impl Whole {
 /// Reason why a fragment was refused. Except for the first two, its datagram is lost as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Refusal {
-    /// The same fragment had arrived before.
+    /// The same fragment had arrived before; or over IPv4 all of its bytes had.
     #[error("duplicate fragment")]
     Duplicate,
     /// The fragment is empty, not a multiple of eight bytes, or beyond the largest datagram.
@@ -160,11 +172,17 @@ pub struct Reassembler {
     expiry: VecDeque<(Instant, Key, u64)>,
     serial: u64,
     memory: usize,
+    /// Fragments of IPv4 that have come of some sources.
+    seen: Box<[u32]>,
+    /// Datagrams that gave way to a later one since they were last asked for.
+    superseded: u64,
 }
 
 #[derive(Debug)]
 struct PartialDatagram {
     serial: u64,
+    /// The counter of its source when the latest fragment came.
+    seen: u32,
     /// What came before the data of the first fragment; empty until that has come.
     header: Box<[u8]>,
     /// Sorted by offset, disjoint.
@@ -186,6 +204,7 @@ impl PartialDatagram {
     fn new(serial: u64, part: &Part<'_>) -> Self {
         Self {
             serial,
+            seen: 0,
             header: Box::default(),
             parts: Vec::new(),
             len: 0,
@@ -210,6 +229,11 @@ impl PartialDatagram {
             && usize::from(*offset) == start
             && data.len() == part.data.len()
         {
+            return Err(Refusal::Duplicate);
+        }
+        // RFC 5722 is stricter for IPv6.
+        let may_end = part.fragment.more || self.total == Some(end);
+        if part.key.source.is_ipv4() && may_end && self.covers(start, end) {
             return Err(Refusal::Duplicate);
         }
         if self.parts.get(index).is_some_and(|&(next, _)| usize::from(next) < end) {
@@ -240,6 +264,19 @@ impl PartialDatagram {
         self.len += part.data.len();
         self.parts.insert(index, (part.fragment.offset, part.data.into()));
         Ok(())
+    }
+
+    /// Whether all bytes from `start` to `end` have come.
+    fn covers(&self, start: usize, end: usize) -> bool {
+        let behind = self.parts.partition_point(|&(offset, _)| usize::from(offset) <= start);
+        let mut known = start;
+        for (offset, data) in &self.parts[behind.saturating_sub(1)..] {
+            if usize::from(*offset) > known {
+                break;
+            }
+            known = known.max(usize::from(*offset) + data.len());
+        }
+        known >= end
     }
 
     fn is_whole(&self) -> bool {
@@ -279,7 +316,9 @@ impl Reassembler {
     /// values that are hashed.
     pub fn new(config: Config, seed: u64) -> Self {
         let table = HashMap::with_hasher(Keyed::new(seed));
-        Self { config, table, expiry: VecDeque::new(), serial: 0, memory: 0 }
+        let seen = vec![0; SOURCES].into();
+        let expiry = VecDeque::new();
+        Self { config, table, expiry, serial: 0, memory: 0, seen, superseded: 0 }
     }
 
     /// Sets the limits, for incomplete datagrams too.
@@ -295,6 +334,7 @@ impl Reassembler {
         if len == 0 || !fits || (part.fragment.more && !len.is_multiple_of(8)) {
             return Err(Refusal::Length);
         }
+        let seen = self.count(&part.key);
         let has_room = self.memory + DATAGRAM_COST + PART_COST + len <= self.config.high_thresh;
         let mut entry = match self.table.entry(part.key) {
             Entry::Occupied(entry) => entry,
@@ -307,6 +347,7 @@ impl Reassembler {
             }
         };
         let datagram = entry.get_mut();
+        datagram.seen = seen;
         if datagram.is_lost {
             return Err(Refusal::Lost);
         }
@@ -326,9 +367,36 @@ impl Reassembler {
         Ok(Some(datagram.assemble()))
     }
 
-    /// Gives up the datagrams whose time is over. `timed_out` gets the first fragment of each that
-    /// was incomplete until then, as it came, or `None` if it has not come.
-    pub fn expire(&mut self, now: Instant, mut timed_out: impl FnMut(Option<Bytes>)) {
+    /// Counts a fragment of a source; how many there were. A datagram of IPv4 of which nothing has
+    /// come for too many of them gives way to the one that this fragment begins (Linux's
+    /// `ip_frag_too_far`, `ip_frag_reinit`).
+    fn count(&mut self, key: &Key) -> u32 {
+        if key.source.is_ipv6() {
+            return 0;
+        }
+        let place = self.table.hasher().hash_one(key.source) as usize % SOURCES;
+        let seen = self.seen[place].wrapping_add(1);
+        self.seen[place] = seen;
+        if let Entry::Occupied(entry) = self.table.entry(*key)
+            && seen.wrapping_sub(entry.get().seen) > MAX_DISTANCE
+        {
+            let datagram = entry.remove();
+            self.memory -= datagram.memory();
+            self.superseded += u64::from(!datagram.is_lost);
+            self.forget_finished();
+        }
+        seen
+    }
+
+    /// Returns how many incomplete datagrams gave way to a later one with the same identification
+    /// since the last call.
+    pub fn take_superseded(&mut self) -> u64 {
+        core::mem::take(&mut self.superseded)
+    }
+
+    /// Gives up the datagrams whose time is over. `timed_out` gets the source of each that was
+    /// incomplete until then, and its first fragment as it came, or `None` if it has not come.
+    pub fn expire(&mut self, now: Instant, mut timed_out: impl FnMut(IpAddr, Option<Bytes>)) {
         while let Some(&(began, key, serial)) = self.expiry.front()
             && began + self.config.time <= now
         {
@@ -340,7 +408,7 @@ impl Reassembler {
                 let datagram = entry.remove();
                 self.memory -= datagram.memory();
                 if !datagram.is_lost {
-                    timed_out(datagram.first_fragment());
+                    timed_out(key.source, datagram.first_fragment());
                 }
             }
         }
@@ -390,6 +458,12 @@ mod tests {
         Part { key, protocol: Protocol::UDP, ecn: Ecn::Ect0, fragment, header: &[], data }
     }
 
+    fn part_v6(identification: u32, offset: u16, data: &[u8], more: bool) -> Part<'_> {
+        let mut part = part(identification, offset, data, more);
+        part.key.source = core::net::Ipv6Addr::LOCALHOST.into();
+        part
+    }
+
     fn reassembler() -> Reassembler {
         Reassembler::new(Config::default(), 3)
     }
@@ -399,7 +473,7 @@ mod tests {
     /// How many time out.
     fn expire(r: &mut Reassembler, now: Instant) -> usize {
         let mut count = 0;
-        r.expire(now, |_| count += 1);
+        r.expire(now, |_, _| count += 1);
         count
     }
 
@@ -416,17 +490,85 @@ mod tests {
 
     #[test]
     fn an_overlap_loses_the_datagram_for_good() {
-        for (offset, len, more) in [(0, 24, true), (8, 8, true), (16, 16, true), (8, 16, false)] {
-            let mut r = reassembler();
-            assert_eq!(r.push(NOW, &part(1, 8, &[1; 16], true)), Ok(None));
-            let data = vec![2; len];
-            let result = r.push(NOW, &part(1, offset, &data, more));
-            let duplicate = (offset, len) == (8, 16);
-            let expected = if duplicate { Refusal::Duplicate } else { Refusal::Overlap };
-            assert_eq!(result, Err(expected), "{offset} {len}");
-            let later = r.push(NOW, &part(1, 24, &[3; 8], false));
-            assert_eq!(later, if duplicate { Ok(None) } else { Err(Refusal::Lost) });
+        // A fragment, and whether it is a mere duplicate over IPv4 and over IPv6.
+        for (offset, len, more, duplicate) in [
+            (0, 24, true, [false; 2]),
+            (8, 8, true, [true, false]),
+            (16, 8, true, [true, false]),
+            (16, 8, false, [false; 2]),
+            (16, 16, true, [false; 2]),
+            (8, 16, false, [true; 2]),
+        ] {
+            for (of_family, duplicate) in [part, part_v6].into_iter().zip(duplicate) {
+                let mut r = reassembler();
+                assert_eq!(r.push(NOW, &of_family(1, 8, &[1; 16], true)), Ok(None));
+                let data = vec![2; len];
+                let result = r.push(NOW, &of_family(1, offset, &data, more));
+                let expected = if duplicate { Refusal::Duplicate } else { Refusal::Overlap };
+                assert_eq!(result, Err(expected), "{offset} {len} {more}");
+                let later = r.push(NOW, &of_family(1, 24, &[3; 8], false));
+                assert_eq!(later, if duplicate { Ok(None) } else { Err(Refusal::Lost) });
+            }
         }
+    }
+
+    #[test]
+    fn what_lies_within_several_fragments_is_a_duplicate() {
+        let mut r = reassembler();
+        for offset in [8, 24, 16] {
+            assert_eq!(r.push(NOW, &part(1, offset, &[1; 8], true)), Ok(None));
+        }
+        assert_eq!(r.push(NOW, &part(1, 8, &[2; 24], true)), Err(Refusal::Duplicate));
+        assert_eq!(r.push(NOW, &part(1, 40, &[1; 8], false)), Ok(None));
+        assert_eq!(r.push(NOW, &part(1, 24, &[2; 24], false)), Err(Refusal::Overlap), "a gap");
+    }
+
+    #[test]
+    fn a_later_datagram_of_the_same_identification_begins_anew() {
+        for (between, is_late) in [(31, false), (32, true)] {
+            for is_lost in [false, true] {
+                let mut r = reassembler();
+                assert_eq!(r.push(NOW, &part(1, 0, &[b'a'; 8], true)), Ok(None));
+                if is_lost {
+                    assert_eq!(r.push(NOW, &part(1, 0, &[0; 16], true)), Err(Refusal::Overlap));
+                }
+                for id in 2..2 + between {
+                    assert_eq!(r.push(NOW, &part(id, 8, &[0; 8], false)), Ok(None));
+                    assert!(r.push(NOW, &part(id, 0, &[0; 8], true)).unwrap().is_some());
+                }
+                let second = r.push(NOW, &part(1, 8, &[b'b'; 8], false));
+                assert_eq!(r.take_superseded(), u64::from(is_late && !is_lost));
+                let Ok(second) = second else {
+                    assert!(is_lost && !is_late);
+                    continue;
+                };
+                let whole = second.or_else(|| {
+                    let first = part(1, 0, &[b'b'; 8], true);
+                    r.push(NOW, &first).expect("it begins anew")
+                });
+                let first = if is_late { b'b' } else { b'a' };
+                assert_eq!(whole.unwrap().data[..], [[first; 8], [b'b'; 8]].concat());
+                assert_eq!((r.memory(), r.len()), (0, 0));
+            }
+        }
+    }
+
+    #[test]
+    fn identifications_of_ipv6_and_of_other_sources_come_again_late_enough() {
+        let mut r = reassembler();
+        let other = |offset, more| {
+            let mut part = part(1, offset, &[0; 8], more);
+            part.key.source = Ipv4Addr::new(10, 0, 0, 1).into();
+            part
+        };
+        assert_eq!(r.push(NOW, &other(0, true)), Ok(None));
+        assert_eq!(r.push(NOW, &part_v6(1, 0, &[0; 8], true)), Ok(None));
+        for id in 2..200 {
+            assert_eq!(r.push(NOW, &part(id, 0, &[0; 8], true)), Ok(None));
+            assert_eq!(r.push(NOW, &part_v6(id, 0, &[0; 8], true)), Ok(None));
+        }
+        assert!(r.push(NOW, &other(8, false)).unwrap().is_some());
+        assert!(r.push(NOW, &part_v6(1, 8, &[0; 8], false)).unwrap().is_some());
     }
 
     #[test]
@@ -445,14 +587,12 @@ mod tests {
     fn time_and_memory_and_count_are_bounded() {
         let mut r = reassembler();
         let data = [0; 1024];
-        let mut refused = 0;
-        for id in 0..10_000 {
-            refused += u32::from(r.push(NOW, &part(id, 0, &data, true)).is_err());
-        }
-        assert!(refused > 0 && r.memory() <= 4 << 20);
+        let has_room = |id: &u32| r.push(NOW, &part(*id, 0, &data, true)).is_ok();
+        let ids = (0..10_000).take_while(has_room).count() as u32;
+        assert!(ids < 10_000 && r.memory() <= 4 << 20);
         let in_use = r.len();
         // A datagram that cannot grow is given up, which makes room.
-        assert_eq!(r.push(NOW, &part(0, 1024, &data, false)), Err(Refusal::Memory));
+        assert_eq!(r.push(NOW, &part(ids - 1, 1024, &data, false)), Err(Refusal::Memory));
         assert!(r.push(NOW, &part(90_000, 0, &data[..512], true)).is_ok());
         let late = NOW + Nanos::from_secs(30);
         assert_eq!(r.deadline(), late);
@@ -546,7 +686,7 @@ mod tests {
                 let counted: usize = r.table.values().map(PartialDatagram::memory).sum();
                 prop_assert_eq!(r.memory(), counted);
             }
-            r.expire(now + Nanos::from_secs(30), |_| {});
+            r.expire(now + Nanos::from_secs(30), |_, _| {});
             prop_assert_eq!((r.memory(), r.len()), (0, 0));
         }
     }

@@ -54,6 +54,9 @@ fn the_sender_hears_that_fragments_did_not_come() {
             world.run(Nanos::from_secs(2));
             let sent = world.ba.lock().unwrap().sent.clone();
             assert_eq!(sent.len(), usize::from(is_told), "{what} of {to} is lost");
+            let fails = [IpCounter::IpReasmFails, IpCounter::Ip6ReasmFails];
+            let fails = fails.map(|counter| world.b.ip_counters().get(counter));
+            assert_eq!(fails, if address(to).is_ipv4() { [1, 0] } else { [0, 1] });
             for error in sent {
                 let (icmp, expected) = if error[0] >> 4 == 4 { (20, 11) } else { (40, 3) };
                 assert_eq!(error[icmp..icmp + 2], [expected, 1]);
