@@ -27,6 +27,8 @@ mod receiving;
 mod sending;
 #[path = "stack/strangers.rs"]
 mod strangers;
+#[path = "stack/ways.rs"]
+mod ways;
 
 use bytes::Bytes;
 use common::{WireConfig, World, config};

@@ -43,7 +43,7 @@ pub struct Datagram {
     /// that of the route.
     pub interface: Option<InterfaceId>,
     /// Hops that it may take, from 1 to 255 (`IP_TTL`, `IPV6_HOPLIMIT`); `None` is
-    /// [`UdpSocket::ttl`].
+    /// [`UdpSocket::ttl`], and 1 to a group.
     pub hop_limit: Option<u8>,
     /// TOS byte or traffic class, with the ECN codepoint in the low two bits (`IP_TOS`,
     /// `IPV6_TCLASS`); `None` is [`UdpSocket::tos`].
@@ -122,8 +122,9 @@ impl Datagram {
 /// (`::ffff:a.b.c.d`); [`UdpOptions::only_v6`] ends that. Clones share the socket, and several
 /// threads may use it at once. It is closed when the last clone is dropped.
 ///
-/// The stack has no multicast, so std's methods for groups are missing. The socket has no
-/// descriptor of the kernel; a [`Poller`](crate::Poller) waits for it.
+/// The stack is in no group, so std's methods for groups are missing. A datagram to a group leaves
+/// as one to a single host does, and takes one hop unless it [says another](Datagram::hop_limit).
+/// The socket has no descriptor of the kernel; a [`Poller`](crate::Poller) waits for it.
 #[derive(Clone)]
 pub struct UdpSocket {
     handle: UdpHandle,
@@ -193,8 +194,9 @@ impl UdpSocket {
     /// Of several addresses the first that can be had is taken.
     ///
     /// # Errors
-    /// `InvalidInput` for an address of the other family; of several addresses the error of the
-    /// last one. `Unsupported` for a name if the stack has no
+    /// `NetworkUnreachable` without a route, `AddrNotAvailable` if the interface on the way has no
+    /// address of that family, `InvalidInput` for an address of the other family; of several
+    /// addresses the error of the last one. `Unsupported` for a name if the stack has no
     /// [resolver](crate::Builder::resolver).
     pub fn connect(&self, remote: impl ToAddrs) -> io::Result<()> {
         remote.endpoint()?.try_each(&self.engine.resolver, |remote, _| self.connect_to(remote))
@@ -459,7 +461,7 @@ impl UdpSocket {
         Ok(self.engine.stack.hop_limit(if is_v4 { v4 } else { v6 }, is_v4).into())
     }
 
-    /// Sets `IP_TTL` and `IPV6_UNICAST_HOPS`.
+    /// Sets `IP_TTL` and `IPV6_UNICAST_HOPS`, which are not for datagrams to groups.
     ///
     /// # Errors
     /// `InvalidInput` for a number that is not from 1 to 255.

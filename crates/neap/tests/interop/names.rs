@@ -85,6 +85,23 @@ fn without_a_resolver_a_name_is_refused_and_an_address_is_not() {
 }
 
 #[test]
+fn the_peer_of_a_socket_is_the_first_address_with_a_way() {
+    in_namespace(|| {
+        let stack = stack(&["fd00:77::1", "10.9.0.1"]);
+        let theirs = std::net::UdpSocket::bind((Family::V4.kernel(), 0)).expect("bind");
+        let port = theirs.local_addr().expect("an address").port();
+        let ours = neap::UdpSocket::bind(&stack, "[::]:0").expect("bind");
+        ours.connect(("server.test", port)).expect("connected");
+        ours.send(b"here").expect("sent");
+        let mut buf = [0; 8];
+        assert_eq!(theirs.recv(&mut buf).expect("a datagram"), 4);
+        let far = SocketAddr::new("fd00:77::1".parse().expect("an address"), port);
+        let none = ours.connect(far).expect_err("no way");
+        assert_eq!(none.kind(), ErrorKind::NetworkUnreachable);
+    });
+}
+
+#[test]
 fn datagrams_go_to_names_too() {
     in_namespace(|| {
         let stack = stack(&["10.9.0.1"]);

@@ -284,6 +284,15 @@ impl Host {
         self.check_local(local)
     }
 
+    /// Refuses a loopback address as the source of packets to another host, as Linux does over IPv4
+    /// (`__mkroute_output`). A comparison for any other source.
+    pub(crate) fn check_ends(&self, local: IpAddr, remote: IpAddr) -> Result<(), SocketError> {
+        if local.is_loopback() && !self.net.topology.locals().contains(remote) {
+            return Err(SocketError::InvalidArgument);
+        }
+        Ok(())
+    }
+
     /// Whether packets to this address are taken: it is an own one, or an interface takes any
     /// destination.
     pub(crate) fn may_be_reached(&self, local: IpAddr) -> bool {

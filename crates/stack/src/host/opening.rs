@@ -114,6 +114,7 @@ impl Host {
             }
             None => topology.source_for(remote_ip, None)?,
         };
+        self.check_ends(source, remote_ip)?;
         if local.is_some_and(|local| local.is_ipv4() != remote.is_ipv4()) {
             return Err(SocketError::AddressFamily);
         }

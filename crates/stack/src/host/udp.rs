@@ -13,9 +13,10 @@ use crate::flow::{FourTuple, destination, overlap};
 use crate::net::egress::CachedRoute;
 use crate::net::interface::InterfaceId;
 use crate::net::route::Prefix;
+use crate::net::topology::NoSource;
 use crate::sync::{Mutex, MutexGuard, lock};
 use bytes::Bytes;
-use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use neap_tcp::connection::ConnectionError;
@@ -521,10 +522,15 @@ impl UdpSocket {
         }
         let remote = remote.map(|remote| self.destination(remote, None));
         if remote.is_some_and(|remote| !self.serves(remote.ip())) {
+        let wanted = remote;
             return Err(SocketError::AddressFamily);
         }
         let is_broadcast = remote.is_some_and(|remote| host.is_broadcast(remote.ip()));
         let mut state = lock(&self.state);
+        // The unspecified address means this host, to which there is always a way.
+        if let Some(wanted) = wanted.filter(|wanted| !wanted.ip().is_unspecified()) {
+            self.check_way(host, wanted.ip())?;
+        }
         if is_broadcast && !state.may_broadcast {
             return Err(SocketError::Reported(ConnectionError::Forbidden));
         }
@@ -535,6 +541,24 @@ impl UdpSocket {
 
     /// The next datagram.
     pub(crate) fn receive(&self) -> Result<ReceivedDatagram, SocketError> {
+    /// Whether a datagram to `remote` would find a way now.
+    fn check_way(&self, host: &Host, remote: IpAddr) -> Result<(), SocketError> {
+        if !self.has_no_address() {
+            host.check_ends(self.binding.local.ip(), remote)?;
+        }
+        match host.net.topology.source_for(remote, None) {
+            // It has one already, a datagram may name one, or it asks all hosts for one.
+            Err(NoSource::NoAddress)
+                if !self.has_no_address()
+                    || lock(&self.state).is_transparent
+                    || remote == Ipv4Addr::BROADCAST =>
+            {
+                Ok(())
+            }
+            found => Ok(found.map(drop)?),
+        }
+    }
+
         let mut state = self.state_without_error()?;
         let Some(datagram) = state.queue.pop() else {
             return Err(state.nothing_to_receive());

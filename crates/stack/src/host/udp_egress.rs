@@ -10,7 +10,7 @@ use crate::frame::{DATAGRAM, Headers};
 use crate::net::Visit;
 use crate::net::egress::{CachedRoute, OutgoingDatagram};
 use crate::net::icmp::Refusal;
-use crate::net::interface::{Interface, InterfaceId};
+use crate::net::interface::{Interface, InterfaceId, Output};
 use crate::net::topology::{NextHop, NoSource, ResolvedRoute};
 use crate::stats::IpCounter;
 use crate::wire::{ChecksumBy, Ports, Protocol, checksum::Pseudo, ipv4, ipv6, udp};
@@ -27,6 +27,9 @@ use std::sync::Arc;
 /// The shard whose ports datagrams leave by.
 const SHARD: usize = 0;
 
+/// Hops of a datagram to a group that says no other (RFC 1112 section 6.1).
+const GROUP_HOPS: u8 = 1;
+
 /// A datagram that an application sends. Settings of one datagram come before those of the socket.
 #[derive(Clone, Debug)]
 pub struct SendDatagram {
@@ -42,7 +45,8 @@ pub struct SendDatagram {
     /// Interface that it leaves by (`ipi_ifindex`), without a router where no route leads there;
     /// `None` is that of the route.
     pub interface: Option<InterfaceId>,
-    /// Hops that it may take, from 1 (`IP_TTL`, `IPV6_HOPLIMIT`).
+    /// Hops that it may take, from 1 (`IP_TTL`, `IPV6_HOPLIMIT`). To a group that is 1 if nothing
+    /// else is said here: the hops of the socket are for single hosts.
     pub hop_limit: Option<u8>,
     /// TOS byte or traffic class, ECN in its low two bits (`IP_TOS`, `IPV6_TCLASS`).
     pub tos: Option<u8>,
@@ -278,16 +282,19 @@ impl UdpSocket {
             return Err(SocketError::Reported(ConnectionError::Forbidden));
         }
         let local = self.source(host, way, remote.ip(), from, interface)?;
+        host.check_ends(local.ip(), remote.ip())?;
         if way.route_to != Some((remote.ip(), interface)) {
             way.route_to = Some((remote.ip(), interface));
             way.route = CachedRoute::new(way.is_transparent);
         }
         let is_v4 = remote.is_ipv4();
         let of_family = |(v4, v6): (u8, u8)| if is_v4 { v4 } else { v6 };
+        let is_to_group = remote.ip().is_multicast();
+        let hops = if is_to_group { GROUP_HOPS } else { of_family(way.hop_limits) };
         let envelope = Envelope {
             local,
             remote,
-            hop_limit: hop_limit.unwrap_or(of_family(way.hop_limits)),
+            hop_limit: hop_limit.unwrap_or(hops),
             tos: tos.unwrap_or(of_family(way.tos)),
         };
         if dont_fragment && !Self::fits(host, now, way, &envelope, data.len()) {
@@ -441,24 +448,25 @@ impl UdpSocket {
             tos,
             interface: way.route_to.and_then(|(_, interface)| interface),
         };
-        host.net.counters.ip.add(IpCounter::UdpOutDatagrams, count.into());
         let visit = Visit::new(now, SHARD);
         let has_more = way.batch.is_some();
         let sent = host.net.send_datagram(Visit { has_more, ..visit }, &mut way.route, datagram);
         if let (Some(batch), Ok(_)) = (&mut way.batch, &sent) {
             batch.hold(&way.route);
         }
-        let verdict = sent.as_ref().map_or(Verdict::Dropped, |output| output.verdict);
-        if verdict == Verdict::Dropped {
-            host.net.counters.ip.add(IpCounter::UdpSndbufErrors, 1);
-        }
-        host.on_undeliverable(visit, sent?.undeliverable);
+        let Output { verdict, undeliverable } = sent?;
+        host.on_undeliverable(visit, undeliverable);
+        let count_all = |counter: IpCounter| {
+            host.net.counters.ip.add(counter.of_family(remote.is_ipv4()), count.into());
+        };
         if verdict == Verdict::Dropped {
             // What was refused because of the socket's own frames may be tried again when one of
             // them has left.
             self.admit(0)?;
+            count_all(IpCounter::UdpSndbufErrors);
             return Err(SocketError::NoBuffers);
         }
+        count_all(IpCounter::UdpOutDatagrams);
         Ok(())
     }
 }

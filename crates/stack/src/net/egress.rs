@@ -84,7 +84,7 @@ impl CachedRoute {
     ) -> Option<&ResolvedRoute> {
         if !self.is_current(net, now) {
             // Who has no address yet speaks to all hosts from the unspecified one.
-            let is_any = self.is_transparent || local.is_unspecified();
+            let is_any = (self.is_transparent && !local.is_loopback()) || local.is_unspecified();
             let own = (!is_any).then_some(local);
             self.route = net.topology.resolve_through(now, own, remote, only);
             if let Some(route) = &self.route {

@@ -532,10 +532,15 @@ impl Interface {
         let Some(own) = self.link_address() else {
             return Output::of(self.enqueue(visit, frame));
         };
-        let resolved = if neighbor == Ipv4Addr::BROADCAST {
-            Some(Resolved { link: ethernet::BROADCAST, due: None })
+        // Who listens to a group, or to all, is not asked for.
+        let link = if neighbor == Ipv4Addr::BROADCAST {
+            Some(ethernet::BROADCAST)
         } else {
-            lock(&self.neighbors).resolve(visit.now, neighbor)
+            group_link(neighbor)
+        };
+        let resolved = match link {
+            Some(link) => Some(Resolved { link, due: None }),
+            None => lock(&self.neighbors).resolve(visit.now, neighbor),
         };
         if let Some(resolved) = resolved {
             if let Some(due) = resolved.due {
@@ -832,6 +837,19 @@ fn add_link_header(frame: &mut Frame, source: LinkAddress, destination: LinkAddr
 
 /// Scope of the groups of one link, in the last bits of a group's second byte (RFC 4291 section
 /// 2.7).
+/// The Ethernet address of a group (RFC 1112 section 6.4, RFC 2464 section 7); `None` for an
+/// address that is none of a group.
+fn group_link(address: IpAddr) -> Option<LinkAddress> {
+    match address {
+        IpAddr::V4(group) if group.is_multicast() => {
+            let [_, b, c, d] = group.octets();
+            Some([0x01, 0x00, 0x5e, b & 0x7f, c, d])
+        }
+        IpAddr::V6(group) if group.is_multicast() => Some(icmpv6::multicast_link(group)),
+        _ => None,
+    }
+}
+
 const LINK_SCOPE: u8 = 2;
 
 /// Whether only neighbours on the link can mean this address.

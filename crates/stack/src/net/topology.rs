@@ -179,7 +179,7 @@ impl Tables {
     /// The route to `remote`, its interface and the neighbour that it leads through; `None` if
     /// there is no route through an interface that is enabled, which is `only` if that is given. As
     /// in Linux (`fib_lookup` for a `flowi4_oif`), what no route through `only` leads to is on its
-    /// link. A broadcast address has no router.
+    /// link. A broadcast address has no router, and a group none either (RFC 1112 section 6.4).
     fn route(
         &self,
         remote: IpAddr,
@@ -199,6 +199,9 @@ impl Tables {
         let interface = self.interface(route.interface).ok()?;
         if self.locals.is_broadcast(remote) {
             return Some((route, interface, Ipv4Addr::BROADCAST.into()));
+        }
+        if remote.is_multicast() {
+            return Some((route, interface, remote));
         }
         Some((route, interface, route.next_hop(remote)))
     }
@@ -429,7 +432,7 @@ impl Topology {
     }
 
     /// The way from an own address to `remote`; `None` if it is unreachable, or `local` is no own
-    /// address any more.
+    /// address any more, or a loopback address and `remote` is another host.
     pub(crate) fn resolve_from(
         &self,
         now: Instant,
@@ -456,6 +459,11 @@ impl Topology {
         if tables.locals.contains(remote) {
             let (next_hop, mtu) = (NextHop::Loopback, LOOPBACK_MTU);
             return Some(ResolvedRoute { generation, expires, next_hop, mtu });
+        }
+        // A packet from an address that every host has stays on its host (RFC 1122 section
+        // 3.2.1.3 (g), RFC 4291 section 2.5.3).
+        if local.is_some_and(|local| local.is_loopback()) {
+            return None;
         }
         let (route, interface, neighbor) = tables.route(remote, only)?;
         let link_mtu = u32::from(interface.mtu());

@@ -86,9 +86,11 @@ impl UdpHandle {
     /// Sends to and receives from `remote` only; `None` ends that.
     ///
     /// # Errors
-    /// [`SocketError::AddressFamily`] if the socket is bound to the other family; `Reported` with
-    /// `Forbidden` for a broadcast address without [`set_broadcast`](Self::set_broadcast);
-    /// `InvalidArgument` for a forwarder.
+    /// [`SocketError::AddressFamily`] if the socket is bound to the other family;
+    /// `NetworkUnreachable` without a route; `AddressNotAvailable` if the interface on the way has
+    /// no address of that family; `Reported` with `Forbidden` for a broadcast address without
+    /// [`set_broadcast`](Self::set_broadcast); `InvalidArgument` for a forwarder, and for another
+    /// host if the socket is bound to a loopback address.
     pub fn connect(&self, remote: Option<SocketAddr>) -> Result<(), SocketError> {
         self.0.socket.connect(&self.0.host, remote)
     }
@@ -102,7 +104,7 @@ impl UdpHandle {
     /// when the qdisc is full of others' frames; `MessageTooLong`; `DestinationRequired`; a pending
     /// ICMP error; no route; `Reported` with `Forbidden` for a broadcast address without
     /// [`set_broadcast`](Self::set_broadcast); `AddressNotAvailable` for a forwarder, which has no
-    /// address of its own to send from.
+    /// address of its own to send from; `InvalidArgument` to another host from a loopback address.
     pub fn send_to(
         &self,
         now: Instant,
@@ -205,7 +207,8 @@ impl UdpHandle {
         self.0.socket.hop_limits()
     }
 
-    /// Sets `IP_TTL` and `IPV6_UNICAST_HOPS`; 0 is the default of the host.
+    /// Sets `IP_TTL` and `IPV6_UNICAST_HOPS`; 0 is the default of the host. Datagrams to groups
+    /// take [one hop](SendDatagram::hop_limit) whatever is set.
     pub fn set_hop_limits(&self, v4: u8, v6: u8) {
         self.0.socket.set_hop_limits(v4, v6);
     }

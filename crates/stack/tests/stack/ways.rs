@@ -1,0 +1,174 @@
+//! Where packets may go: groups, sources that stay on their host, and destinations without a way.
+
+use super::common::{WireConfig, World};
+use super::{SECOND, address};
+use bytes::Bytes;
+use neap_stack::socket::SocketError;
+use neap_stack::socket::icmp::{IcmpMessage, IcmpOptions};
+use neap_stack::socket::udp::{SendDatagram, UdpHandle};
+use neap_stack::stack::{ConnectOptions, Stack, UdpForwarderOptions, UdpOptions};
+use neap_stack::stats::IpCounter;
+
+fn ethernet() -> World {
+    World::with_any_destination(&WireConfig { ethernet: true, ..WireConfig::default() })
+}
+
+fn bind(world: &World, local: &str) -> UdpHandle {
+    world.a.bind_udp(address(local), UdpOptions::default()).unwrap()
+}
+
+fn send(world: &World, socket: &UdpHandle, datagram: SendDatagram) -> Result<(), SocketError> {
+    socket.send_batch(world.now, [datagram]).1
+}
+
+fn to(remote: &str) -> SendDatagram {
+    SendDatagram::new(Bytes::from_static(b"x"), Some(address(remote)))
+}
+
+#[test]
+fn nothing_leaves_from_a_loopback_address() {
+    // RFC 1122 section 3.2.1.3 (g), RFC 4291 section 2.5.3.
+    for (own, near, far) in [
+        ("127.0.0.1:0", "10.0.0.1:9", "10.0.0.2:9"),
+        ("127.3.2.1:0", "10.0.0.1:9", "192.0.2.1:9"),
+        ("[::1]:0", "[fd00::1]:9", "[fd00::2]:9"),
+    ] {
+        let mut world = ethernet();
+        let refused = Err(SocketError::InvalidArgument);
+        let socket = bind(&world, own);
+        assert_eq!(send(&world, &socket, to(far)), refused, "{own} to {far}");
+        assert_eq!(socket.connect(Some(address(far))), refused);
+        assert_eq!(send(&world, &socket, to(near)), Ok(()));
+        let options = UdpOptions { transparent: true, ..UdpOptions::default() };
+        let transparent = world.a.bind_udp(address(own), options).unwrap();
+        assert_eq!(send(&world, &transparent, to(far)), refused);
+        let forwarder = world.a.forward_udp(UdpForwarderOptions::default()).unwrap();
+        let mut from = address(own);
+        from.set_port(53);
+        let datagram = SendDatagram { from: Some(from), ..to(far) };
+        assert_eq!(send(&world, &forwarder, datagram), refused);
+        for transparent in [false, true] {
+            let local = Some(address(own));
+            let options = ConnectOptions { local, transparent, ..ConnectOptions::default() };
+            let opened = world.a.connect(world.now, address(far), options);
+            assert_eq!(opened.map(drop), refused);
+        }
+        let icmp = world.a.open_icmp(IcmpOptions::default()).unwrap();
+        let kind = if from.is_ipv4() { 8 } else { 128 };
+        let ping = IcmpMessage::new(from.ip(), address(far).ip(), vec![kind, 0, 0, 0, 0, 1, 0, 1]);
+        assert_eq!(icmp.send(world.now, &ping), Err(SocketError::NetworkUnreachable));
+        world.run(SECOND);
+        assert!(world.ab.lock().unwrap().sent.is_empty());
+    }
+}
+
+#[test]
+fn a_datagram_to_a_group_goes_to_the_stations_of_the_group() {
+    // RFC 1112 section 6.4, RFC 2464 section 7. The route to all else has a router.
+    for (group, link) in [
+        ("224.0.0.251:5353", [0x01, 0x00, 0x5e, 0, 0, 251]),
+        ("239.129.2.3:9", [0x01, 0x00, 0x5e, 1, 2, 3]),
+        ("[ff02::fb]:5353", [0x33, 0x33, 0, 0, 0, 0xfb]),
+        ("[ff0e::1:203:405]:9", [0x33, 0x33, 2, 3, 4, 5]),
+    ] {
+        let mut world = ethernet();
+        let socket = bind(&world, "[::]:0");
+        socket.set_hop_limits(9, 9);
+        send(&world, &socket, to(group)).unwrap();
+        send(&world, &socket, SendDatagram { hop_limit: Some(5), ..to(group) }).unwrap();
+        world.run(SECOND);
+        let sent = world.ab.lock().unwrap().sent.clone();
+        assert_eq!(sent.len(), 2, "nobody is asked for {group}");
+        for (frame, hops) in sent.iter().zip([1, 5]) {
+            let is_v4 = frame[12..14] == [8, 0];
+            assert_eq!((&frame[..6], frame[14 + if is_v4 { 8 } else { 7 }]), (&link[..], hops));
+        }
+        assert!(world.a.neighbors(world.now).is_empty());
+    }
+}
+
+#[test]
+fn a_socket_connects_to_what_has_a_way() {
+    let mut world = World::new(&WireConfig::default());
+    let socket = bind(&world, "[::]:0");
+    for far in ["192.0.2.1:9", "[2001:db8::1]:9"] {
+        assert_eq!(socket.connect(Some(address(far))), Err(SocketError::NetworkUnreachable));
+        assert_eq!(socket.remote_addr(), None);
+    }
+    for near in ["10.0.0.2:9", "[fd00::2]:9", "127.0.0.1:9", "[::]:9", "0.0.0.0:9"] {
+        assert_eq!(socket.connect(Some(address(near))), Ok(()), "{near}");
+    }
+    assert_eq!(socket.connect(None), Ok(()));
+    world.a.set_link(world.now, world.a_interface, false).unwrap();
+    let lost = socket.connect(Some(address("10.0.0.2:9")));
+    assert_eq!(lost, Err(SocketError::NetworkUnreachable));
+    world.settle();
+}
+
+#[test]
+fn a_datagram_counts_as_sent_when_it_was_taken() {
+    for (far, unreachable, out, refused) in [
+        ("10.0.0.2:9", "192.0.2.1:9", IpCounter::UdpOutDatagrams, IpCounter::UdpSndbufErrors),
+        (
+            "[fd00::2]:9",
+            "[2001:db8::1]:9",
+            IpCounter::Udp6OutDatagrams,
+            IpCounter::Udp6SndbufErrors,
+        ),
+    ] {
+        let world = World::new(&WireConfig { ring: 1, ..WireConfig::default() });
+        let qdisc = "pfifo_fast limit 2".parse().unwrap();
+        world.a.set_qdisc(world.now, world.a_interface, &qdisc).unwrap();
+        let counted = || [out, refused].map(|counter| world.a.ip_counters().get(counter));
+        let (first, second) = (bind(&world, "[::]:0"), bind(&world, "[::]:0"));
+        let lost = send(&world, &first, to(unreachable));
+        assert_eq!((lost, counted()), (Err(SocketError::NetworkUnreachable), [0, 0]));
+        let taken = (0..10).take_while(|_| send(&world, &first, to(far)).is_ok()).count() as u64;
+        assert!((2..5).contains(&taken), "{taken}");
+        // It may be tried again, so it is not lost.
+        assert_eq!(send(&world, &first, to(far)), Err(SocketError::WouldBlock));
+        assert_eq!(counted(), [taken, 0]);
+        assert_eq!(send(&world, &second, to(far)), Err(SocketError::NoBuffers));
+        assert_eq!(counted(), [taken, 1]);
+    }
+}
+
+#[test]
+fn each_family_has_counters_of_its_own() {
+    let of_v4 = [
+        IpCounter::UdpOutDatagrams,
+        IpCounter::IpFragOKs,
+        IpCounter::IpFragCreates,
+        IpCounter::IpReasmReqds,
+        IpCounter::IpReasmOKs,
+        IpCounter::UdpInDatagrams,
+        IpCounter::UdpNoPorts,
+    ];
+    let of_v6 = [
+        IpCounter::Udp6OutDatagrams,
+        IpCounter::Ip6FragOKs,
+        IpCounter::Ip6FragCreates,
+        IpCounter::Ip6ReasmReqds,
+        IpCounter::Ip6ReasmOKs,
+        IpCounter::Udp6InDatagrams,
+        IpCounter::Udp6NoPorts,
+    ];
+    for (host, own, other) in [("10.0.0.2", of_v4, of_v6), ("[fd00::2]", of_v6, of_v4)] {
+        let mut world = World::new(&WireConfig::default());
+        let server = world.b.bind_udp(address("[::]:53"), UdpOptions::default()).unwrap();
+        let client = bind(&world, "[::]:0");
+        let datagram = |port, len| {
+            let to = Some(address(&format!("{host}:{port}")));
+            SendDatagram::new(vec![1; len].into(), to)
+        };
+        send(&world, &client, datagram(53, 4000)).unwrap();
+        send(&world, &client, datagram(54, 10)).unwrap();
+        world.run(SECOND);
+        assert_eq!(server.recv_from().unwrap().data.len(), 4000);
+        let at = |counters: [IpCounter; 7]| {
+            let both = [&world.a, &world.b].map(Stack::ip_counters);
+            counters.map(|counter| both.iter().map(|one| one.get(counter)).sum::<u64>())
+        };
+        assert_eq!((at(own), at(other)), ([2, 1, 3, 3, 1, 1, 1], [0; 7]), "{host}");
+    }
+}
