@@ -184,7 +184,12 @@ impl Pings {
     fn receive(&self) -> io::Result<Option<IcmpMessage>> {
         match self.socket.recv() {
             Ok(message) => Ok(Some(message)),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+            // Without a network the pings stay without an answer.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NetworkDown) =>
+            {
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }

@@ -91,8 +91,9 @@ impl IcmpSocket {
     /// Waits for a message.
     ///
     /// # Errors
-    /// `WouldBlock` in non-blocking mode or after the read timeout; `ConnectionAborted` when the
-    /// stack was dropped.
+    /// `WouldBlock` in non-blocking mode or after the read timeout; `NetworkDown`, once, when the
+    /// device of [its interface](IcmpOptions::interface) is gone, or the last one;
+    /// `ConnectionAborted` when the stack was dropped.
     pub fn recv(&self) -> io::Result<IcmpMessage> {
         self.wait_for(READ_READY, &self.wait_mode.read_timeout, || self.handle.recv())
     }

@@ -75,8 +75,9 @@ impl UdpForwarder {
     /// Waits for a datagram.
     ///
     /// # Errors
-    /// `WouldBlock` in non-blocking mode or after the read timeout; `ConnectionAborted` when the
-    /// stack was dropped.
+    /// `WouldBlock` in non-blocking mode or after the read timeout; `NetworkDown`, once, when the
+    /// device of [its interface](UdpForwarderOptions::interface) is gone, or the last one;
+    /// `ConnectionAborted` when the stack was dropped.
     pub fn recv(&self) -> io::Result<Datagram> {
         self.0.recv_datagram()
     }

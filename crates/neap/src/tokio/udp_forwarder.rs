@@ -39,6 +39,8 @@ impl UdpForwarder {
     /// the future has taken none.
     ///
     /// # Errors
+    /// `NetworkDown`, once, when the device of
+    /// [its interface](crate::UdpForwarderOptions::interface) is gone, or the last one;
     /// `ConnectionAborted` when the stack was dropped.
     pub async fn recv_batch(&self, into: &mut Vec<Datagram>, most: usize) -> io::Result<usize> {
         self.socket.recv_batch(into, most).await

@@ -199,6 +199,8 @@ struct IcmpState {
     queued_bytes: u32,
     receive_buffer: u32,
     send_buffer: u32,
+    /// Told once.
+    error: Option<SocketError>,
     is_closed: bool,
 }
 
@@ -277,6 +279,17 @@ impl IcmpTable {
         all.iter().for_each(|socket| socket.close());
     }
 
+    /// Tells the sockets to which nothing can come any more that the device of an interface is
+    /// gone; `is_last` says that no other is left.
+    pub(crate) fn on_device_gone(&self, interface: InterfaceId, is_last: bool) {
+        for socket in &lock(&self.sockets).open {
+            let wanted = socket.options.interface;
+            if wanted == Some(interface) || wanted.is_none() && is_last {
+                socket.on_network_down();
+            }
+        }
+    }
+
     /// Sockets that are open.
     pub(crate) fn len(&self) -> usize {
         lock(&self.sockets).open.len()
@@ -319,6 +332,7 @@ impl IcmpSocket {
             queued_bytes: 0,
             receive_buffer: DEFAULT_BUFFER,
             send_buffer: DEFAULT_BUFFER,
+            error: None,
             is_closed: false,
         });
         Self { options, readiness, account, state }
@@ -351,9 +365,20 @@ impl IcmpSocket {
         true
     }
 
-    /// The next message.
+    fn on_network_down(&self) {
+        let mut state = lock(&self.state);
+        state.error = Some(ConnectionError::NetworkDown.into());
+        // With the state locked: bit and error agree.
+        self.readiness.0.signal(Ready::ERROR);
+    }
+
+    /// The next message, unless an error is to be told first.
     pub(crate) fn receive(&self) -> Result<IcmpMessage, SocketError> {
         let mut state = lock(&self.state);
+        if let Some(error) = state.error.take() {
+            self.readiness.0.clear(Ready::ERROR);
+            return Err(error);
+        }
         let Some(message) = state.queue.pop_front() else {
             let is_closed = state.is_closed;
             return Err(if is_closed { SocketError::ShutDown } else { SocketError::WouldBlock });

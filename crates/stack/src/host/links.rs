@@ -50,6 +50,7 @@ impl Host {
         }
         self.udp.on_device_gone(self, now, id, is_last);
         self.forwarders.on_device_gone(id, is_last);
+        self.icmp.on_device_gone(id, is_last);
         for listener in self.demux.listeners() {
             let local = listener.local().ip();
             let is_cut_off =
@@ -106,6 +107,10 @@ impl Host {
             self.net.topology.note_change();
         }
         if let Some(is_up) = changes.link {
+            if !is_up {
+                // Another link may come up with other stations on it (`neigh_carrier_down`).
+                interface.flush_neighbors();
+            }
             self.events.tell(&match is_up {
                 true => StackEvent::LinkUp { interface: id },
                 false => StackEvent::LinkDown { interface: id },

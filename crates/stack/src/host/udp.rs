@@ -380,7 +380,7 @@ impl UdpSocket {
 
     /// The device of an interface is gone. The socket fails once if nothing can reach it any more:
     /// the way to its peer led there and no other does, its own address was there, or it was bound
-    /// to none and the host has none left.
+    /// to none and the host has none left. So does a forwarder of that interface.
     pub(super) fn on_device_gone(
         &self,
         host: &Host,
@@ -391,7 +391,9 @@ impl UdpSocket {
         let mut state = lock(&self.state);
         let UdpState { remote, route, is_transparent, .. } = &mut *state;
         let local = self.binding.local.ip();
+        let only = self.forwards.as_ref().and_then(|options| options.interface);
         let is_cut_off = match remote {
+            _ if only.is_some() => only == Some(interface),
             Some(remote) => {
                 let has_own = !self.has_no_address() && !*is_transparent;
                 let local = if has_own { Some(local) } else { None };
@@ -520,17 +522,17 @@ impl UdpSocket {
         if self.is_forwarder() {
             return Err(SocketError::InvalidArgument);
         }
+        let wanted = remote;
         let remote = remote.map(|remote| self.destination(remote, None));
         if remote.is_some_and(|remote| !self.serves(remote.ip())) {
-        let wanted = remote;
             return Err(SocketError::AddressFamily);
         }
-        let is_broadcast = remote.is_some_and(|remote| host.is_broadcast(remote.ip()));
-        let mut state = lock(&self.state);
         // The unspecified address means this host, to which there is always a way.
         if let Some(wanted) = wanted.filter(|wanted| !wanted.ip().is_unspecified()) {
             self.check_way(host, wanted.ip())?;
         }
+        let is_broadcast = remote.is_some_and(|remote| host.is_broadcast(remote.ip()));
+        let mut state = lock(&self.state);
         if is_broadcast && !state.may_broadcast {
             return Err(SocketError::Reported(ConnectionError::Forbidden));
         }
@@ -539,8 +541,6 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// The next datagram.
-    pub(crate) fn receive(&self) -> Result<ReceivedDatagram, SocketError> {
     /// Whether a datagram to `remote` would find a way now.
     fn check_way(&self, host: &Host, remote: IpAddr) -> Result<(), SocketError> {
         if !self.has_no_address() {
@@ -559,6 +559,8 @@ impl UdpSocket {
         }
     }
 
+    /// The next datagram.
+    pub(crate) fn receive(&self) -> Result<ReceivedDatagram, SocketError> {
         let mut state = self.state_without_error()?;
         let Some(datagram) = state.queue.pop() else {
             return Err(state.nothing_to_receive());
@@ -713,7 +715,8 @@ impl UdpSocket {
     pub(crate) fn clear_errors(&self) {
         let mut state = lock(&self.state);
         state.errors.clear();
-        let told = if self.is_forwarder() { Ready::ERROR } else { Ready::empty() };
+        let has_none = self.is_forwarder() && state.error.is_none();
+        let told = if has_none { Ready::ERROR } else { Ready::empty() };
         state.lower_memory();
         self.readiness.0.clear(Ready::ERROR_QUEUE | told);
     }

@@ -439,6 +439,8 @@ impl Interface {
             && address != own
         {
             self.link.store(pack(address), Ordering::Relaxed);
+            // The station may be another one on another link (`neigh_changeaddr`).
+            self.flush_neighbors();
         }
         changes
     }
@@ -835,8 +837,6 @@ fn add_link_header(frame: &mut Frame, source: LinkAddress, destination: LinkAddr
     }
 }
 
-/// Scope of the groups of one link, in the last bits of a group's second byte (RFC 4291 section
-/// 2.7).
 /// The Ethernet address of a group (RFC 1112 section 6.4, RFC 2464 section 7); `None` for an
 /// address that is none of a group.
 fn group_link(address: IpAddr) -> Option<LinkAddress> {
@@ -850,6 +850,8 @@ fn group_link(address: IpAddr) -> Option<LinkAddress> {
     }
 }
 
+/// Scope of the groups of one link, in the last bits of a group's second byte (RFC 4291 section
+/// 2.7).
 const LINK_SCOPE: u8 = 2;
 
 /// Whether only neighbours on the link can mean this address.

@@ -59,7 +59,8 @@ impl IcmpHandle {
     /// The next message.
     ///
     /// # Errors
-    /// `WouldBlock`; `ShutDown`.
+    /// `WouldBlock`; `ShutDown`; `Reported` with `NetworkDown`, once, when the device of the only
+    /// interface that it could come in by is gone.
     pub fn recv(&self) -> Result<IcmpMessage, SocketError> {
         self.0.socket.receive()
     }

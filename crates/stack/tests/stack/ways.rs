@@ -1,13 +1,18 @@
 //! Where packets may go: groups, sources that stay on their host, and destinations without a way.
 
-use super::common::{WireConfig, World};
+use super::common::{self, Shared, WireConfig, World};
 use super::{SECOND, address};
 use bytes::Bytes;
+use neap_stack::device::{LinkState, LinkStatus};
+use neap_stack::neighbor::NeighborState;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::icmp::{IcmpMessage, IcmpOptions};
 use neap_stack::socket::udp::{SendDatagram, UdpHandle};
 use neap_stack::stack::{ConnectOptions, Stack, UdpForwarderOptions, UdpOptions};
 use neap_stack::stats::IpCounter;
+use neap_tcp::connection::ConnectionError;
+
+const DOWN: SocketError = SocketError::Reported(ConnectionError::NetworkDown);
 
 fn ethernet() -> World {
     World::with_any_destination(&WireConfig { ethernet: true, ..WireConfig::default() })
@@ -171,4 +176,71 @@ fn each_family_has_counters_of_its_own() {
         };
         assert_eq!((at(own), at(other)), ([2, 1, 3, 3, 1, 1, 1], [0; 7]), "{host}");
     }
+}
+
+#[test]
+fn neighbours_are_forgotten_with_the_link() {
+    let mut world = ethernet();
+    let socket = bind(&world, "0.0.0.0:0");
+    let permanent = address("10.0.0.9:0").ip();
+    let interface = world.a_interface;
+    world.a.add_neighbor(world.now, interface, permanent, [2, 0, 0, 0, 0, 9]).unwrap();
+    let resolve = |world: &mut World| {
+        send(world, &socket, to("10.0.0.2:9")).unwrap();
+        world.run(SECOND);
+        assert_eq!(world.a.neighbors(world.now).len(), 2);
+    };
+    let is_forgotten = |world: &World| {
+        let left = world.a.neighbors(world.now);
+        left.len() == 1 && left[0].1.state == NeighborState::Permanent
+    };
+    let set = |world: &World, status| {
+        world.a.set_link_status(world.now, interface, status).unwrap();
+    };
+    resolve(&mut world);
+    set(&world, LinkStatus::new(LinkState::Down));
+    assert!(is_forgotten(&world), "the link is down");
+    set(&world, LinkStatus::new(LinkState::Up));
+    resolve(&mut world);
+    let mut status = LinkStatus::new(LinkState::Up);
+    status.address = Some([2, 0, 0, 0, 0, 1]);
+    set(&world, status);
+    assert!(!is_forgotten(&world), "the address is the same");
+    world.a.set_link(world.now, interface, false).unwrap();
+    assert!(is_forgotten(&world), "the interface is disabled");
+    world.a.set_link(world.now, interface, true).unwrap();
+    resolve(&mut world);
+    status.address = Some([2, 0, 0, 0, 0, 7]);
+    set(&world, status);
+    assert!(is_forgotten(&world), "the station is another one");
+}
+
+#[test]
+fn whoever_waits_at_an_interface_hears_that_its_device_is_gone() {
+    let world = World::with_any_destination(&WireConfig::default());
+    let device = common::device(&WireConfig::default(), 9, &Shared::default(), &Shared::default());
+    let second = world.b.add_interface(world.now, device, &[]).unwrap();
+    let wanted = [Some(world.b_interface), Some(second), None];
+    let datagrams = wanted.map(|interface| {
+        let options = UdpForwarderOptions { interface, ..UdpForwarderOptions::default() };
+        world.b.forward_udp(options).unwrap()
+    });
+    let messages = wanted.map(|interface| {
+        let options = IcmpOptions { interface, ..IcmpOptions::default() };
+        world.b.open_icmp(options).unwrap()
+    });
+    let told = || {
+        let of_udp = datagrams.each_ref().map(|one| one.recv_from().unwrap_err());
+        let of_icmp = messages.each_ref().map(|one| one.recv().unwrap_err());
+        assert_eq!(of_udp, of_icmp);
+        of_udp
+    };
+    let quiet = SocketError::WouldBlock;
+    let gone = LinkStatus::new(LinkState::Gone);
+    world.b.set_link_status(world.now, world.b_interface, gone).unwrap();
+    assert_eq!(told(), [DOWN, quiet, quiet]);
+    assert_eq!(told(), [quiet; 3], "once");
+    world.b.set_link_status(world.now, second, gone).unwrap();
+    assert_eq!(told(), [quiet, DOWN, DOWN]);
+    assert_eq!(told(), [quiet; 3]);
 }
