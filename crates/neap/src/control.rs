@@ -48,6 +48,7 @@ mod report;
 
 pub(crate) use answer::counters;
 pub use client::Endpoint;
+pub(crate) use folder::is_refused;
 pub use folder::{folder, runtime_folder};
 pub use report::{CounterReport, MemoryReport, SocketReport, StackReport, TcpReport, TimerReport};
 

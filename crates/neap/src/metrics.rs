@@ -18,7 +18,7 @@
 
 mod http;
 
-use crate::control::{Application, CounterReport, Labelled, counters};
+use crate::control::{Application, CounterReport, Labelled, counters, is_refused};
 use crate::engine::Engine;
 use crate::host::Host;
 use crate::serving::{Answer, Listener, Server, Service, Stream};
@@ -35,7 +35,7 @@ use std::io::{self, ErrorKind};
 use std::iter;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Weak};
@@ -186,8 +186,7 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
         bound => return bound,
     };
     let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
-    let refused = |error: io::Error| error.kind() == ErrorKind::ConnectionRefused;
-    if !is_socket || !UnixStream::connect(path).is_err_and(refused) {
+    if !is_socket || !is_refused(path) {
         return Err(taken);
     }
     std::fs::remove_file(path)?;

@@ -13,7 +13,7 @@ use std::any::type_name;
 use std::collections::HashMap;
 use std::env;
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -21,6 +21,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Says that the process has a folder of its own.
 const FOLDER: &str = "XDG_RUNTIME_DIR";
@@ -308,6 +309,28 @@ fn another_user_is_refused() {
         open(control.path(), 0o666);
         let (passed, text) = attack("open").expect("it ran before");
         assert!(passed, "{text}");
+    });
+}
+
+#[test]
+fn a_process_that_is_stopped_holds_nobody_up() {
+    in_folder(|folder| {
+        let path = folder.join("metrics.sock");
+        let kind = (rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM);
+        let stopped = rustix::net::socket(kind.0, kind.1, None).expect("a socket");
+        let address = rustix::net::SocketAddrUnix::new(&path).expect("a short path");
+        rustix::net::bind(&stopped, &address).expect("bound");
+        rustix::net::listen(&stopped, 0).expect("it listens");
+        // The only place in its queue.
+        let _first = UnixStream::connect(&path).expect("a place");
+        let wanted = MetricsAddress::Unix(path);
+        let (tell, told) = std::sync::mpsc::channel();
+        let elsewhere = wanted.clone();
+        std::thread::spawn(move || tell.send(metrics::listen(&elsewhere).map(drop)));
+        let outcome = told.recv_timeout(Duration::from_secs(60)).expect("it waits for nobody");
+        assert_eq!(outcome.expect_err("it is taken").kind(), ErrorKind::AddrInUse);
+        drop(stopped);
+        metrics::listen(&wanted).expect("a place that is free");
     });
 }
 

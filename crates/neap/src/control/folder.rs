@@ -130,7 +130,8 @@ pub(super) fn sweep(folder: &Path) {
     }
 }
 
-fn is_refused(path: &Path) -> bool {
+/// Whether nobody listens at a socket any more.
+pub(crate) fn is_refused(path: &Path) -> bool {
     // A process that is stopped has a full queue, and must not stop others.
     connect(path, None).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
