@@ -267,8 +267,12 @@ impl Driver {
         condition: &mut dyn Condition,
         armed: &mut Option<Waker>,
     ) -> bool {
+        let mut was_called = false;
         loop {
             if condition.is_met() {
+                if was_called {
+                    self.roles.pass_on();
+                }
                 return true;
             }
             if let Some(lead) = self.try_lead(stack) {
@@ -287,7 +291,7 @@ impl Driver {
             if is_met || (deadline != Instant::FAR_FUTURE && clock::now() >= deadline) {
                 return is_met;
             }
-            follower.take_up();
+            was_called = follower.end();
         }
     }
 
@@ -476,6 +480,46 @@ mod tests {
         drop(lead);
     }
 
+    /// A condition that is met at the third look. The leader leaves while it is armed.
+    struct MetLate<'a> {
+        lead: Option<Lead<'a>>,
+        looks: u32,
+    }
+
+    impl Condition for MetLate<'_> {
+        fn is_met(&mut self) -> bool {
+            self.looks += 1;
+            self.looks == 3
+        }
+        fn arm(&mut self, _: &Waker) -> bool {
+            self.lead = None;
+            false
+        }
+        fn disarm(&mut self, _: &Waker) {}
+    }
+
+    #[derive(Default)]
+    struct Called(AtomicBool);
+
+    impl Wake for Called {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_follower_that_was_called_and_need_not_lead_passes_the_call_on() {
+        let driver = Driver::new(0, Nanos::ZERO).expect("descriptors");
+        let stack = Stack::new(StackConfig::default()).expect("a stack");
+        let condition = &mut MetLate { lead: driver.try_lead(&stack), looks: 0 };
+        let other = Arc::<Called>::default();
+        let _other = driver.follow(other.clone().into());
+        assert!(driver.wait(&stack, Instant::FAR_FUTURE, condition));
+        // The look before the lead, the one behind the sleep, and the one that ends the wait.
+        assert_eq!(condition.looks, 3);
+        assert!(other.0.load(Ordering::SeqCst));
+    }
+
     #[test]
     fn a_leader_that_stops_the_lease_leaves_the_end_of_the_stack_to_the_worker() {
         let driver = Arc::new(Driver::new(0, Nanos::ZERO).expect("descriptors"));
@@ -617,11 +661,15 @@ pub(crate) struct Follower<'a> {
 impl Follower<'_> {
     /// Ends it, by a thread that tries to lead next. Otherwise a call of the leader that left is
     /// passed on.
-    pub(crate) fn take_up(mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            // Whether it was called makes no difference to a thread that tries to lead.
-            let _ = self.driver.roles.unfollow(ticket);
-        }
+    pub(crate) fn take_up(self) {
+        // Whether it was called makes no difference to a thread that tries to lead.
+        let _ = self.end();
+    }
+
+    /// Ends it; whether it was called. Who was called leads next or passes the call on.
+    #[must_use = "a call that is not passed on delays the other followers"]
+    fn end(mut self) -> bool {
+        self.ticket.take().is_some_and(|ticket| self.driver.roles.unfollow(ticket))
     }
 }
 
