@@ -53,6 +53,8 @@ pub(crate) fn options(rate: Option<Rate>) -> SocketOptions {
         max_segment: guest_rate::max_segment(rate),
         notsent_lowat: NOT_SENT,
         notsent_lowat_us: NOT_SENT_MICROS,
+        // The relay answers the probes of the other side, so that nobody else would notice.
+        keepalive: true,
         ..SocketOptions::default()
     }
 }

@@ -1,4 +1,5 @@
-//! Connections of the host's kernel, as ends of a relay.
+//! Connections of the host's kernel, as ends of a relay. They probe a side that has long been
+//! silent (`SO_KEEPALIVE`), at the times of the host.
 
 use crate::bounds::LowWater;
 use crate::outbound::Outbound;
@@ -60,8 +61,7 @@ impl HostStream {
     ) -> io::Result<Self> {
         let domain = Domain::for_address(to);
         let socket = outbound.socket(domain, Type::STREAM, Protocol::TCP)?;
-        socket.set_tcp_nodelay(true)?;
-        socket.set_tcp_notsent_lowat(LowWater::FIRST)?;
+        set_options(&socket)?;
         // A kernel that does not know it finds the same ports, and looks for them for longer.
         let _ = look_through_all_local_ports(&socket);
         prepared(&socket)?;
@@ -87,8 +87,7 @@ impl HostStream {
     /// # Errors
     /// The kernel refuses an option.
     pub fn accepted(socket: Socket) -> io::Result<Self> {
-        socket.set_tcp_nodelay(true)?;
-        socket.set_tcp_notsent_lowat(LowWater::FIRST)?;
+        set_options(&socket)?;
         Ok(Self { socket, piece: MOST_PIECE, low_water: LowWater::default() })
     }
 
@@ -102,6 +101,15 @@ impl HostStream {
         }
         self.take_error().map(|()| false)
     }
+}
+
+/// What all connections have that a relay feeds.
+fn set_options(socket: &Socket) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_notsent_lowat(LowWater::FIRST)?;
+    // Whoever is gone without a word ends the connection in the end. The relay answers the probes
+    // of the other side, so that nobody else would notice.
+    socket.set_keepalive(true)
 }
 
 /// Whether an error of `connect(2)` is of a host that has no address of IPv6 to connect from
@@ -206,6 +214,18 @@ impl End for HostStream {
 mod tests {
     use super::*;
     use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+
+    #[test]
+    fn connections_notice_that_the_other_side_is_gone() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let to = listener.local_addr().expect("an address");
+        let connected = HostStream::connect(to, &Outbound::default()).expect("a connection");
+        let (accepted, _) = listener.accept().expect("a connection");
+        let accepted = HostStream::accepted(accepted.into()).expect("options");
+        for stream in [connected, accepted] {
+            assert!(stream.socket.keepalive().expect("an option"));
+        }
+    }
 
     #[test]
     fn connections_from_one_address_share_ports() {

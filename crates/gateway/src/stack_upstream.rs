@@ -38,6 +38,8 @@ pub(crate) fn options() -> SocketOptions {
     SocketOptions {
         notsent_lowat: NOT_SENT,
         notsent_lowat_us: NOT_SENT_MICROS,
+        // The relay answers the probes of the other side, so that nobody else would notice.
+        keepalive: true,
         ..SocketOptions::default()
     }
 }

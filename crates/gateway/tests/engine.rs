@@ -282,6 +282,43 @@ fn a_run_that_ends_resets_what_is_not_finished() {
 }
 
 #[test]
+fn a_guest_that_is_gone_without_a_word_is_noticed() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let mut config = GatewayConfig::default();
+    let to = Ipv4Addr::LOCALHOST.into();
+    config.translations = vec![Translation::address(Ipv4Addr::from(FAR).into(), to)];
+    let (stack, cable) = common::stack();
+    cable.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    for name in ["time", "intvl", "probes"] {
+        let name = format!("net.ipv4.tcp_keepalive_{name}");
+        stack.set_sysctl(&name, "1").expect("a setting");
+    }
+    let gateway = Gateway::new(stack, Box::new(Direct), config).expect("a gateway");
+    let handle = gateway.handle();
+    let engine = common::run(gateway);
+    let send = |builder: PacketBuilderStep<TcpHeader>| {
+        let mut bytes = Vec::new();
+        builder.write(&mut bytes, &[]).expect("a packet");
+        cable.send(&bytes).expect("sent");
+    };
+    let guest = |seq: u32| PacketBuilder::ipv4(GUEST, FAR, 64).tcp(PORT, port, seq, 64_000);
+    send(guest(1000).syn());
+    let mut bytes = [0; 2048];
+    let count = cable.recv(&mut bytes).expect("an answer");
+    let packet = SlicedPacket::from_ip(&bytes[..count]).expect("a packet");
+    let Some(TransportSlice::Tcp(answer)) = packet.transport else { panic!("not TCP") };
+    assert!(answer.syn() && answer.ack());
+    send(guest(1001).ack(answer.sequence_number() + 1));
+    let (mut stream, _) = listener.accept().expect("the gateway connects");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let error = stream.read(&mut [0; 10]).expect_err("that was not the end");
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+    handle.stop();
+    assert_eq!(engine.join().expect("no panic").lost, 1);
+}
+
+#[test]
 fn a_run_that_ends_resets_both_ends_of_a_crossing() {
     let bind = || TcpListener::bind("127.0.0.1:0").expect("a port");
     let (server, door) = (bind(), bind());

@@ -93,8 +93,6 @@ impl Port {
             Self::Host(listener) => {
                 let (socket, client) = listener.accept()?;
                 socket.set_nonblocking(true)?;
-                // A client that is gone ends its connection in the end.
-                socket.set_keepalive(true)?;
                 let local = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::InvalidData)?;
                 let client = client.as_socket().ok_or(io::ErrorKind::InvalidData)?;
                 let stream = Arrived::Host(HostStream::accepted(socket)?);
