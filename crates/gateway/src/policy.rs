@@ -5,6 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Well-known prefix of NAT64 (RFC 6052 section 2.1), without its last 32 bits.
 const NAT64: [u16; 6] = [0x64, 0xff9b, 0, 0, 0, 0];
+/// Beginning of the prefixes of NAT64 that networks choose for themselves (RFC 8215).
+const LOCAL_NAT64: [u16; 3] = [0x64, 0xff9b, 1];
+/// Where a prefix of 48, 56, 64 or 96 bits has the four bytes of the IPv4 address (RFC 6052 section
+/// 2.2).
+const PLACES: [[usize; 4]; 4] = [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], [12, 13, 14, 15]];
 
 /// Which destinations a guest may reach, for every protocol.
 ///
@@ -40,10 +45,16 @@ impl Policy {
     }
 
     /// Whether a guest may reach `address`. IPv4 addresses inside of IPv6 addresses (mapped,
-    /// compatible, NAT64) are judged as what they stand for, and as what they are.
+    /// compatible, NAT64) are judged as what they stand for, and as what they are. How long a
+    /// network's own prefix of NAT64 is (`64:ff9b:1::/48`) is not known: an address in it is judged
+    /// as all that it can stand for.
     pub fn allows(&self, address: IpAddr) -> bool {
         let IpAddr::V6(v6) = address else { return self.judge(address) };
-        self.judge(address) && embedded(v6).is_none_or(|v4| self.judge(IpAddr::V4(v4)))
+        let stands_for_denied = || {
+            embedded(v6).is_some_and(|v4| !self.judge(v4.into()))
+                || in_local_nat64(v6).any(|v4| !self.judge(v4.into()))
+        };
+        self.judge(address) && !stands_for_denied()
     }
 
     fn judge(&self, address: IpAddr) -> bool {
@@ -67,6 +78,16 @@ fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     };
     let is_compatible = words[..6] == [0; 6];
     (is_compatible || words[..6] == NAT64).then(low)
+}
+
+/// The IPv4 addresses that an address of a network's own NAT64 can stand for. What begins with a
+/// zero is the filling of another place: no translator has a way to `0.0.0.0/8`.
+fn in_local_nat64(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
+    let bytes = address.octets();
+    let is_one = address.segments()[..3] == LOCAL_NAT64;
+    let places = PLACES.into_iter().filter(move |_| is_one);
+    let addresses = places.map(move |place| Ipv4Addr::from(place.map(|at| bytes[at])));
+    addresses.filter(|v4| v4.octets()[0] != 0)
 }
 
 #[cfg(test)]
@@ -97,10 +118,30 @@ mod tests {
             "::127.0.0.1",
             "64:ff9b::7f00:1",
             "64:ff9b::a9fe:a9fe",
+            // The same address behind a network's own prefix of 48, 56, 64 and 96 bits; nobody
+            // looks at what follows it.
+            "64:ff9b:1:a9fe:a9:fe00::",
+            "64:ff9b:1:a9fe:a9:fe00:dead:beef",
+            "64:ff9b:1:12a9:fe:a9fe::",
+            "64:ff9b:1:1234:a9:fea9:fe00:0",
+            "64:ff9b:1::a9fe:a9fe",
+            "64:ff9b:1:1234:5678:9abc:7f00:1",
         ] {
             assert!(!policy.allows(ip(denied)), "{denied}");
         }
-        for allowed in ["10.0.0.1", "192.0.2.1", "2001:db8::1", "::ffff:192.0.2.1", "fe80::1"] {
+        for allowed in [
+            "10.0.0.1",
+            "192.0.2.1",
+            "2001:db8::1",
+            "::ffff:192.0.2.1",
+            "fe80::1",
+            "64:ff9b::c000:201",
+            // 192.0.2.1 by prefixes of 48, 56, 64 and 96 bits.
+            "64:ff9b:1:c000:2:100::",
+            "64:ff9b:1:12c0:0:201::",
+            "64:ff9b:1:1234:c0:2:100:0",
+            "64:ff9b:1::c000:201",
+        ] {
             assert!(policy.allows(ip(allowed)), "{allowed}");
         }
     }
