@@ -20,6 +20,7 @@ use crate::waiting_datagrams::{Held, Most, Queue, WaitingDatagrams};
 use bytes::{BufMut, Bytes, BytesMut};
 use neap::time::Rate;
 use neap::{IcmpErrorKind, IcmpMessage, IcmpSocket, Poller};
+use rustix::io::Errno;
 use slab::Slab;
 use std::collections::HashMap;
 use std::io;
@@ -240,7 +241,7 @@ impl Echoes {
 
     fn send(&mut self, at: usize, request: &Request) {
         let (pinger, message, to) = (&mut self.pingers[at], &request.message, request.to);
-        let manner = Manner::of(message.hop_limit, false);
+        let manner = Manner::of(message.hop_limit, message.dont_fragment);
         let sent = match in_words_of(message, to.is_ipv6()) {
             Some(data) => pinger.far.send(&data, to, manner),
             None => pinger.far.send(&message.data, to, manner),
@@ -255,6 +256,28 @@ impl Echoes {
                 if is_unreachable(&error) {
                     self.refuse(message, NO_ROUTE);
                 }
+                if is_too_long(&error) {
+                    self.tell_of_length(at, message);
+                }
+            }
+        }
+    }
+
+    /// Tells the sender of a message how long it may be, which the host has just said.
+    fn tell_of_length(&mut self, at: usize, message: &IcmpMessage) {
+        let pinger = &mut self.pingers[at];
+        let mut has_told = false;
+        while let Some(undelivered) = pinger.far.undelivered(&mut self.buffer) {
+            // One of an earlier message quotes that. Of this one there are two, as the call was
+            // made twice, and they quote nothing.
+            let request = match quoted(pinger, &undelivered) {
+                Some(earlier) => earlier,
+                None if std::mem::replace(&mut has_told, true) => continue,
+                None => message.clone(),
+            };
+            let (packet, seen) = (request.to_packet(), request.destination);
+            if host_errors::pass_on(&self.socket, &packet, seen, &undelivered) {
+                self.counters.count(|counters| &counters.undelivered_echoes);
             }
         }
     }
@@ -373,6 +396,11 @@ fn is_unreachable(error: &io::Error) -> bool {
     use io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkUnreachable};
     // The host may have no address of the family (`disable_ipv6`).
     matches!(error.kind(), NetworkUnreachable | HostUnreachable | AddrNotAvailable)
+}
+
+/// Whether the host did not take a message as it may not be cut.
+fn is_too_long(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error())
 }
 
 /// Types of echo messages: RFC 792, RFC 4443.

@@ -154,9 +154,10 @@ fn pings_pass_where_the_host_lets_them() {
         for (to, options, received) in [
             (SERVER, "", 3),
             (SERVER_V6, "", 3),
-            (SERVER, "-s 8000", 3),
-            // Routers cut packets of IPv4 only: the first one is lost.
-            (SERVER_V6, "-s 8000", 2),
+            // The first one is not cut, and tells how long it may be: here 1500 bytes. Routers cut
+            // the fragments of IPv4 only, so another one of IPv6 is lost.
+            (SERVER, "-s 8000", 2),
+            (SERVER_V6, "-s 8000", 1),
         ] {
             // With more than one, ping waits for the last no longer than the others took.
             let one = format!("ping -n -c 1 -W 30 {options} {to}");
@@ -191,6 +192,27 @@ fn guests_learn_the_path_mtu() {
         for address in [SERVER, SERVER_V6] {
             let server = SocketAddr::new(address.parse().expect("an address"), PORT);
             in_sandbox("path mtu", &server.to_string(), &[]);
+        }
+    });
+}
+
+#[test]
+fn pings_that_may_not_be_cut_are_not_cut_and_the_guest_is_told() {
+    in_namespace(|| {
+        let _path = Path::new();
+        allow_pings(true);
+        for (to, headers) in [(SERVER, 28), (SERVER_V6, 48)] {
+            // Longer than the host's own link takes, and then than that of a router. The last one
+            // is known to be too long before it leaves.
+            for (sizes, received) in [([5000, MTU, MTU], 0), ([MTU - headers; 3], 3)] {
+                let pings = sizes.map(|size| format!("ping -n -c 1 -M do -s {size} -W 30 {to}"));
+                // The kernel of a sandbox learns, and says so itself next time: each has its own.
+                let said = pings.map(|ping| shell(&format!("{ping} 2>&1"), &[]).0).concat();
+                assert_eq!(said.matches(" 1 received").count(), received, "{said}");
+                let said = said.replace("mtu = ", "mtu=");
+                let told = ["mtu=1500", "mtu=1400"].map(|mtu| said.matches(mtu).count());
+                assert_eq!(told, if received == 0 { [1, 2] } else { [0, 0] }, "{said}");
+            }
         }
     });
 }

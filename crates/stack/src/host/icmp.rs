@@ -56,6 +56,9 @@ pub struct IcmpMessage {
     /// Interface that the message came in by; `None` if this host has sent it to itself. Sending
     /// ignores it.
     pub interface: Option<InterfaceId>,
+    /// Whether routers may not cut it: it came whole in a packet with the don't-fragment bit or of
+    /// IPv6. Sending ignores it: a message that is longer than the path takes is cut.
+    pub dont_fragment: bool,
     /// The message from its type on. The stack fills in the checksum of a message to be sent.
     pub data: Bytes,
 }
@@ -87,7 +90,8 @@ impl IcmpMessage {
     /// follows. Hop limit and TOS are the defaults.
     pub fn new(source: IpAddr, destination: IpAddr, data: impl Into<Bytes>) -> Self {
         let data = data.into();
-        Self { source, destination, hop_limit: 0, tos: 0, interface: None, data }
+        let (hop_limit, tos, interface, dont_fragment) = (0, 0, None, false);
+        Self { source, destination, hop_limit, tos, interface, dont_fragment, data }
     }
 
     /// Returns the type of the message; 0 of one without bytes.
@@ -156,7 +160,7 @@ impl IcmpMessage {
                 dscp,
                 ecn,
                 identification: 0,
-                dont_fragment: false,
+                dont_fragment: self.dont_fragment,
             }
             .emit(&mut headers, len),
             (IpAddr::V6(source), IpAddr::V6(destination)) => ipv6::Header {

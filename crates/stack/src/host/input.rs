@@ -446,6 +446,7 @@ impl Input<'_> {
             hop_limit: delivery.hop_limit,
             tos: delivery.tos,
             interface: self.interface.map(|interface| interface.id()),
+            dont_fragment: delivery.dont_fragment && delivery.whole.is_none(),
             ..IcmpMessage::new(delivery.source, delivery.destination, data)
         };
         let arrived = Arrived { message, is_alone: self.is_alone(delivery) };

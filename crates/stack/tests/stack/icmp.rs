@@ -68,6 +68,7 @@ fn pings_of_foreign_addresses_reach_the_socket_and_are_answered_by_it() {
                 assert_eq!((heard.source, heard.destination), (ip(own), ip(foreign)));
                 assert_eq!((heard.hop_limit, heard.tos), (17, 0xb9));
                 assert_eq!(heard.interface, Some(world.b_interface));
+                assert_eq!(heard.dont_fragment, len == 56);
                 assert_eq!(heard.echo(), Some((0x1234, 1)));
                 assert_eq!(heard.data[8..], asked.data[8..]);
                 assert_eq!(gateway.recv(), Err(SocketError::WouldBlock));
