@@ -14,7 +14,7 @@ use crate::descriptors;
 use crate::destination::Destination;
 use crate::dhcp_service::DhcpService;
 use crate::dhcp6_service::Dhcp6Service;
-use crate::dns::{Dns, QuestionWays, Target};
+use crate::dns::{Dns, QuestionWays, ServerList, Target};
 use crate::echo::{EchoWays, Echoes};
 use crate::exhausted::Exhausted;
 use crate::guest::GuestStream;
@@ -44,6 +44,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
+mod nameservers;
 mod publishing;
 
 /// New connections that are taken before others have their turn.
@@ -79,6 +80,8 @@ pub struct Gateway {
     dns: Dns,
     /// Flows that are not open, by the time when they are given up.
     openings: Deadlines,
+    /// Flows to nameservers that are not open, by the time when they go on to the next one.
+    moves: Deadlines,
     /// Published ports whose connections could not be taken.
     pauses: Pauses,
     /// What used up its turn.
@@ -109,6 +112,9 @@ struct Flow {
     near: Near,
     /// The side that the connection goes to.
     far: Box<dyn Far>,
+    /// Nameservers that it goes to if that cannot be opened, and when the next one has its turn.
+    others: ServerList,
+    moves_on: Option<Instant>,
     relay: Relay,
     /// The side of the host.
     host: Side,
@@ -191,6 +197,7 @@ impl Gateway {
             crossings: Crossings::new(),
             dns: Dns::new(&config, counters.clone()),
             openings: Deadlines::default(),
+            moves: Deadlines::default(),
             pauses: Pauses::default(),
             upstream,
             config,
@@ -307,6 +314,7 @@ impl Gateway {
             return Some(Duration::ZERO);
         }
         self.openings.drop_first(|slot| !is_opening(&self.flows, slot));
+        self.moves.drop_first(|slot| !is_opening(&self.flows, slot));
         let due = self.next_expiry();
         let expiry = due.map(|due| due.saturating_duration_since(Instant::now()));
         let turn = self.sending.as_ref().and_then(Sending::sleeps_for);
@@ -365,6 +373,7 @@ impl Gateway {
             self.echoes.next_expiry(),
             self.dns.next_expiry(),
             self.openings.next(),
+            self.moves.next(),
             self.pauses.next(),
             self.ends,
         ];
@@ -382,6 +391,7 @@ impl Gateway {
         for index in self.pauses.take(now) {
             self.waiting.push(Turn::Published(index));
         }
+        self.leave_silent_nameservers(now);
         while let Some(slot) = self.openings.take(now) {
             if is_opening(&self.flows, slot) {
                 self.fail(slot.key, &io::ErrorKind::TimedOut.into());
@@ -525,9 +535,10 @@ impl Gateway {
         if let Some(why) = self.refuses_new() {
             return self.refuse(pending, why);
         }
+        let mut others = ServerList::new();
         let (far, to) = match target {
             Target::To(to) => (self.connect(&to, who), to.address),
-            Target::Resolver => (self.dns.connect(&*self.upstream, who), wanted),
+            Target::Resolver => (self.dns.connect(&*self.upstream, who, &mut others), wanted),
             Target::Nobody => (Err(io::ErrorKind::ConnectionRefused.into()), wanted),
             Target::Denied => (Err(io::ErrorKind::PermissionDenied.into()), wanted),
         };
@@ -544,7 +555,7 @@ impl Gateway {
             return self.refuse(pending, Refused::Full);
         }
         let view = FlowView { local: wanted, guest: client, far: to, held: 0 };
-        self.begin(Near::Waits(Some(pending)), far, Side::Server, view);
+        self.begin(Near::Waits(Some(pending)), (far, others), Side::Server, view);
     }
 
     /// Begins the other half, unless there was no port left for it just now.
@@ -580,8 +591,14 @@ impl Gateway {
         Slot { key: self.flows.vacant_key(), generation: generation.advance() }
     }
 
-    /// Begins a flow; its far side is not open yet.
-    fn begin(&mut self, near: Near, far: Box<dyn Far>, host: Side, view: FlowView) {
+    /// Begins a flow; its far side is not open yet. If it is a nameserver, others may follow it.
+    fn begin(
+        &mut self,
+        near: Near,
+        (far, others): (Box<dyn Far>, ServerList),
+        host: Side,
+        view: FlowView,
+    ) {
         let (generation, relay) = (self.generation.advance(), Relay::default());
         let (is_bulk, is_open) = (false, false);
         let (is_due, has_error, scheduled) = ([true; 2], false, None);
@@ -595,22 +612,15 @@ impl Gateway {
             view,
             near,
             far,
+            others,
+            moves_on: None,
             relay,
             host,
             scheduled,
             account,
         };
         let key = self.flows.insert(flow);
-        let slot = Slot { key, generation };
-        let token = Token::Far(slot).to_bits();
-        if let Err(error) = self.flows[key].far.enter(&self.poller, token, CHANGES) {
-            return self.fail(key, &error);
-        }
-        if let Some(due) = self.flows[key].far.opens_until() {
-            self.openings.set(due, slot);
-        }
-        // It may be open already, without an event that says so.
-        self.visit(key);
+        self.enter_far(key);
     }
 
     /// Does what is due for a flow.
@@ -732,6 +742,9 @@ impl Gateway {
 
     /// A flow could not be opened.
     fn fail(&mut self, key: usize, error: &io::Error) {
+        if self.moves_on(key) {
+            return;
+        }
         let mut flow = self.flows.remove(key);
         journal::unreached(flow.view.guest, flow.view.local, error);
         flow.far.reset();

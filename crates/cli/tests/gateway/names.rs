@@ -1,7 +1,7 @@
 //! Names in the sandbox: resolvers of the host, asked by the gateway.
 
 use super::folder::Folder;
-use super::namespace::in_namespace;
+use super::namespace::{in_namespace, run};
 use super::{SERVER, env, finish, in_network};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -310,6 +310,31 @@ fn questions_over_tcp_and_to_a_given_resolver_are_passed_on() {
                 assert!(status == Some(0) && stdout.contains("answer 4"), "{stdout}{stderr}");
                 assert_eq!(Sandbox::start(&etc, options).ask(), "answer 3");
             }
+        });
+    });
+}
+
+#[test]
+fn a_question_over_tcp_goes_to_the_next_resolver_if_one_is_closed_or_silent() {
+    in_namespace(|| {
+        in_network(|| {
+            // Whoever is at the other end of this link answers nobody.
+            run("ip link add silent type veth peer name nobody");
+            run("ip address add 198.51.100.1/24 dev silent");
+            run("ip link set nobody up");
+            run("ip link set silent up");
+            run("ip neighbour add 198.51.100.2 lladdr 02:00:00:00:00:01 dev silent");
+            let listener = TcpListener::bind((SERVER, 53)).expect("a port");
+            thread::spawn(move || answer_over_tcp(&listener, 4));
+            let etc = Folder::new("etc");
+            for first in ["127.0.0.9", "198.51.100.2", "198.51.100.2\nnameserver 127.0.0.9"] {
+                replace(&etc, &format!("nameserver {first}\nnameserver {SERVER}\n"));
+                let (status, stdout, stderr) = finish(command(&etc, "", "ask over tcp"));
+                assert!(status == Some(0) && stdout.contains("answer 4"), "{stdout}{stderr}");
+            }
+            replace(&etc, "nameserver 127.0.0.9\nnameserver 127.0.0.8\n");
+            let (status, _, stderr) = finish(command(&etc, "", "ask over tcp"));
+            assert!(status != Some(0) && stderr.contains("ConnectionRefused"), "{stderr}");
         });
     });
 }

@@ -12,7 +12,7 @@ mod stream;
 pub use message::answer_by_name;
 pub(crate) use message::is_answer;
 pub use names::Names;
-pub(crate) use queries::{QuestionWays, exchange, framed, random_id};
+pub(crate) use queries::{QuestionWays, ServerList, exchange, framed, random_id};
 pub(crate) use sockets::Outcome;
 
 use crate::config::{GatewayConfig, Way};
@@ -86,20 +86,35 @@ impl Dns {
         }
     }
 
-    /// A connection to the resolver.
+    /// A connection to the resolver. `others` get the nameservers that follow if it cannot be
+    /// opened.
     pub(crate) fn connect(
         &mut self,
         upstream: &dyn Upstream,
         client: Client,
+        others: &mut ServerList,
     ) -> io::Result<Box<dyn Far>> {
-        let server = match self.resolver {
+        match self.resolver {
             Resolver::Names => return Ok(Box::new(NameStream::new(self.names.clone()))),
             Resolver::Through(server) => return upstream.connect(&server.into(), client),
-            Resolver::Server(server) => Some(server),
-            Resolver::Host => self.servers.list().first().copied(),
-        };
-        let server = server.ok_or(io::ErrorKind::HostUnreachable)?;
-        connect(&server.into(), &self.outbound.towards(server.ip()), None)
+            Resolver::Server(server) => others.push(server),
+            Resolver::Host => others.extend_from_slice(self.servers.list()),
+        }
+        self.connect_to_next(others)
+    }
+
+    /// A connection to the first of these nameservers that does not refuse it at once. It is taken
+    /// out of the list, with those before it.
+    pub(crate) fn connect_to_next(&self, servers: &mut ServerList) -> io::Result<Box<dyn Far>> {
+        let mut refused = io::ErrorKind::HostUnreachable.into();
+        while !servers.is_empty() {
+            let server = servers.remove(0);
+            match connect(&server.into(), &self.outbound.towards(server.ip()), None) {
+                Ok(far) => return Ok(far),
+                Err(error) => refused = error,
+            }
+        }
+        Err(refused)
     }
 
     /// Takes a question of a guest, which is answered at once or later.

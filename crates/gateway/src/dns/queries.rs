@@ -43,7 +43,7 @@ const TIMEOUT_OF_STREAM: Duration = Duration::from_secs(10);
 const CHANGES: Events = Events::IN.union(Events::OUT).union(Events::RDHUP).union(Events::ET);
 
 /// Resolvers that a question goes to, in turn.
-pub(super) type ServerList = SmallVec<[SocketAddr; 3]>;
+pub(crate) type ServerList = SmallVec<[SocketAddr; 3]>;
 
 /// Questions that are not answered yet.
 pub(super) struct Queries {

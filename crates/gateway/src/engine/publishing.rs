@@ -4,6 +4,7 @@ use super::{CHANGES, Gateway, NEW_AT_ONCE, Near};
 use crate::bounds;
 use crate::counters::{Which, refused_as_new};
 use crate::descriptors;
+use crate::dns::ServerList;
 use crate::guest::GuestStream;
 use crate::holdings::FlowView;
 use crate::host::HostStream;
@@ -196,6 +197,6 @@ impl Gateway {
             near.reset();
             return far.reset();
         }
-        self.begin(Near::Open(Box::new(near)), far, host, view);
+        self.begin(Near::Open(Box::new(near)), (far, ServerList::new()), host, view);
     }
 }
