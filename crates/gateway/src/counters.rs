@@ -25,6 +25,7 @@ pub(crate) struct Counters {
     pub(crate) denied_datagrams: AtomicU64,
     pub(crate) datagrams_in: AtomicU64,
     pub(crate) lost_datagrams: AtomicU64,
+    pub(crate) overrun_datagrams: AtomicU64,
     pub(crate) undelivered_datagrams: AtomicU64,
     pub(crate) uncarried_datagrams: AtomicU64,
     pub(crate) bad_datagrams: AtomicU64,
@@ -109,11 +110,15 @@ pub struct Figures {
     pub datagrams_in: u64,
     /// Datagrams for guests that the stack did not take.
     pub lost_datagrams: u64,
+    /// Datagrams that the host dropped, as too many waited in its socket for the gateway. They are
+    /// known with the next one that comes.
+    pub overrun_datagrams: u64,
     /// Datagrams of guests that ICMP says were not delivered, and of which the guest was told.
     pub undelivered_datagrams: u64,
     /// Datagrams that were refused, as the upstream carries none.
     pub uncarried_datagrams: u64,
-    /// What came from the upstream and was no datagram, or a fragment of one.
+    /// What came from the upstream and was no datagram, or a fragment of one; what came to the
+    /// client of a [crossing](crate::Gateway::cross) from others than its server.
     pub bad_datagrams: u64,
     /// Questions that guests asked the resolver over UDP.
     pub dns_questions: u64,
@@ -187,6 +192,7 @@ impl Counters {
             denied_datagrams: get(&self.denied_datagrams),
             datagrams_in: get(&self.datagrams_in),
             lost_datagrams: get(&self.lost_datagrams),
+            overrun_datagrams: get(&self.overrun_datagrams),
             undelivered_datagrams: get(&self.undelivered_datagrams),
             uncarried_datagrams: get(&self.uncarried_datagrams),
             bad_datagrams: get(&self.bad_datagrams),

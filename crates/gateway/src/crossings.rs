@@ -62,6 +62,10 @@ pub(crate) struct Crossed {
     pub(crate) unsent: usize,
     /// There were too many clients, or no descriptors.
     pub(crate) full: usize,
+    /// They came to a client from others than the server.
+    pub(crate) strange: usize,
+    /// The host has dropped them, as too many waited for the gateway.
+    pub(crate) overrun: usize,
     /// There may be more.
     pub(crate) has_more: bool,
 }
@@ -107,7 +111,7 @@ impl Crossings {
     pub(crate) fn pass(&mut self, slot: Slot, poller: &Poller, most_clients: usize) -> Crossed {
         let mut crossed = Crossed::default();
         for _ in 0..BATCH {
-            let Some(crossing) = self.sockets.get(slot.key) else { return crossed };
+            let Some(crossing) = self.sockets.get_mut(slot.key) else { return crossed };
             // The place may have become that of another one.
             if crossing.generation != slot.generation {
                 return crossed;
@@ -135,8 +139,12 @@ impl Crossings {
         crossed: &mut Crossed,
     ) {
         let data: Vec<_> = arrived.datagrams().collect();
+        crossed.overrun += arrived.overrun as usize;
         let (sender, from, to, counter) = match &mut self.sockets[key].role {
-            Role::Client { to, .. } if arrived.from != *to => return,
+            Role::Client { to, .. } if arrived.from != *to => {
+                crossed.strange += data.len();
+                return;
+            }
             Role::Client { door, client, asked, last_used, .. } => {
                 *last_used = Instant::now();
                 (*door, *asked, *client, &mut crossed.back)
@@ -237,6 +245,7 @@ mod tests {
             sum.out += one.out;
             sum.back += one.back;
             sum.full += one.full;
+            sum.strange += one.strange;
         }
         sum
     }
@@ -257,6 +266,10 @@ mod tests {
         let mut bytes = [0; 100];
         let (count, from) = server.recv_from(&mut bytes).expect("it crossed");
         assert_eq!(&bytes[..count], b"question");
+        let (stranger, _) = socket();
+        stranger.send_to(b"answer", from).expect("sent");
+        let crossed = turn(&mut crossings, &poller);
+        assert_eq!((crossed.back, crossed.strange), (0, 1));
         server.send_to(b"answer", from).expect("sent");
         assert_eq!(turn(&mut crossings, &poller).back, 1);
         let (count, from) = client.recv_from(&mut bytes).expect("it came back");

@@ -514,6 +514,7 @@ impl Datagrams {
                     continue;
                 }
             };
+            self.counters.add(|counters| &counters.overrun_datagrams, arrived.overrun.into());
             let from = mapping.seen_from(&arrived, &config.guest_addresses);
             self.batch.extend(arrived.datagrams().map(|data| {
                 let mut datagram = Datagram::new(data, mapping.guest);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use neap::Refusal;
 use nix::errno::Errno;
 use nix::libc::{in_pktinfo, in6_pktinfo};
-use nix::sys::socket::sockopt::UdpGroSegment;
+use nix::sys::socket::sockopt::{RxqOvfl, UdpGroSegment};
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt,
 };
@@ -56,6 +56,8 @@ pub(crate) struct HostDatagrams {
     is_plain: bool,
     is_v6: bool,
     manner: Option<Manner>,
+    /// Packets that the host has dropped so far, as the buffer was full (`SO_RXQ_OVFL`).
+    overrun: u32,
 }
 
 /// Datagrams of one sender that were received together.
@@ -68,13 +70,15 @@ pub struct Arrived {
     data: Bytes,
     /// Length of each but the last, which may be shorter.
     segment: usize,
+    /// Packets before these that the host has dropped, as too many waited for the gateway.
+    pub(crate) overrun: u32,
 }
 
 impl Arrived {
     /// One datagram.
     pub fn one(from: SocketAddr, data: Bytes) -> Self {
         let segment = data.len().max(1);
-        Self { from, to: None, data, segment }
+        Self { from, to: None, data, segment, overrun: 0 }
     }
 
     /// The datagrams. They share memory.
@@ -160,9 +164,10 @@ impl HostDatagrams {
         // The host gives as much as `net.core.rmem_max` allows.
         SockRef::from(&socket).set_recv_buffer_size(RECEIVE_BUFFER)?;
         setsockopt(&socket, UdpGroSegment, &true)?;
+        setsockopt(&socket, RxqOvfl, &1)?;
         let is_v6 = socket.local_addr()?.is_ipv6();
         host_errors::ask(&socket, is_v6)?;
-        Ok(Self { socket, is_plain: false, is_v6, manner: None })
+        Ok(Self { socket, is_plain: false, is_v6, manner: None, overrun: 0 })
     }
 
     /// Its descriptor.
@@ -242,8 +247,8 @@ impl HostDatagrams {
     /// # Errors
     /// `WouldBlock` if there are none; `InvalidData` for one that is longer than `buffer`; others
     /// are of datagrams that were sent, see [`undelivered`](Self::undelivered).
-    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Arrived> {
-        let mut control = nix::cmsg_space!(i32, in_pktinfo, in6_pktinfo);
+    pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Arrived> {
+        let mut control = nix::cmsg_space!(i32, u32, in_pktinfo, in6_pktinfo);
         let parts = &mut [IoSliceMut::new(buffer)];
         let (descriptor, flags) = (self.socket.as_raw_fd(), MsgFlags::empty());
         let received = recvmsg::<SockaddrStorage>(descriptor, parts, Some(&mut control), flags)?;
@@ -252,16 +257,18 @@ impl HostDatagrams {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let from = received.address.and_then(socket_addr).ok_or(io::ErrorKind::InvalidData)?;
-        let (mut segment, mut to) = (None, None);
+        let (mut segment, mut to, before) = (None, None, self.overrun);
         for message in received.cmsgs()? {
             match message {
                 ControlMessageOwned::UdpGroSegments(size) => segment = usize::try_from(size).ok(),
+                ControlMessageOwned::RxqOvfl(dropped) => self.overrun = dropped,
                 other => to = OwnAddress::of(&other, to),
             }
         }
         let data = Bytes::copy_from_slice(&buffer[..count]);
         let segment = segment.filter(|&size| size > 0).unwrap_or(count).max(1);
-        Ok(Arrived { from, to, data, segment })
+        let overrun = self.overrun.wrapping_sub(before);
+        Ok(Arrived { from, to, data, segment, overrun })
     }
 
     /// The next of the datagrams that could not be delivered, by way of `buffer`. Errors of which a
@@ -318,7 +325,7 @@ mod tests {
 
     #[test]
     fn datagrams_keep_their_boundaries() {
-        let (mut a, b, to) = pair();
+        let (mut a, mut b, to) = pair();
         let sent = [vec![1; 1000], vec![2; 1000], vec![3; 400]].map(Bytes::from);
         assert_eq!(a.send(&sent, to, MANNER).count, 3);
         assert_eq!(a.send(&[Bytes::new()], to, MANNER).count, 1);
@@ -331,9 +338,28 @@ mod tests {
     }
 
     #[test]
+    fn what_finds_the_buffer_full_is_told_with_the_next_datagram() {
+        let (mut a, mut b, to) = pair();
+        SockRef::from(&b.socket).set_recv_buffer_size(1).expect("a small buffer");
+        let mut buffer = vec![0; RECEIVE_ROOM];
+        let (mut got, mut overrun) = (0, 0);
+        for _ in 0..2 {
+            for _ in 0..50 {
+                assert_eq!(a.send(&[Bytes::from(vec![1; 1000])], to, MANNER).count, 1);
+            }
+            while let Ok(arrived) = b.receive(&mut buffer) {
+                (got, overrun) = (got + 1, overrun + arrived.overrun);
+            }
+        }
+        assert_eq!(a.send(&[Bytes::from_static(b"the last")], to, MANNER).count, 1);
+        overrun += b.receive(&mut buffer).expect("there is room").overrun;
+        assert!(overrun > 0 && got + overrun == 100, "{got} {overrun}");
+    }
+
+    #[test]
     fn the_longest_datagrams_of_ipv6_arrive_whole_and_longer_ones_than_the_room_do_not() {
         let local = || HostDatagrams::bind("[::1]:0".parse().expect("an address"));
-        let (mut a, b) = (local().expect("a socket"), local().expect("a socket"));
+        let (mut a, mut b) = (local().expect("a socket"), local().expect("a socket"));
         let to = b.local_addr().expect("an address");
         let manner = Manner { hop_limit: 64, dont_fragment: false };
         let mut buffer = vec![0; RECEIVE_ROOM];

@@ -126,6 +126,7 @@ fn by_name(figures: &Figures) -> Vec<(&'static str, u64)> {
         "GatewayDeniedDatagrams" = denied_datagrams,
         "GatewayDatagramsIn" = datagrams_in,
         "GatewayLostDatagrams" = lost_datagrams,
+        "GatewayOverrunDatagrams" = overrun_datagrams,
         "GatewayUndeliveredDatagrams" = undelivered_datagrams,
         "GatewayUncarriedDatagrams" = uncarried_datagrams,
         "GatewayBadDatagrams" = bad_datagrams,

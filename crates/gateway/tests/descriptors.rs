@@ -59,5 +59,6 @@ fn a_connection_that_came_while_there_were_no_descriptors_is_taken_later() {
     hears(client.into());
     server.join().expect("no panic");
     handle.stop();
-    engine.join().expect("no panic");
+    let figures = engine.join().expect("no panic");
+    assert!(figures.full > 0 && figures.unreached == 0, "{figures:?}");
 }

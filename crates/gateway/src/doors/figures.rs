@@ -83,6 +83,8 @@ counters! {
     /// Datagrams that were dropped: of strangers, without a readable header, or fragments of
     /// SOCKS5.
     bad_datagrams = "DoorsBadDatagrams",
+    /// Datagrams of clients that the host dropped, as too many waited in its socket for the doors.
+    overrun_datagrams = "DoorsOverrunDatagrams",
     /// Datagrams that were dropped since their name has no address.
     unresolved_datagrams = "DoorsUnresolvedDatagrams",
     /// Names that were looked for.

@@ -224,6 +224,7 @@ impl Mappings {
                     continue;
                 }
             };
+            self.counters.add(|counters| &counters.overrun_datagrams, arrived.overrun.into());
             let data: SmallVec<[Bytes; 8]> = arrived.datagrams().collect();
             let client = arrived.from;
             let key = match self.of_client.get(&(door, client)) {
@@ -383,6 +384,7 @@ impl Mappings {
                     continue;
                 }
             };
+            self.counters.add(|counters| &counters.overrun_datagrams, arrived.overrun.into());
             let (from, number) = (arrived.from, arrived.datagrams().count() as u64);
             if from.ip() != *client || ![0, from.port()].contains(port) {
                 self.counters.add(|counters| &counters.bad_datagrams, number);

@@ -127,8 +127,8 @@ impl Gateway {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 // The connection is over already, or there are no descriptors: others may wait, of
                 // which no event will tell.
-                Err(_) => {
-                    self.counters.count(|counters| &counters.unreached);
+                Err(error) => {
+                    self.counters.count(Refused::of(&error).counter());
                     self.pauses.add(index, Instant::now());
                     return false;
                 }
@@ -178,6 +178,8 @@ impl Gateway {
             (crossed.back, |counters| &counters.datagrams_in),
             (crossed.unsent, |counters| &counters.unsent_datagrams),
             (crossed.full, full),
+            (crossed.strange, |counters| &counters.bad_datagrams),
+            (crossed.overrun, |counters| &counters.overrun_datagrams),
         ] {
             self.counters.add(which, number as u64);
         }
