@@ -12,8 +12,8 @@ use super::sandbox;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, mount, mount_bind_recursive, mount_change, mount_move,
 };
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -30,6 +30,10 @@ const SERVICES: [&str; 5] = [
 ];
 /// What names the resolver.
 pub(super) const RESOLVER: &str = "resolv.conf";
+/// Most bytes of the host's file that are looked at.
+const MOST_OF_RESOLVER: u64 = 64 << 10;
+/// Most lines of it that the sandbox gets.
+const MOST_LINES: usize = 16;
 /// Where the folder is made before it is put in its place. Nothing of it is on a disk.
 const SCRATCH: &str = "/tmp";
 /// The host's folder in that of the sandbox.
@@ -43,6 +47,8 @@ pub(super) fn use_resolver() -> io::Result<()> {
     // What is mounted here stays here.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    // It may be a link to what is hidden next.
+    let resolver = resolver_of_sandbox(&of_the_host(RESOLVER));
     hide_services(flags)?;
     // One that programs cannot read either is none.
     let switch = fs::read(Path::new(FOLDER).join(SWITCH)).unwrap_or_default();
@@ -65,10 +71,31 @@ pub(super) fn use_resolver() -> io::Result<()> {
         };
         symlink(target, scratch.join(&name))?;
     }
-    fs::write(scratch.join(RESOLVER), format!("nameserver {}\n", sandbox::DNS.ip()))?;
+    fs::write(scratch.join(RESOLVER), resolver)?;
     fs::write(scratch.join(SWITCH), switch)?;
     mount_move(SCRATCH, FOLDER)?;
     Ok(())
+}
+
+/// The beginning of a file of the host's folder; nothing if it cannot be read.
+fn of_the_host(name: &str) -> String {
+    let mut bytes = Vec::new();
+    let file = File::open(Path::new(FOLDER).join(name));
+    let read = file.and_then(|file| file.take(MOST_OF_RESOLVER).read_to_end(&mut bytes));
+    read.map_or_else(|_| String::new(), |_| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The `resolv.conf` of a sandbox, of the host's: it asks the gateway, for what the host would ask
+/// for (`search`, `domain`) and as the host would ask (`options`).
+fn resolver_of_sandbox(of_the_host: &str) -> String {
+    let is_kept = |line: &&str| {
+        let word = line.split([' ', '\t']).next();
+        let is_text = line.chars().all(|sign| sign == '\t' || (' '..='~').contains(&sign));
+        is_text && matches!(word, Some("search" | "domain" | "options"))
+    };
+    let kept = of_the_host.lines().filter(is_kept).take(MOST_LINES);
+    let lines = kept.map(|line| format!("{line}\n"));
+    lines.chain([format!("nameserver {}\n", sandbox::DNS.ip())]).collect()
 }
 
 /// Makes the folders of services empty.
@@ -102,6 +129,24 @@ fn switch_of_sandbox(of_the_host: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sandbox_asks_the_gateway_as_the_host_asks_its_resolvers() {
+        for (host, sandbox) in [
+            ("", ""),
+            (
+                "# mine\nnameserver 192.0.2.1\nsearch corp.example example.org\n\
+                 options ndots:5\tedns0\nsortlist 192.0.2.0\nnameserver ::1\n",
+                "search corp.example example.org\noptions ndots:5\tedns0\n",
+            ),
+            ("domain example.org", "domain example.org\n"),
+            ("searching x\n search x\nsearch \u{1b}[2J\noptions \u{fffd}\n", ""),
+            (&"options x\n".repeat(100), &"options x\n".repeat(MOST_LINES)),
+        ] {
+            let expected = format!("{sandbox}nameserver 10.0.2.3\n");
+            assert_eq!(resolver_of_sandbox(host), expected, "{host:?}");
+        }
+    }
 
     #[test]
     fn names_of_hosts_come_from_files_and_the_resolver_alone() {

@@ -237,9 +237,11 @@ fn resolv_conf_is_read_again_and_that_of_the_sandbox_stays() {
             replace(&etc, &format!("nameserver {SERVER}\n"));
             assert_eq!(sandbox.ask(), "answer 1");
             drop(sandbox);
-            // What else is in the folder is the host's, also by links.
+            // What else is in the folder is the host's, also by links, and so is what it looks for.
+            replace(&etc, &format!("search example.org\nnameserver {SERVER}\noptions ndots:2\n"));
             let script = format!(
-                "mount --bind {} /etc && exec {} gateway run -- cat /etc/passwd /etc/link",
+                "mount --bind {} /etc && exec {} gateway run -- cat /etc/passwd /etc/link \
+                 /etc/resolv.conf",
                 etc.path().display(),
                 env!("CARGO_BIN_EXE_neap")
             );
@@ -247,7 +249,9 @@ fn resolv_conf_is_read_again_and_that_of_the_sandbox_stays() {
             command.args(["-m", "sh", "-c", &script]).stdin(Stdio::null());
             let (status, stdout, stderr) = finish(command);
             let line = "root:x:0:0::/:/bin/sh\n";
-            assert!(status == Some(0) && stdout == line.repeat(2), "{stdout}{stderr}");
+            let resolver = "search example.org\noptions ndots:2\nnameserver 10.0.2.3\n";
+            let expected = [line, line, resolver].concat();
+            assert!(status == Some(0) && stdout == expected, "{stdout}{stderr}");
         });
     });
 }
