@@ -3,7 +3,8 @@
 //! far sides are in memory and send back what they get.
 //!
 //! It runs in real time, in the threads that a gateway has. No thread may panic, the bounds of
-//! flows and mappings hold, what the guest gets are packets, and nothing is left in the end.
+//! flows and mappings hold, nothing leaves for where the policy is against it, what the guest gets
+//! are packets, and nothing is left in the end.
 //! `cargo test` runs it for a few seconds; docs/fuzzing.md tells of more.
 
 // The example has a `main` of its own.
@@ -90,11 +91,17 @@ impl Drop for Place {
     }
 }
 
+/// Fails in the gateway's thread if the policy is against a destination.
+fn assert_allowed(to: &Destination) {
+    assert!(Policy::without_host().allows(to.address.ip()), "{to:?} is denied");
+}
+
 /// Far sides in memory.
 struct Mirrors(Arc<Count>);
 
 impl Upstream for Mirrors {
     fn connect(&self, to: &Destination, _: Client) -> io::Result<Box<dyn Far>> {
+        assert_allowed(to);
         let port = to.address.port();
         if port == REFUSED {
             return Err(ErrorKind::ConnectionRefused.into());
@@ -105,7 +112,8 @@ impl Upstream for Mirrors {
         Ok(Box::new(Mirror { near, far, port, _place: Place::new(&self.0) }))
     }
 
-    fn datagrams(&self, _: &Destination) -> io::Result<Box<dyn FarDatagrams>> {
+    fn datagrams(&self, to: &Destination) -> io::Result<Box<dyn FarDatagrams>> {
+        assert_allowed(to);
         let (near, far) = UnixDatagram::pair()?;
         near.set_nonblocking(true)?;
         far.set_nonblocking(true)?;
@@ -173,6 +181,7 @@ struct DatagramMirror {
 
 impl FarDatagrams for DatagramMirror {
     fn send(&mut self, datagrams: &[Bytes], to: &Destination, _: Manner) -> Sent {
+        assert_allowed(to);
         let sent = |data: &&Bytes| self.far.send(data).is_ok();
         let count = datagrams.iter().take_while(sent).count();
         self.senders.extend(std::iter::repeat_n(to.address, count));

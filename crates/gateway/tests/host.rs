@@ -9,8 +9,8 @@ use namespace::{in_namespace, run};
 use neap::{Stack, TcpStream as GuestTcp, UdpSocket as GuestUdp};
 use neap_gateway::proxy::{Protocol, Proxy};
 use neap_gateway::{
-    Direct, DirectFrom, Figures, GatewayConfig, GatewayHandle, Outbound, Publication, Translation,
-    Transport, Upstream,
+    Direct, DirectFrom, Figures, GatewayConfig, GatewayHandle, Outbound, Policy, Publication,
+    Translation, Transport, Upstream,
 };
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -181,4 +181,18 @@ fn an_upstream_that_cannot_be_reached_is_an_unreachable_host() {
     let figures = world.end();
     assert!(figures.unsent_datagrams > 0);
     assert_eq!(figures.full_mappings, 0);
+}
+
+#[test]
+fn datagrams_that_the_policy_is_against_are_refused_and_counted() {
+    let far = Ipv4Addr::new(10, 0, 2, 9);
+    let mut config = GatewayConfig::default();
+    let mut policy = Policy::default();
+    policy.deny("10.0.2.9/32".parse().expect("a prefix"));
+    config.policy = policy;
+    let world = World::new(Box::new(Direct), config);
+    assert_is_told(&world, far, 13);
+    let figures = world.end();
+    assert!(figures.denied_datagrams > 0);
+    assert_eq!((figures.mappings, figures.datagrams_out), (0, 0));
 }

@@ -201,3 +201,52 @@ fn a_gateway_of_a_tun_ends_with_an_error_when_its_interface_goes() {
         assert!(told && status.code() == Some(1), "{status}");
     });
 }
+
+#[test]
+fn a_gateway_of_a_tun_that_drains_lets_flows_go_on_until_the_second_signal() {
+    in_namespace(|| {
+        let far = Host::new(false);
+        super::up();
+        run("ip link add outside type veth peer name far");
+        run(&format!("ip link set far netns {}", far.pid()));
+        run("ip address add 192.0.2.2/24 dev outside");
+        run("ip link set outside up");
+        // What the gateway opens does not go into the TUN again.
+        run("ip rule add fwmark 7 table 7");
+        run(&format!("ip route add 198.51.100.0/24 via {SERVER} dev outside table 7"));
+        let listener = far.inside(|| {
+            run(&format!("ip address add {SERVER}/24 dev far"));
+            run("ip address add 198.51.100.1/32 dev far");
+            run("ip link set far up");
+            TcpListener::bind(("198.51.100.1", 0)).expect("a port")
+        });
+        let server = listener.local_addr().expect("an address");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_neap"));
+        command.args(["gateway", "tun", "--tun", "gate0", "--host-address", "10.0.2.100/24"]);
+        command.args(["--mark", "7", "--drain", "3600", "--log", "info"]).stdin(Stdio::null());
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("neap runs");
+        let lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+        let mut lines = lines.map(|line| line.expect("text"));
+        assert!(lines.any(|line| line.contains("gateway started")));
+        run("ip route add 198.51.100.0/24 dev gate0");
+        let mut client = TcpStream::connect(server).expect("the server accepts");
+        let (mut accepted, _) = listener.accept().expect("a connection");
+        run(&format!("kill -TERM {}", child.id()));
+        // The signal takes its time, until which others are taken.
+        let refused = loop {
+            match TcpStream::connect(server) {
+                Ok(_) => drop(listener.accept().expect("a connection")),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused, "{refused}");
+        client.write_all(b"hello").expect("sent");
+        accepted.read_exact(&mut [0; 5]).expect("it goes on");
+        accepted.write_all(b"you").expect("sent");
+        client.read_exact(&mut [0; 3]).expect("it goes on");
+        run(&format!("kill -TERM {}", child.id()));
+        assert!(child.wait().expect("it ends").success());
+        let error = accepted.read(&mut [0]).expect_err("that was not the end");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+    });
+}

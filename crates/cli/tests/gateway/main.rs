@@ -105,6 +105,8 @@ fn inside() {
         "refused" => refused(to(&target), ErrorKind::ConnectionRefused),
         "no network" => refused(to(&target), ErrorKind::NetworkUnreachable),
         "denied" => refused(to(&target), ErrorKind::HostUnreachable),
+        "denied datagram" => denied_datagram(to(&target)),
+        "two flows" => two_flows(to(&target)),
         "reset" => server_resets(to(&target)),
         "give up" => give_up(to(&target)),
         "datagrams" => datagrams(&target),
@@ -150,6 +152,28 @@ fn pattern() -> Vec<u8> {
 fn refused(server: SocketAddr, kind: ErrorKind) {
     let error = TcpStream::connect(server).expect_err("nobody is there");
     assert_eq!(error.kind(), kind, "{error}");
+}
+
+/// Sends a datagram, and is told that it may not.
+fn denied_datagram(server: SocketAddr) {
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+    socket.connect(server).expect("a route");
+    socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+    socket.send(b"anybody?").expect("sent");
+    let error = socket.recv(&mut [0; 10]).expect_err("the gateway is against it");
+    assert_eq!(error.kind(), ErrorKind::HostUnreachable, "{error}");
+}
+
+/// Opens two connections, is refused a third one, and gets an echo on both.
+fn two_flows(server: SocketAddr) {
+    let streams = [(); 2].map(|()| TcpStream::connect(server).expect("there is room"));
+    refused(server, ErrorKind::ConnectionRefused);
+    for mut stream in streams {
+        stream.write_all(b"hello").expect("sent");
+        let mut back = [0; 5];
+        stream.read_exact(&mut back).expect("received");
+        assert_eq!(&back, b"hello");
+    }
 }
 
 fn server_resets(server: SocketAddr) {
@@ -265,6 +289,57 @@ fn a_guest_is_refused_as_the_destination_refuses() {
                 &format!("{SERVER}:9"),
                 &["--deny", "0.0.0.0/0", "--allow", SERVER],
             );
+        });
+    });
+}
+
+#[test]
+fn datagrams_to_the_link_of_the_host_are_refused() {
+    in_namespace(|| {
+        in_network(|| {
+            in_sandbox("denied datagram", "169.254.169.254:80", &[]);
+            in_sandbox("denied datagram", &format!("{SERVER}:9"), &["--deny", SERVER]);
+        });
+    });
+}
+
+#[test]
+fn an_address_of_the_hosts_link_is_reached_if_that_is_allowed() {
+    in_namespace(|| {
+        in_network(|| {
+            run("ip address add 169.254.169.254/32 dev outside");
+            let (server, thread) = serve("169.254.169.254", |mut stream| {
+                let mut bytes = Vec::new();
+                stream.read_to_end(&mut bytes)?;
+                stream.write_all(&bytes)
+            });
+            in_sandbox("denied", &server.to_string(), &[]);
+            in_sandbox("echo", &server.to_string(), &["--allow-host"]);
+            thread.join().expect("the server got everything");
+        });
+    });
+}
+
+#[test]
+fn a_flow_beyond_the_bound_is_refused_and_counted_and_the_others_go_on() {
+    in_namespace(|| {
+        in_network(|| {
+            let listener = TcpListener::bind((SERVER, 0)).expect("a port");
+            let server = listener.local_addr().expect("an address");
+            thread::spawn(move || {
+                for stream in listener.incoming() {
+                    let stream = stream.expect("a connection");
+                    thread::spawn(move || io::copy(&mut &stream, &mut &stream));
+                }
+            });
+            let own = env::current_exe().expect("the test knows its binary");
+            let own = own.to_str().expect("a name");
+            let inside = ["--flows", "2", "--log", "info", "--", own, "--exact", "inside"];
+            let mut command = gateway(&inside);
+            command.env(PROGRAM, "two flows").env(TARGET, server.to_string());
+            let (status, stdout, stderr) = finish(command);
+            assert!(status == Some(0) && stdout.contains("1 passed"), "{stdout}{stderr}");
+            assert!(stderr.contains(" opened=2 ") && stderr.contains(" full=1 "), "{stderr}");
         });
     });
 }
