@@ -15,6 +15,7 @@ mod folder;
 #[path = "../common/host.rs"]
 mod host;
 mod keeps;
+mod missing;
 mod names;
 #[path = "../common/namespace.rs"]
 mod namespace;
