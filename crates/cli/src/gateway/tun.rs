@@ -11,7 +11,7 @@ use clap::Args as ClapArgs;
 use neap::device::{LinkConfig, Tun, configure_link};
 use neap::net::{Address, Prefix};
 use neap::{InterfaceConfig, Stack};
-use neap_gateway::{Gateway, Resolver};
+use neap_gateway::{Gateway, GatewayConfig, Resolver};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -76,7 +76,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let stack = Stack::builder().interface(interface);
     let mut needs = Needs {
         capabilities: confine::capabilities_of(&config.outbound),
-        resolvers: config.resolver == Resolver::Host,
+        resolvers: asks_resolvers_of_host(&config),
         sockets_in: listening.folders(),
         ..Needs::default()
     };
@@ -104,4 +104,35 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         return Err(Failure::System(format!("the interface {name} is gone")));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether questions are asked of the resolvers of this machine. No address of the gateway stands
+/// for them, so they are only if all questions are taken.
+fn asks_resolvers_of_host(config: &GatewayConfig) -> bool {
+    config.takes_all_dns && config.resolver == Resolver::Host
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn the_files_of_resolvers_are_kept_for_those_who_ask_them() {
+        for (options, expected) in
+            [(&[][..], false), (&["--dns", "direct"], true), (&["--dns", "192.0.2.53"], false)]
+        {
+            let line = ["tun", "--tun", "gate0"].iter().chain(options);
+            let Line { args } = Line::try_parse_from(line).expect("options");
+            let mut config = GatewayConfig::default();
+            assert!(args.way_out.open(&mut config).is_ok(), "{options:?}");
+            assert_eq!(asks_resolvers_of_host(&config), expected, "{options:?}");
+        }
+    }
 }
