@@ -76,7 +76,8 @@ fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
         let [c, d] = words[7].to_be_bytes();
         Ipv4Addr::new(a, b, c, d)
     };
-    let is_compatible = words[..6] == [0; 6];
+    // `::` and `::1` have the form of a compatible address, and stand for themselves.
+    let is_compatible = words[..6] == [0; 6] && words[6..] != [0, 0] && words[6..] != [0, 1];
     (is_compatible || words[..6] == NAT64).then(low)
 }
 
@@ -144,6 +145,14 @@ mod tests {
         ] {
             assert!(policy.allows(ip(allowed)), "{allowed}");
         }
+    }
+
+    #[test]
+    fn the_loopback_address_of_ipv6_stands_for_no_other() {
+        let mut policy = Policy::default();
+        policy.deny(net("0.0.0.0/8"));
+        assert!(policy.allows(ip("::1")) && policy.allows(ip("::")));
+        assert!(!policy.allows(ip("::0.1.2.3")));
     }
 
     #[test]

@@ -183,8 +183,9 @@ impl Network {
         self.families().any(|family| matches!(family.resolver, Some((_, None))))
     }
 
-    /// What the namespace may reach: everything but the host's loopback addresses, unless an
-    /// address stands for one.
+    /// What the namespace may reach, apart from what options say: everything but the host's
+    /// loopback addresses, unless an address stands for one. Addresses of its links are not denied,
+    /// as the namespace is on one of them, with the address of the host.
     pub(super) fn policy(&self) -> Policy {
         let mut policy = Policy::default();
         let net = |text: &str| text.parse::<IpNet>().expect("a prefix");
@@ -439,6 +440,30 @@ mod tests {
         assert_eq!((v4.host, v6.host), (Some(ip("192.0.2.8")), Some(ip("fd00::8"))));
         assert_eq!((v4.host_address, v6.host_address), (None, Some(ip("fd00::9"))));
         assert_eq!(network.resolvers, [ip("192.0.2.53"), ip("fd00::53")]);
+    }
+
+    #[test]
+    fn the_loopback_of_the_host_is_in_reach_where_an_address_stands_for_it() {
+        let own = ["127.0.0.1", "::1", "64:ff9b::7f00:1", "::ffff:127.0.0.1"];
+        let never = ["127.0.0.53", "0.0.0.0", "0.1.2.3", "::", "64:ff9b::7f00:35"];
+        let others = ["169.254.169.254", "192.0.2.10", "2001:db8::1"];
+        let both = "--map-host-loopback 192.0.2.8 --map-host-loopback fd00::8";
+        for (line, is_mapped) in [
+            ("--no-map-gw", [false; 4]),
+            ("--map-host-loopback none", [false; 4]),
+            // The interface has no router of IPv6.
+            ("", [true, false, true, true]),
+            (both, [true; 4]),
+            ("--no-map-gw --map-host-loopback fd00::8", [false, true, false, false]),
+            ("--no-map-gw --map-guest-addr 169.254.1.2 --dns-forward 169.254.1.1", [false; 4]),
+        ] {
+            let policy = plan(line, link_local()).1.policy();
+            let expected = own.into_iter().zip(is_mapped);
+            let expected = expected.chain(never.map(|address| (address, false)));
+            for (address, may) in expected.chain(others.map(|address| (address, true))) {
+                assert_eq!(policy.allows(ip(address)), may, "{line}: {address}");
+            }
+        }
     }
 
     #[test]
