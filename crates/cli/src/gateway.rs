@@ -1,11 +1,12 @@
 //! `neap gateway`: a sandbox, or whatever is behind a TUN, reaches the network through sockets of
 //! this machine.
 
-pub(crate) mod calls;
+mod calls;
 pub(crate) mod command;
 pub(crate) mod confine;
 mod device_end;
 mod etc;
+pub(crate) mod face;
 mod file_limit;
 mod init;
 mod inside;

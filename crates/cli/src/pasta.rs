@@ -26,6 +26,7 @@ pub(crate) use arguments::Args;
 pub(crate) use inside::{Args as InsideArgs, main as inside};
 
 use crate::background;
+use crate::gateway;
 use crate::standard_error::say;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -50,6 +51,15 @@ enum Failure {
     Arguments(String),
     /// The machine refuses.
     System(String),
+}
+
+impl From<gateway::Failure> for Failure {
+    fn from(failure: gateway::Failure) -> Self {
+        match failure {
+            gateway::Failure::Arguments(why) => Self::Arguments(why),
+            gateway::Failure::System(why) => Self::System(why),
+        }
+    }
 }
 
 pub(crate) fn main(args: &Args) -> ExitCode {

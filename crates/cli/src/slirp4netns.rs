@@ -11,6 +11,7 @@ mod serve;
 
 pub(crate) use arguments::command;
 
+use crate::gateway;
 use crate::standard_error::say;
 use arguments::{Command, VERSION};
 use std::ffi::{OsStr, OsString};
@@ -49,6 +50,15 @@ enum Failure {
     Arguments(String),
     /// The machine refuses.
     System(String),
+}
+
+impl From<gateway::Failure> for Failure {
+    fn from(failure: gateway::Failure) -> Self {
+        match failure {
+            gateway::Failure::Arguments(why) => Self::Arguments(why),
+            gateway::Failure::System(why) => Self::System(why),
+        }
+    }
 }
 
 pub(crate) fn main(args: &Args) -> ExitCode {

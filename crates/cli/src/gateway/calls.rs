@@ -191,7 +191,7 @@ fn rules(signals: Option<Pid>) -> seccompiler::Result<BTreeMap<i64, Vec<SeccompR
 ///
 /// # Errors
 /// One line: the processor is one that the filter is not written for, or the kernel has no filters.
-pub(crate) fn give_up_calls(signals: Option<Pid>) -> Result<(), String> {
+pub(super) fn give_up_calls(signals: Option<Pid>) -> Result<(), String> {
     let given_up = || {
         let machine = TargetArch::try_from(std::env::consts::ARCH)?;
         let refused = SeccompAction::Errno(libc::ENOSYS as u32);

@@ -75,7 +75,7 @@ pub(crate) fn confine(needs: &Needs, tell: impl Fn(&str)) -> Result<(), String> 
 ///
 /// # Errors
 /// One line that says what could not be given up.
-pub(crate) fn give_up_rights(needs: &Needs) -> Result<(), String> {
+fn give_up_rights(needs: &Needs) -> Result<(), String> {
     // It finds the kernel's clock by a file of this process, which is out of reach afterwards.
     let _ = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let failed = |error| format!("rights cannot be given up: {error}");
@@ -97,7 +97,7 @@ pub(crate) fn give_up_rights(needs: &Needs) -> Result<(), String> {
 ///
 /// # Errors
 /// What the kernel says of it.
-pub(crate) fn give_up_files(needs: &Needs) -> Result<bool, String> {
+fn give_up_files(needs: &Needs) -> Result<bool, String> {
     restrict(needs).map_err(|error| error.to_string())
 }
 

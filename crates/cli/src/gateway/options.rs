@@ -1,7 +1,7 @@
-//! Options that all gateways have.
+//! Options that all gateways have, and those that the faces of other programs have as well.
 
 use super::{Failure, raise_file_limit};
-use clap::Args;
+use clap::{ArgAction, Args};
 use ipnet::IpNet;
 use neap::time::Rate;
 use neap_gateway::{GatewayConfig, Policy};
@@ -12,16 +12,23 @@ pub(super) const MTU: u16 = 65520;
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct Options {
-    /// Let flows reach a prefix inside of a denied one; may be repeated
-    #[arg(long, value_name = "CIDR", value_parser = prefix)]
-    allow: Vec<IpNet>,
-    /// Keep flows from a prefix; may be repeated
-    #[arg(long, value_name = "CIDR", value_parser = prefix)]
-    deny: Vec<IpNet>,
+    #[command(flatten)]
+    limits: Limits,
     /// Let flows reach addresses of this host that others cannot: 127.0.0.0/8, ::1 and
     /// 169.254.0.0/16
     #[arg(long)]
     allow_host: bool,
+}
+
+/// What flows may reach, how many there are, and how much they send.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Limits {
+    /// Let flows reach a prefix inside of a denied one; may be repeated
+    #[arg(long, value_name = "CIDR", value_parser = prefix, action = ArgAction::Append)]
+    allow: Vec<IpNet>,
+    /// Keep flows from a prefix; may be repeated
+    #[arg(long, value_name = "CIDR", value_parser = prefix, action = ArgAction::Append)]
+    deny: Vec<IpNet>,
     /// Most TCP connections at the same time; those that are opened beyond are refused [default:
     /// what the limit of descriptors allows]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -52,24 +59,33 @@ fn prefix(text: &str) -> Result<IpNet, String> {
 impl Options {
     /// The settings of the engine.
     pub(super) fn config(&self) -> Result<GatewayConfig, Failure> {
-        let mut policy = if self.allow_host { Policy::default() } else { Policy::without_host() };
-        self.deny.iter().for_each(|&prefix| policy.deny(prefix));
-        self.allow.iter().for_each(|&prefix| policy.allow(prefix));
         let mut config = GatewayConfig::default();
-        config.policy = policy;
-        (config.rate, config.rate_in) = (self.rate, self.rate_in);
+        config.policy = if self.allow_host { Policy::default() } else { Policy::without_host() };
         let allowed = raise_file_limit().map_err(Failure::System)?;
+        self.limits.apply(&mut config, allowed).map_err(Failure::Arguments)?;
+        Ok(config)
+    }
+}
+
+impl Limits {
+    /// Sets them, with so many descriptors for flows. What the policy says already holds besides.
+    ///
+    /// # Errors
+    /// One line: there are more flows than descriptors.
+    pub(crate) fn apply(&self, config: &mut GatewayConfig, allowed: usize) -> Result<(), String> {
+        self.deny.iter().for_each(|&prefix| config.policy.deny(prefix));
+        self.allow.iter().for_each(|&prefix| config.policy.allow(prefix));
+        (config.rate, config.rate_in) = (self.rate, self.rate_in);
         config.most_flows = match self.flows {
             Some(flows) if flows as usize > allowed => {
-                let why = format!(
+                return Err(format!(
                     "--flows {flows}: the limit of descriptors allows {allowed} (ulimit -n)"
-                );
-                return Err(Failure::Arguments(why));
+                ));
             }
             Some(flows) => flows as usize,
             None => allowed / 4 * 3,
         };
         config.most_mappings = allowed / 5 * 4;
-        Ok(config)
+        Ok(())
     }
 }

@@ -1,38 +1,58 @@
-//! The control socket of a gateway that other programs start: `neap ss` and `neap nstat` show it
-//! where its user has a folder for such sockets. Nobody is told where there is none.
+//! What others see of a gateway that other programs start: its control socket, by which `neap ss`
+//! and `neap nstat` show it where its user has a folder for such sockets, and its metrics. Nobody
+//! is told where there is no folder.
 
+use super::Failure;
+use super::watching::{Listening, Watched};
 use neap::Stack;
-use neap::control::{self, Control, ControlListener};
+use neap::control::{self, Application};
+use neap::metrics::MetricsAddress;
 use neap_gateway::Gateway;
-use std::path::{Path, PathBuf};
+use std::path;
 use std::sync::Arc;
 
-/// A control socket that is not served yet, if there is one.
+/// Sockets that are not served yet.
 #[derive(Debug)]
-pub(crate) struct Shown(Option<ControlListener>);
+pub(crate) struct Shown(Listening);
 
 impl Shown {
-    /// Makes the socket of a stack with this name, before the gateway gives up its rights.
-    pub(crate) fn listen(name: &str) -> Self {
+    /// Makes the sockets of a stack with this name, before the gateway gives up its rights. Without
+    /// `is_of_user` there is no control socket.
+    ///
+    /// # Errors
+    /// The machine does not give the place of the metrics.
+    pub(crate) fn listen(
+        name: &str,
+        is_of_user: bool,
+        metrics: Option<&MetricsAddress>,
+    ) -> Result<Self, Failure> {
         // In a user namespace the number of the user says nothing outside. A folder in /tmp that is
         // named by it is found by nobody, or by somebody else.
-        let has_folder = control::runtime_folder().is_some();
-        Self(has_folder.then(|| control::listen(name).ok()).flatten())
+        let has_folder = is_of_user && control::runtime_folder().is_some();
+        let control = has_folder.then(|| control::listen(name).ok()).flatten();
+        let metrics = metrics.map(absolute).transpose()?;
+        Listening::new(control, metrics.as_ref()).map(Self)
     }
 
-    /// Shows nothing.
-    pub(crate) fn nowhere() -> Self {
-        Self(None)
-    }
-
-    /// The folder from which the socket is removed in the end.
-    pub(crate) fn folders(&self) -> Vec<PathBuf> {
-        let path = self.0.as_ref().map(ControlListener::path);
-        path.and_then(Path::parent).map(Path::to_owned).into_iter().collect()
+    /// The folders from which the sockets are removed in the end.
+    pub(crate) fn folders(&self) -> Vec<path::PathBuf> {
+        self.0.folders()
     }
 
     /// Serves the figures of a gateway and its stack until the returned value is dropped.
-    pub(crate) fn serve(self, stack: &Stack, gateway: &Gateway) -> Option<Control> {
-        self.0?.serve(stack, Some(Arc::new(gateway.inspector()))).ok()
+    ///
+    /// # Errors
+    /// The system refuses a descriptor or a thread.
+    pub(crate) fn serve(self, stack: &Stack, gateway: &Gateway) -> Result<Watched, Failure> {
+        let inspector: Arc<dyn Application> = Arc::new(gateway.inspector());
+        self.0.serve(stack, inspector.clone(), inspector)
     }
+}
+
+/// The same place for a process that leaves its folder.
+fn absolute(address: &MetricsAddress) -> Result<MetricsAddress, Failure> {
+    let MetricsAddress::Unix(named) = address else { return Ok(address.clone()) };
+    let absolute = path::absolute(named)
+        .map_err(|error| Failure::System(format!("--metrics {address}: {error}")))?;
+    Ok(MetricsAddress::Unix(absolute))
 }

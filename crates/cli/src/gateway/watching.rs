@@ -64,6 +64,12 @@ pub(super) fn folder(control: Option<&ControlListener>) -> Option<PathBuf> {
     control.and_then(|control| control.path().parent()).map(Path::to_owned)
 }
 
+/// The folder that a path is in.
+pub(crate) fn folder_of(path: &Path) -> Option<PathBuf> {
+    // The parent of a name alone is the current folder.
+    path.parent().map(|folder| if folder == "" { Path::new(".") } else { folder }.to_owned())
+}
+
 impl Watching {
     /// Sends the log to the standard error from now on.
     pub(crate) fn start_log(&self, is_silent: bool) {
@@ -82,30 +88,38 @@ impl Watching {
     /// Makes the sockets, before the gateway gives up its rights. `name` is what `neap ss --name`
     /// finds the stack by.
     pub(crate) fn listen(&self, name: &str) -> Result<Listening, Failure> {
-        let metrics = self.metrics.as_ref().map(|address| {
-            metrics::listen(address).map_err(|error| {
-                let why = match address {
-                    MetricsAddress::Tcp(port) => refused::port(Transport::Tcp, port, &error),
-                    MetricsAddress::Unix(path) => refused::path(path, &error),
-                    _ => error.to_string(),
-                };
-                Failure::System(format!("--metrics {address}: {why}"))
-            })
-        });
-        Ok(Listening { control: listen(name), metrics: metrics.transpose()? })
+        Listening::new(listen(name), self.metrics.as_ref())
     }
 }
 
+/// Makes the socket of `--metrics`.
+fn listen_for_metrics(address: &MetricsAddress) -> Result<MetricsListener, Failure> {
+    metrics::listen(address).map_err(|error| {
+        let why = match address {
+            MetricsAddress::Tcp(port) => refused::port(Transport::Tcp, port, &error),
+            MetricsAddress::Unix(path) => refused::path(path, &error),
+            _ => error.to_string(),
+        };
+        Failure::System(format!("--metrics {address}: {why}"))
+    })
+}
+
 impl Listening {
+    /// A control socket, if there is one, and the socket of `--metrics`.
+    pub(super) fn new(
+        control: Option<ControlListener>,
+        metrics: Option<&MetricsAddress>,
+    ) -> Result<Self, Failure> {
+        Ok(Self { control, metrics: metrics.map(listen_for_metrics).transpose()? })
+    }
+
     /// The folders of its sockets, which are removed in the end.
     pub(crate) fn folders(&self) -> Vec<PathBuf> {
         let metrics = self.metrics.as_ref().and_then(|metrics| match metrics.address() {
-            MetricsAddress::Unix(path) => path.parent(),
+            MetricsAddress::Unix(path) => folder_of(path),
             _ => None,
         });
-        // The parent of a name alone is the current folder.
-        let named = |folder: &Path| if folder == "" { Path::new(".") } else { folder }.to_owned();
-        folder(self.control.as_ref()).into_iter().chain(metrics.map(named)).collect()
+        folder(self.control.as_ref()).into_iter().chain(metrics).collect()
     }
 
     /// Serves the figures of a stack, and those that its application adds for the control socket

@@ -1,6 +1,7 @@
 //! The options of pasta.
 
 use super::ports::{Ports, PortsError, Spec};
+use crate::gateway::face;
 use clap::{ArgAction, Parser};
 use neap_gateway::Outbound;
 use std::ffi::OsString;
@@ -205,6 +206,8 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     refused: Refused,
+    #[command(flatten, next_help_heading = "Options that pasta itself does not have")]
+    pub(super) own: face::Options,
 }
 
 /// Options that are known, and refused.

@@ -17,10 +17,11 @@ use super::{Failure, NAME, netlink};
 use crate::background::Waiting;
 use crate::gateway::command::{exit_code, not_ignored};
 use crate::gateway::confine::{Needs, confine};
+use crate::gateway::face;
 use crate::gateway::shown::Shown;
+use crate::gateway::watching::Watched;
 use crate::gateway::{DeviceEnd, FileLimit, Namespaces, raise_file_limit, tell_of_echo};
 use ipnet::IpNet;
-use neap::control::Control;
 use neap::device::{Tun, TunQueue};
 use neap::net::Prefix;
 use neap::{Builder, InterfaceConfig, Stack};
@@ -54,6 +55,8 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let log = Log::new(args.quiet, args.log_file.as_deref(), args.log_size)
         .map_err(|error| Failure::System(format!("--log-file: {error}")))?;
     let log = Arc::new(log);
+    let told = log.clone();
+    face::start_log(move |line| told.info(&line));
     let ended = run(args, &log, waiting);
     if let Err(Failure::Arguments(why) | Failure::System(why)) = &ended {
         log.error(why);
@@ -73,8 +76,8 @@ fn run(args: &Args, log: &Arc<Log>, waiting: Option<Waiting>) -> Result<ExitCode
     let watch = watched(args)?;
     let signals = not_ignored(&[SIGINT, SIGQUIT, SIGTERM]);
     // One that becomes another user would refuse the one that asks.
-    let shown =
-        if identity.is_none_or(Identity::is_own) { Shown::listen(NAME) } else { Shown::nowhere() };
+    let is_of_user = identity.is_none_or(Identity::is_own);
+    let shown = Shown::listen(NAME, is_of_user, args.own.metrics.as_ref())?;
     // That user may not be allowed to make it.
     let pid_file = args.pid.as_deref().map(PidFile::create).transpose()?;
     // What a command does in its namespaces is that user's, too.
@@ -109,7 +112,7 @@ fn run(args: &Args, log: &Arc<Log>, waiting: Option<Waiting>) -> Result<ExitCode
     if !args.no_icmp {
         tell_of_echo(&gateway, |what| log.info(&what));
     }
-    let running = Running::start(gateway, watch, signals)?;
+    let running = Running::start(args, gateway, watch, signals)?;
     let (handle, log) = (running.handle.clone(), log.clone());
     let follower = Follower::new(args.clone(), network, ports, agent, handle, log, tables);
     let ended = serve(args, running, follower, &mut child, ready);
@@ -258,14 +261,14 @@ struct Running {
 
 impl Running {
     fn start(
+        args: &Args,
         mut gateway: Gateway,
         watch: Option<Watch>,
         signals: Vec<i32>,
     ) -> Result<Self, Failure> {
         let handle = gateway.handle();
-        let mut signals = Signals::new(signals).map_err(system("signals"))?;
-        let stop = handle.clone();
-        spawn("signals", move || signals.forever().take(1).for_each(|_| stop.stop()))?;
+        let signals = Signals::new(signals).map_err(system("signals"))?;
+        args.own.end_by(signals, handle.clone()).map_err(system("a thread"))?;
         if let Some(watch) = watch {
             let stop = handle.clone();
             spawn("namespace", move || {
@@ -463,7 +466,7 @@ fn gateway(
     allowed: usize,
     bound: Vec<Bound>,
     shown: Shown,
-) -> Result<(Gateway, Option<Control>), Failure> {
+) -> Result<(Gateway, Watched), Failure> {
     let stack = Arc::new(stack.build().map_err(|error| Failure::System(error.to_string()))?);
     let mut config = GatewayConfig::default();
     config.policy = network.policy();
@@ -474,14 +477,34 @@ fn gateway(
     (config.passes_tcp, config.passes_udp) = (!args.no_tcp, !args.no_udp);
     config.passes_echo = !args.no_icmp;
     config.outbound = args.outbound();
-    config.most_flows = allowed / 4 * 3;
-    config.most_mappings = allowed / 5 * 4;
+    args.own.limits.apply(&mut config, allowed).map_err(Failure::Arguments)?;
     let gateway = Gateway::new(stack.clone(), Box::new(DirectFrom(args.outbound())), config);
     let mut gateway = gateway.map_err(system("the gateway"))?;
     for (socket, publication) in bound {
         gateway.publish_socket(socket, publication).map_err(system("a published port"))?;
     }
     DeviceEnd::watch(&stack, gateway.handle()).map_err(system("the interface"))?;
-    let shown = shown.serve(&stack, &gateway);
+    let shown = shown.serve(&stack, &gateway)?;
     Ok((gateway, shown))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[test]
+    fn options_say_what_is_joined_and_whose_end_is_the_end() {
+        let own = std::process::id().to_string();
+        let args = |options: &[&str]| {
+            let line = ["pasta"].iter().chain(options).copied().chain([own.as_str()]);
+            Args::try_parse_from(line).expect("options")
+        };
+        let user = |options: &[&str]| namespaces(&args(options)).and_then(|all| all.user);
+        assert_eq!(user(&[]), Some(format!("/proc/{own}/ns/user").into()));
+        assert_eq!(user(&["--netns-only"]), None);
+        assert_eq!(user(&["--userns", "/some/where"]), Some("/some/where".into()));
+        let is_watched = |options: &[&str]| watched(&args(options)).expect("it runs").is_some();
+        assert!(is_watched(&[]) && !is_watched(&["--no-netns-quit"]));
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::NAME;
 use super::network::Network;
+use crate::gateway::face;
 use clap::{Arg, CommandFactory, Parser};
 use ipnet::Ipv4Net;
 use std::ffi::OsString;
@@ -55,10 +56,11 @@ struct Words {
     /// User namespace to join before the network namespace
     #[arg(long, value_name = "PATH")]
     userns_path: Option<PathBuf>,
-    /// Give up all rights but that to ports below 1024, and most files
+    /// Give up all rights but that to ports below 1024, and most files, as without it; also that to
+    /// remove the API socket
     #[arg(long)]
     enable_sandbox: bool,
-    /// Give up system calls that are not needed
+    /// Give up system calls that are not needed, as without it
     #[arg(long)]
     enable_seccomp: bool,
     /// Send from this address or interface of the host
@@ -76,6 +78,8 @@ struct Words {
     /// Only netns; bess is not supported
     #[arg(long, value_name = "TYPE", default_value = "netns")]
     target_type: String,
+    #[command(flatten)]
+    own: face::Options,
     /// Show the options
     #[arg(short, long)]
     help: bool,
@@ -155,9 +159,9 @@ pub(super) struct Options {
     pub(super) mac: Option<[u8; 6]>,
     pub(super) disable_host_loopback: bool,
     pub(super) enable_sandbox: bool,
-    pub(super) enable_seccomp: bool,
     pub(super) outbound_v4: Option<String>,
     pub(super) outbound_v6: Option<String>,
+    pub(super) own: face::Options,
 }
 
 /// Reads a command line. An error is one line.
@@ -205,9 +209,9 @@ impl Words {
             mac: self.macaddress,
             disable_host_loopback: self.disable_host_loopback,
             enable_sandbox: self.enable_sandbox,
-            enable_seccomp: self.enable_seccomp,
             outbound_v4: self.outbound_addr,
             outbound_v6: self.outbound_addr6,
+            own: self.own,
         })
     }
 
@@ -293,7 +297,7 @@ mod tests {
             "--disable-host-loopback --mtu=65520 --enable-sandbox --enable-seccomp --enable-ipv6 \
              -c -e 3 -r 4 --api-socket /run/x.sock --netns-type=path /run/user/1/netns/n tap0",
         );
-        assert!(options.disable_host_loopback && options.enable_sandbox && options.enable_seccomp);
+        assert!(options.disable_host_loopback && options.enable_sandbox);
         assert!(options.configure && options.network.has_v6);
         assert_eq!((options.exit_fd, options.ready_fd), (Some(3), Some(4)));
         assert_eq!(options.api_socket, Some("/run/x.sock".into()));

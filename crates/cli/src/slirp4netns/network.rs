@@ -30,7 +30,8 @@ pub(super) struct Network {
     cidr: Ipv4Net,
     pub(super) mtu: u16,
     pub(super) has_v6: bool,
-    has_dns: bool,
+    /// Whether the gateway answers as the resolver.
+    pub(super) has_dns: bool,
 }
 
 impl Network {

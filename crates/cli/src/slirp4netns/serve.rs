@@ -6,8 +6,10 @@ use super::descriptors::inherited;
 use super::outbound::outbound;
 use super::{Failure, NAME};
 use crate::gateway::command::not_ignored;
+use crate::gateway::confine::{Needs, confine};
 use crate::gateway::shown::Shown;
-use crate::gateway::{DeviceEnd, calls, confine, namespace, raise_file_limit, tell_of_echo};
+use crate::gateway::watching;
+use crate::gateway::{DeviceEnd, face, namespace, raise_file_limit, tell_of_echo};
 use crate::standard_error::say;
 use neap::Stack;
 use neap::device::{Tun, TunQueue};
@@ -34,7 +36,8 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     let signals =
         Signals::new(not_ignored(&[SIGHUP, SIGINT, SIGTERM])).map_err(system("signals"))?;
     let limit = raise_file_limit().map_err(Failure::System)?;
-    let shown = Shown::listen(NAME);
+    let shown = Shown::listen(NAME, true, options.own.metrics.as_ref())?;
+    face::start_log(tell);
 
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
     let tap = Tun::from_queues(vec![device], Some(options.network.mtu));
@@ -44,25 +47,24 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     let mut config = GatewayConfig::default();
     let may_reach_host = !options.disable_host_loopback;
     config.policy = if may_reach_host { Policy::default() } else { Policy::without_host() };
+    options.own.limits.apply(&mut config, limit).map_err(Failure::Arguments)?;
     config.translations = options.network.translations();
     config.own_addresses = options.network.own_addresses().iter().map(|own| own.ip).collect();
-    config.most_flows = limit / 4 * 3;
-    config.most_mappings = limit / 5 * 4;
     config.dhcp = Some(options.network.dhcp());
     config.outbound = outbound.clone();
 
     let stack = Arc::new(stack.build().map_err(|error| failed(&error))?);
     let mut gateway = Gateway::new(stack.clone(), Box::new(DirectFrom(outbound)), config)
         .map_err(system("the gateway"))?;
-    tell_of_echo(&gateway, |what| say(&format_args!("slirp4netns: {what}")));
+    tell_of_echo(&gateway, tell);
 
     let handle = gateway.handle();
     DeviceEnd::watch(&stack, handle.clone()).map_err(system("the device"))?;
-    watch_signals(signals, handle.clone());
+    options.own.end_by(signals, handle.clone()).map_err(system("a thread"))?;
     if let Some(exit) = exit {
         watch_exit(exit, handle.clone());
     }
-    let shown = shown.serve(&stack, &gateway);
+    let shown = shown.serve(&stack, &gateway)?;
     let socket = api.map(|api| api.serve(handle, &options.network));
     if let Some(ready) = ready {
         // Nobody may wait for it any more.
@@ -77,21 +79,22 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::System(format!("{what}: {error}"))
 }
 
-/// Gives up what the options name. Rights belong to threads, so this is while there is one.
-fn give_up(options: &Options, sockets_in: Vec<PathBuf>) -> Result<(), Failure> {
+fn tell(line: &str) {
+    say(&format_args!("{NAME}: {line}"));
+}
+
+/// Gives up what is not needed. Rights belong to threads, so this is while there is one.
+fn give_up(options: &Options, mut sockets_in: Vec<PathBuf>) -> Result<(), Failure> {
+    // The right holds for all of the folder, which is too much for a sandbox.
+    if !options.enable_sandbox {
+        let path = options.api_socket.as_deref();
+        sockets_in.extend(path.and_then(watching::folder_of));
+    }
     // Ports are published while the network is there.
     let capabilities = CapabilitySet::NET_BIND_SERVICE;
-    let needs =
-        confine::Needs { capabilities, resolvers: true, sockets_in, ..confine::Needs::default() };
-    if options.enable_sandbox {
-        confine::give_up_rights(&needs).map_err(Failure::System)?;
-        let failed = |error| Failure::System(format!("files cannot be given up: {error}"));
-        confine::give_up_files(&needs).map_err(failed)?;
-    }
-    if options.enable_seccomp {
-        calls::give_up_calls(None).map_err(Failure::System)?;
-    }
-    Ok(())
+    let resolvers = options.network.has_dns;
+    let needs = Needs { capabilities, resolvers, sockets_in, ..Needs::default() };
+    confine(&needs, tell).map_err(Failure::System)
 }
 
 /// The TAP of the guest.
@@ -111,10 +114,6 @@ fn device(options: &Options) -> Result<TunQueue, Failure> {
     }
     let link = options.configure.then(|| options.network.link(options.mac));
     carry_out(&Plan { namespaces, interface, link }).map_err(Failure::System)
-}
-
-fn watch_signals(mut signals: Signals, handle: GatewayHandle) {
-    thread::spawn(move || signals.forever().take(1).for_each(|_| handle.stop()));
 }
 
 /// Ends the run when the other end of a pipe is closed.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Whether a process ends in time.
-fn ends(pid: u32) -> bool {
+pub(super) fn ends(pid: u32) -> bool {
     let status = format!("/proc/{pid}/status");
     let until = Instant::now() + PATIENCE;
     // Nobody may be there to take the exit status.

@@ -25,8 +25,9 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::thread;
 
-/// Another address of the outside.
+/// Other addresses of the outside.
 const OUTBOUND: &str = "192.0.2.7";
+const OUTBOUND_V6: &str = "2001:db8::7";
 
 /// An Ethernet address, from which addresses of IPv6 are made.
 const MAC: &str = "02:00:5e:00:00:01";
@@ -332,25 +333,28 @@ fn a_host_that_lets_nobody_ping_is_told_of() {
     });
 }
 
+/// Podman asks for it, RootlessKit does not.
+const CONFINING: [&[&str]; 2] = [&["--enable-sandbox", "--enable-seccomp"], &[]];
+
 #[test]
 fn a_confined_gateway_serves_and_has_no_rights() {
     in_namespace(|| {
         outside();
-        let listener = TcpListener::bind("192.0.2.1:0").expect("a port");
-        let target = listener.local_addr().expect("an address").to_string();
-        let guest = Guest::start(
-            env!("CARGO_BIN_EXE_neap"),
-            &["-c", "--enable-sandbox", "--enable-seccomp", "--api-socket", "SOCKET"],
-        );
-        confined::check(guest.server_pid(), confined::BIND);
-        let accepts = thread::spawn(move || {
-            listener.accept().expect("a connection").0.write_all(b"hello").expect("sent");
-        });
-        guest.run("greeting", &target);
-        accepts.join().expect("no panic");
-        let add = r#"{"execute": "add_hostfwd",
-            "arguments": {"proto": "tcp", "host_port": 80, "guest_port": 80}}"#;
-        assert_eq!(ask(&guest, add), r#"{"return":{"id":1}}"#);
+        for options in CONFINING {
+            let listener = TcpListener::bind("192.0.2.1:0").expect("a port");
+            let target = listener.local_addr().expect("an address").to_string();
+            let options = [&["-c", "--api-socket", "SOCKET"], options].concat();
+            let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &options);
+            confined::check(guest.server_pid(), confined::BIND);
+            let accepts = thread::spawn(move || {
+                listener.accept().expect("a connection").0.write_all(b"hello").expect("sent");
+            });
+            guest.run("greeting", &target);
+            accepts.join().expect("no panic");
+            let add = r#"{"execute": "add_hostfwd",
+                "arguments": {"proto": "tcp", "host_port": 80, "guest_port": 80}}"#;
+            assert_eq!(ask(&guest, add), r#"{"return":{"id":1}}"#);
+        }
     });
 }
 
@@ -360,14 +364,60 @@ fn a_confined_gateway_reads_the_resolvers_again() {
         outside();
         resolver("192.0.2.1", &[1]);
         resolver("127.0.0.1", &[2]);
-        let options = ["-c", "--enable-sandbox", "--enable-seccomp", "ETC"];
-        let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &options);
-        for (address, program) in
-            [("192.0.2.1", "first resolver"), ("127.0.0.1", "second resolver")]
-        {
-            guest.name_resolver(address);
-            guest.run(program, "10.0.2.3:53");
+        for options in CONFINING {
+            let options = [&["-c", "ETC"], options].concat();
+            let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &options);
+            for (address, program) in
+                [("192.0.2.1", "first resolver"), ("127.0.0.1", "second resolver")]
+            {
+                guest.name_resolver(address);
+                guest.run(program, "10.0.2.3:53");
+            }
         }
+    });
+}
+
+#[test]
+fn options_of_the_gateways_own_keep_flows_away_and_show_it() {
+    in_namespace(|| {
+        outside();
+        let listener = TcpListener::bind("192.0.2.1:0").expect("a port");
+        let target = listener.local_addr().expect("an address").to_string();
+        let options = ["-c", "--deny", "192.0.2.0/24", "--metrics", "127.0.0.1:9100"];
+        let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &options);
+        guest.run("denied", &target);
+        let mut stream = TcpStream::connect("127.0.0.1:9100").expect("it is served");
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").expect("sent");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("an answer");
+        assert!(text.contains("GatewayDenied_total 1\n"), "{text}");
+        drop(guest);
+        let options = ["-c", "--flows", "1", "SAID"];
+        let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &options);
+        guest.run("refused as a second", &target);
+        let told = "slirp4netns: refused: too many at the same time flows=1";
+        while !guest.said().contains(told) {
+            thread::yield_now();
+        }
+    });
+}
+
+#[test]
+fn after_a_signal_a_flow_goes_on_that_was_open() {
+    in_namespace(|| {
+        outside();
+        let listener = TcpListener::bind("192.0.2.1:0").expect("a port");
+        let target = listener.local_addr().expect("an address").to_string();
+        let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &["-c", "--drain", "3600"]);
+        let opened = guest.spawn("outlast", &target);
+        let (mut stream, _) = listener.accept().expect("a connection");
+        thread::spawn(move || listener.incoming().for_each(drop));
+        run(&format!("kill {}", guest.server_pid()));
+        // The guest speaks as soon as another connection is refused.
+        stream.read_exact(&mut [0]).expect("the flow goes on");
+        drop(stream);
+        assert_eq!(guest.wait(), Some(0));
+        drop(opened);
     });
 }
 
@@ -450,13 +500,23 @@ fn flows_leave_from_the_address_that_was_asked_for() {
     in_namespace(|| {
         outside();
         run(&format!("ip address add {OUTBOUND}/24 dev far"));
-        let server: SocketAddr = "192.0.2.1:8080".parse().expect("an address");
-        let servers = servers(server);
-        thread::spawn(move || tell_peers(servers));
-        for outbound in [OUTBOUND, "far"] {
-            let option = format!("--outbound-addr={outbound}");
-            let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &["-c", &option]);
-            guest.run("seen as", &server.to_string());
+        run(&format!("ip address add {OUTBOUND_V6}/64 dev far nodad"));
+        run("ip address add 2001:db8::1/64 dev outside nodad");
+        let [v4, v6] = ["192.0.2.1:8080", "[2001:db8::1]:8080"];
+        for server in [v4, v6] {
+            let servers = servers(server.parse().expect("an address"));
+            thread::spawn(move || tell_peers(servers));
+        }
+        for (option, outbound, server) in [
+            ("--outbound-addr", OUTBOUND, v4),
+            ("--outbound-addr", "far", v4),
+            ("--outbound-addr6", OUTBOUND_V6, v6),
+            ("--outbound-addr6", "far", v6),
+        ] {
+            let option = format!("{option}={outbound}");
+            let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &["-c", "-6", &option]);
+            guest.address_until("fd00::");
+            guest.run("seen as", server);
         }
     });
 }
@@ -468,15 +528,21 @@ fn a_guest_gets_its_address_by_dhcp() {
             return skip("busybox is not installed");
         }
         outside();
-        let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &["--mtu=9000"]);
-        guest.ip("link set tap0 up");
-        let script = guest.socket().with_extension("sh");
-        let text = "#!/bin/sh\n[ $1 != bound ] || \
-                    echo \"$ip/$mask $router $dns $mtu $serverid $lease\"\n";
-        fs::write(&script, text).expect("room");
-        run(&format!("chmod 755 {}", script.display()));
-        let line = guest.inside(&format!("busybox udhcpc -i tap0 -nqf -s {}", script.display()));
-        assert!(line.contains("10.0.2.15/24 10.0.2.2 10.0.2.3 9000 10.0.2.2 86400"), "{line}");
+        for (options, resolver) in
+            [(&["--mtu=9000"][..], "10.0.2.3"), (&["--mtu=9000", "--disable-dns"], "")]
+        {
+            let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), options);
+            guest.ip("link set tap0 up");
+            let script = guest.socket().with_extension("sh");
+            let text = "#!/bin/sh\n[ $1 != bound ] || \
+                        echo \"$ip/$mask $router $dns $mtu $serverid $lease\"\n";
+            fs::write(&script, text).expect("room");
+            run(&format!("chmod 755 {}", script.display()));
+            let client = format!("busybox udhcpc -i tap0 -nqf -s {}", script.display());
+            let line = guest.inside(&client);
+            let bound = format!("10.0.2.15/24 10.0.2.2 {resolver} 9000 10.0.2.2 86400");
+            assert!(line.contains(&bound), "{options:?}: {line}");
+        }
     });
 }
 
@@ -592,6 +658,17 @@ fn inside() {
         }
         "refused" => denied(target, ErrorKind::ConnectionRefused),
         "denied" => denied(target, ErrorKind::HostUnreachable),
+        "refused as a second" => {
+            let _first = TcpStream::connect(target).expect("the server accepts");
+            denied(target, ErrorKind::ConnectionRefused);
+        }
+        "outlast" => {
+            let mut stream = TcpStream::connect(target).expect("the server accepts");
+            println!("ready");
+            while TcpStream::connect(target).is_ok() {}
+            stream.write_all(b"x").expect("sent");
+            assert_eq!(stream.read(&mut [0]).expect("the end"), 0);
+        }
         "denied v6" => denied(target, ErrorKind::PermissionDenied),
         "seen as" => seen_as(target),
         "first resolver" => ask_name(target, 1),
@@ -614,16 +691,20 @@ fn denied(target: SocketAddr, kind: ErrorKind) {
 
 /// The server sees the address that was asked for.
 fn seen_as(server: SocketAddr) {
+    let (seen, any) = match server {
+        SocketAddr::V4(_) => (format!("{OUTBOUND}:"), "0.0.0.0:0"),
+        SocketAddr::V6(_) => (format!("[{OUTBOUND_V6}]:"), "[::]:0"),
+    };
     let mut answer = String::new();
     let mut stream = TcpStream::connect(server).expect("the server accepts");
     stream.read_to_string(&mut answer).expect("text");
-    assert!(answer.starts_with(OUTBOUND), "{answer}");
-    let socket = UdpSocket::bind("0.0.0.0:0").expect("a port");
+    assert!(answer.starts_with(&seen), "{answer}");
+    let socket = UdpSocket::bind(any).expect("a port");
     socket.send_to(b"who am I?", server).expect("sent");
     let mut answer = [0; 100];
     let (count, _) = socket.recv_from(&mut answer).expect("an answer");
     let answer = String::from_utf8_lossy(&answer[..count]);
-    assert!(answer.starts_with(OUTBOUND), "{answer}");
+    assert!(answer.starts_with(&seen), "{answer}");
 }
 
 /// A question for the address of `a`.
