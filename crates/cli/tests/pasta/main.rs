@@ -15,6 +15,7 @@ mod files;
 #[path = "../common/folder.rs"]
 mod folder;
 mod keeps;
+mod options;
 mod own;
 #[path = "../common/resolver.rs"]
 mod resolver;
@@ -105,7 +106,11 @@ fn inside() {
         "ask" => ask(target),
         "ask by datagram" => ask_by_datagram(target),
         "solicit" => solicit(PATIENCE),
+        "solicit in vain" => solicit(routers::LONGEST),
         "ask a resolver" => confinement::ask(target),
+        "ask by datagrams" => options::ask_by_datagrams(target),
+        "answer datagrams" => options::answer_datagrams(target),
+        "connect in the end" => while TcpStream::connect(target).is_err() {},
         "try to connect" => own::try_to_connect(target),
         "connect twice" => own::connect_twice(target),
         "outlast" => own::outlast(target),
