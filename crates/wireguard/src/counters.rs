@@ -46,6 +46,9 @@ counters! {
     keepalives_received,
     /// Peers whose address has changed.
     roamed,
+    /// Datagrams for which the host's socket had no room. The host tells of them with the next one
+    /// that it has room for.
+    lost_in_socket,
     /// Received datagrams that are none of the protocol.
     dropped_malformed,
     /// Received datagrams of no session.

@@ -64,9 +64,10 @@ impl Message {
         bytes
     }
 
-    /// Whether it belongs to a handshake, which has a DSCP of its own.
-    pub(crate) fn is_of_handshake(&self) -> bool {
-        !matches!(self, Self::Keepalive(_))
+    /// Whether it is a step of a handshake. Those have a DSCP of their own; a demand for a cookie
+    /// has none, as the kernel's (`wg_socket_send_buffer_as_reply_to_skb`).
+    pub(crate) fn is_step(&self) -> bool {
+        matches!(self, Self::Initiation(_) | Self::Response(_))
     }
 }
 

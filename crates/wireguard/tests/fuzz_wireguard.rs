@@ -1,6 +1,6 @@
 //! Two devices with somebody between them who drops, repeats, keeps back, cuts, spoils and invents
 //! datagrams: no panic, what comes out is what the other side has put in, and each packet at most
-//! once.
+//! once. Somebody elsewhere does that, too, and the peer is not taken to be there.
 //!
 //! Loopback sockets deliver at once, and time is an argument, so an input has the same course each
 //! time but for the keys of sessions. `cargo test` runs it for two seconds; docs/fuzzing.md tells
@@ -22,6 +22,10 @@ const TIME: Duration = Duration::from_secs(2);
 const STEPS: usize = 64;
 const INSIDE: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
 const TCP_HEADERS: usize = 40;
+/// The first byte of a datagram of a session.
+const DATA: u8 = 4;
+/// Bytes of the second code of a handshake, which is in the end.
+const SECOND_CODE: usize = 16;
 
 /// Arbitrary bytes as a source of decisions; zeros when they are used up.
 struct Source<'a>(&'a [u8]);
@@ -73,6 +77,10 @@ struct World {
     now: Instant,
     /// Datagrams that the one in the middle has.
     caught: VecDeque<(usize, Vec<u8>)>,
+    /// Datagrams of sessions that were handed on.
+    delivered: Vec<(usize, Vec<u8>)>,
+    /// Somebody who has datagrams of both, and is not in the middle.
+    elsewhere: UdpSocket,
     /// Payload bytes that were put in, by sequence number, with how often they came out.
     sent: [HashMap<u32, u32>; 2],
     next: u32,
@@ -85,6 +93,8 @@ impl World {
             ends: [end(0, socket()), end(1, socket())],
             now: neap_device::clock::now(),
             caught: VecDeque::new(),
+            delivered: Vec::new(),
+            elsewhere: socket(),
             sent: Default::default(),
             next: 0,
         }
@@ -155,16 +165,35 @@ impl World {
     }
 
     /// Hands a datagram on, from the socket that stands for the sender.
-    fn deliver(&self, to: usize, bytes: &[u8]) {
+    fn deliver(&mut self, to: usize, bytes: &[u8]) {
         let end = &self.ends[to];
         let _ = end.middle.send_to(bytes, end.own);
+        if bytes.first() == Some(&DATA) {
+            self.delivered.push((to, bytes.to_vec()));
+        }
+    }
+
+    /// Sends one of the ends something that is not genuine, or not new.
+    fn lie(&self, to: usize, bytes: &[u8], is_elsewhere: bool) {
+        let end = &self.ends[to];
+        let socket = if is_elsewhere { &self.elsewhere } else { &end.middle };
+        let _ = socket.send_to(bytes, end.own);
+    }
+
+    /// Both ends have their peers where genuine datagrams came from.
+    fn check_endpoints(&self) {
+        for end in &self.ends {
+            let middle = end.middle.local_addr().expect("an address");
+            assert_eq!(end.handle.status().peers[0].endpoint, Some(middle));
+        }
     }
 
     /// One decision of the one in the middle.
     fn meddle(&mut self, source: &mut Source<'_>) {
         let choice = source.byte();
         let caught = self.caught.pop_front();
-        match (choice % 9, caught) {
+        let is_elsewhere = choice >= 128;
+        match (choice % 10, caught) {
             (0..=3, Some((to, bytes))) => self.deliver(to, &bytes),
             (4, Some((to, bytes))) => {
                 self.deliver(to, &bytes);
@@ -172,13 +201,23 @@ impl World {
             }
             (5, Some(kept)) => self.caught.push_back(kept),
             (6, Some((to, mut bytes))) => {
-                let at = source.short() % bytes.len();
-                bytes[at] ^= source.byte();
-                self.deliver(to, &bytes);
+                // Nobody reads the second code of a handshake, unless there are many of them.
+                let read = if bytes[0] == DATA { bytes.len() } else { bytes.len() - SECOND_CODE };
+                let at = source.short() % read;
+                bytes[at] ^= source.byte().max(1);
+                self.lie(to, &bytes, is_elsewhere);
             }
-            (7, Some((to, bytes))) => self.deliver(to, &bytes[..source.short() % bytes.len()]),
-            (8, Some((to, _))) => self.deliver(1 - to, source.take(160)),
-            (_, None) => self.deliver(usize::from(choice & 1), source.take(160)),
+            (7, Some((to, bytes))) => {
+                self.lie(to, &bytes[..source.short() % bytes.len()], is_elsewhere);
+            }
+            (8, Some((to, _))) => self.lie(1 - to, source.take(160), is_elsewhere),
+            (9, caught) => {
+                self.caught.extend(caught);
+                if let Some((to, bytes)) = self.delivered.last() {
+                    self.lie(*to, bytes, true);
+                }
+            }
+            (_, None) => self.lie(usize::from(choice & 1), source.take(160), is_elsewhere),
             _ => {}
         }
     }
@@ -200,10 +239,7 @@ fn wireguard() {
                 _ => world.meddle(&mut source),
             }
             world.turn();
-        }
-        for end in &world.ends {
-            let status = end.handle.status();
-            assert_eq!(status.peers.len(), 1);
+            world.check_endpoints();
         }
     });
 }
@@ -225,4 +261,13 @@ fn an_honest_one_in_the_middle_passes_everything() {
     for end in &world.ends {
         assert!(end.handle.status().peers[0].latest_handshake.is_some());
     }
+    // What is genuine and new is believed from everywhere.
+    world.check_endpoints();
+    world.send(0, 1000, 1000);
+    world.turn();
+    let (to, bytes) = world.caught.pop_front().expect("a datagram");
+    world.lie(to, &bytes, true);
+    world.turn();
+    let endpoint = world.ends[to].handle.status().peers[0].endpoint;
+    assert_eq!(endpoint, Some(world.elsewhere.local_addr().expect("an address")));
 }

@@ -72,7 +72,10 @@ impl Receiver {
     /// Takes the datagrams of one call. Returns what handshakes among them are estimated to take.
     fn take(&mut self, arrived: Arrived, now: Instant) -> Nanos {
         let shared = &self.shared;
-        let Arrived { ends, len, segment, ecn } = arrived;
+        let Arrived { ends, len, segment, ecn, lost } = arrived;
+        if lost > 0 {
+            shared.counters.lost_in_socket.add(lost.into());
+        }
         let datagrams = &self.buffer[..len];
         self.opening.clear();
         let opening = &mut self.opening;
@@ -190,6 +193,7 @@ impl RxQueue for Receiver {
     fn drops(&self) -> u64 {
         let counters = &self.shared.counters;
         let dropped = [
+            &counters.lost_in_socket,
             &counters.dropped_malformed,
             &counters.dropped_no_session,
             &counters.dropped_not_authentic,

@@ -98,6 +98,7 @@ impl Shared {
         }
         if engine.take_move() {
             self.path.has_moved();
+            self.socket.way_has_changed();
         }
         let unsent = engine.outgoing();
         drop(engine);
@@ -111,8 +112,8 @@ impl Shared {
     pub(crate) fn send_outgoing(&self) {
         let outgoing = lock(&self.engine).take_outgoing();
         let is_alike = |a: &Outgoing, b: &Outgoing| {
-            (a.to, a.message.bytes().len(), a.message.is_of_handshake())
-                == (b.to, b.message.bytes().len(), b.message.is_of_handshake())
+            (a.to, a.message.bytes().len(), a.message.is_step())
+                == (b.to, b.message.bytes().len(), b.message.is_step())
         };
         for alike in outgoing.chunk_by(is_alike) {
             alike.chunks(MOST_SEGMENTS).for_each(|messages| self.send(messages));
@@ -124,7 +125,7 @@ impl Shared {
     fn send(&self, messages: &[Outgoing]) {
         let Some(first) = messages.first() else { return };
         let parts: SmallVec<[&[u8]; 8]> = messages.iter().map(|one| one.message.bytes()).collect();
-        let class = if first.message.is_of_handshake() { HANDSHAKE_CLASS } else { 0 };
+        let class = if first.message.is_step() { HANDSHAKE_CLASS } else { 0 };
         let (segment, to) = (first.message.bytes().len(), first.to);
         let batch = Batch { parts: &parts, segment, to, class, may_be_cut: false };
         if self.send_batch(batch, &mut 0).is_err() {
@@ -139,6 +140,7 @@ impl Shared {
         let sent = self.socket.send(&mut batch, done);
         if batch.to != to {
             lock(&self.engine).forget_own(to);
+            self.socket.way_has_changed();
         }
         if self.socket.take_has_errors() || sent == Ok(Sent::Fragmentable) {
             self.ring();
@@ -233,6 +235,7 @@ impl Shared {
         if *current != fwmark {
             self.socket.set_mark(fwmark.unwrap_or(0))?;
             *current = fwmark;
+            self.socket.way_has_changed();
         }
         drop(current);
         self.ring();
@@ -265,6 +268,7 @@ impl Shared {
         change: impl FnOnce(&mut Engine<Sanstun>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let changed = self.engine(change);
+        self.socket.way_has_changed();
         self.ring();
         changed
     }
@@ -320,7 +324,61 @@ fn check_peers(peers: &[Peer]) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::Message;
     use std::sync::Barrier;
+
+    /// The traffic class of a datagram that a socket of IPv4 gets.
+    fn class_of_next(socket: &std::net::UdpSocket) -> u8 {
+        use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg};
+        use std::os::fd::AsRawFd;
+        let (mut bytes, mut control) = ([0; 2048], HostSocket::control_room());
+        let parts = &mut [std::io::IoSliceMut::new(&mut bytes)];
+        let fd = socket.as_raw_fd();
+        let received = recvmsg::<SockaddrIn>(fd, parts, Some(&mut control), MsgFlags::empty());
+        let received = received.expect("a datagram");
+        let mut messages = received.cmsgs().expect("room");
+        let class = messages.find_map(|message| match message {
+            ControlMessageOwned::Ipv4Tos(class) => Some(class),
+            _ => None,
+        });
+        class.expect("a traffic class")
+    }
+
+    #[test]
+    fn the_two_steps_of_a_handshake_have_the_traffic_class_of_the_kernels() {
+        use nix::sys::socket::{setsockopt, sockopt::IpRecvTos};
+        let shared = Shared::open(&WireguardConfig::new(PrivateKey::from([1; 32])));
+        let shared = shared.expect("a socket");
+        let peer = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        setsockopt(&peer, IpRecvTos, &true).expect("an option");
+        let to = peer.local_addr().expect("an address");
+        let messages = [
+            (Message::Initiation(vec![1; 148]), 0x88),
+            (Message::Response(vec![2; 92]), 0x88),
+            (Message::Cookie(vec![3; 64]), 0),
+            (Message::Keepalive(vec![4; 32]), 0),
+        ];
+        for (message, class) in messages {
+            let outgoing = Outgoing { to: to.into(), message };
+            shared.send(core::slice::from_ref(&outgoing));
+            assert_eq!(class_of_next(&peer), class, "{outgoing:?}");
+        }
+    }
+
+    #[test]
+    fn a_peer_that_is_elsewhere_may_take_super_datagrams() {
+        let mut config = WireguardConfig::new(PrivateKey::from([1; 32]));
+        config.peers = vec![Peer::new(PrivateKey::from([2; 32]).public_key())];
+        let shared = Shared::open(&config).expect("a socket");
+        shared.socket.is_plain_now();
+        let elsewhere = SocketAddr::from(([127, 0, 0, 1], 9));
+        shared.engine(|engine| engine.hear(0, elsewhere.into()));
+        assert!(!shared.socket.is_plain());
+        shared.engine(|engine| engine.hear(0, elsewhere.into()));
+        shared.socket.is_plain_now();
+        shared.set_endpoint(&config.peers[0].public_key, elsewhere).expect("a peer");
+        assert!(!shared.socket.is_plain());
+    }
 
     #[test]
     fn a_mark_that_is_set_while_the_port_changes_is_that_of_the_new_socket() {

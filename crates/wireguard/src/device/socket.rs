@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nix::libc::{in_addr, in_pktinfo, in6_addr, in6_pktinfo};
 use nix::sys::socket::sockopt::{
     IpRecvTos, Ipv4PacketInfo, Ipv4RecvErr, Ipv6RecvErr, Ipv6RecvPacketInfo, Ipv6RecvTClass,
-    UdpGroSegment,
+    RxqOvfl, UdpGroSegment,
 };
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt,
@@ -19,7 +19,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 /// Most bytes of a call: those of the largest UDP datagram over IPv4.
 pub(crate) const MOST_BYTES: usize = 65_507;
@@ -37,7 +37,8 @@ const CALLS_MAX: usize = 4;
 /// Records of the error queue that one look takes.
 const ERRORS_MAX: usize = 256;
 
-/// Traffic class of handshakes, as the kernel's WireGuard has it (`HANDSHAKE_DSCP`, AF41).
+/// Traffic class of the two steps of a handshake, as the kernel's WireGuard has it
+/// (`HANDSHAKE_DSCP`, AF41).
 pub(crate) const HANDSHAKE_CLASS: u8 = 0x88;
 
 /// A socket that sends to and receives from everybody, and that another may take the place of.
@@ -51,6 +52,9 @@ pub(crate) struct HostSocket {
     is_v6: bool,
     /// The way out cannot cut super-datagrams.
     is_plain: AtomicBool,
+    /// Datagrams for which the socket had no room, as the host has told last, and the socket that
+    /// it has told of.
+    lost: Mutex<(Weak<OwnedFd>, u32)>,
     /// A call that sends has taken an error of ICMP away, whose record is still in the queue.
     has_errors: AtomicBool,
 }
@@ -63,6 +67,8 @@ pub(crate) struct Arrived {
     /// Length of each datagram but the last, which may be shorter.
     pub(crate) segment: usize,
     pub(crate) ecn: u8,
+    /// Datagrams that the host has told the loss of with these: the socket had no room for them.
+    pub(crate) lost: u32,
 }
 
 /// Datagrams of one length, of which the last may be shorter, and their outer header.
@@ -121,6 +127,7 @@ impl HostSocket {
             events: Arc::new(events),
             is_v6,
             is_plain: AtomicBool::new(false),
+            lost: Mutex::default(),
             has_errors: AtomicBool::new(false),
         })
     }
@@ -141,7 +148,13 @@ impl HostSocket {
         };
         // It may live on for a moment in a thread that sends by it.
         let _ = epoll::delete(&self.events, &old);
+        self.way_has_changed();
         Ok(())
+    }
+
+    /// The way out may be another one, which may cut super-datagrams again.
+    pub(crate) fn way_has_changed(&self) {
+        self.is_plain.store(false, Ordering::Relaxed);
     }
 
     fn fd(&self) -> Arc<OwnedFd> {
@@ -163,6 +176,18 @@ impl HostSocket {
         let fd = self.fd();
         let mut waiting = [rustix::event::PollFd::new(&fd, flags)];
         rustix::event::poll(&mut waiting, None).expect("an event");
+    }
+
+    /// Makes the way out one that cannot cut.
+    #[cfg(test)]
+    pub(crate) fn is_plain_now(&self) {
+        self.is_plain.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the way out is taken for one that cannot cut.
+    #[cfg(test)]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.is_plain.load(Ordering::Relaxed)
     }
 
     /// The mark of packets.
@@ -336,10 +361,10 @@ impl HostSocket {
     pub(crate) fn receive(&self, buffer: &mut [u8], control: &mut [u8]) -> nix::Result<Arrived> {
         let parts = &mut [IoSliceMut::new(buffer)];
         let flags = MsgFlags::MSG_DONTWAIT;
-        let received =
-            recvmsg::<SockaddrStorage>(self.fd().as_raw_fd(), parts, Some(control), flags)?;
+        let fd = self.fd();
+        let received = recvmsg::<SockaddrStorage>(fd.as_raw_fd(), parts, Some(control), flags)?;
         let len = received.bytes;
-        let (mut segment, mut ecn, mut own) = (len, 0, None);
+        let (mut segment, mut ecn, mut own, mut lost) = (len, 0, None, 0);
         for message in received.cmsgs()? {
             match message {
                 ControlMessageOwned::UdpGroSegments(size) => {
@@ -349,11 +374,20 @@ impl HostSocket {
                 ControlMessageOwned::Ipv6TClass(class) => ecn = class as u8 & 3,
                 ControlMessageOwned::Ipv4PacketInfo(info) => own = Some(PacketInfo::V4(info).own()),
                 ControlMessageOwned::Ipv6PacketInfo(info) => own = Some(PacketInfo::V6(info).own()),
+                ControlMessageOwned::RxqOvfl(all) => lost = self.lost_since(&fd, all),
                 _ => {}
             }
         }
         let peer = received.address.and_then(socket_addr).ok_or(Errno::EPROTO)?;
-        Ok(Arrived { ends: Ends { peer, own }, len, segment: segment.max(1), ecn })
+        Ok(Arrived { ends: Ends { peer, own }, len, segment: segment.max(1), ecn, lost })
+    }
+
+    /// How many more datagrams a socket has lost, of all that it has lost, modulo 2^32.
+    fn lost_since(&self, fd: &Arc<OwnedFd>, all: u32) -> u32 {
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = if lost.0.as_ptr() == Arc::as_ptr(fd) { lost.1 } else { 0 };
+        *lost = (Arc::downgrade(fd), all);
+        all.wrapping_sub(before)
     }
 
     /// Room for the control messages of [`receive`](Self::receive).
@@ -503,7 +537,14 @@ fn set_buffers(fd: &OwnedFd) -> io::Result<()> {
 }
 
 fn set_options(fd: &OwnedFd, is_v6: bool) -> io::Result<()> {
-    setsockopt(fd, UdpGroSegment, &true)?;
+    // Kernels before 5.0 hand over each datagram by itself, and those before 2.6.33 do not tell of
+    // losses.
+    for result in [setsockopt(fd, UdpGroSegment, &true), setsockopt(fd, RxqOvfl, &1)] {
+        match result {
+            Ok(()) | Err(Errno::ENOPROTOOPT | Errno::EINVAL | Errno::EOPNOTSUPP) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
     // A socket of both families has the options of both.
     setsockopt(fd, Ipv4RecvErr, &true)?;
     setsockopt(fd, IpRecvTos, &true)?;
@@ -705,6 +746,63 @@ mod tests {
         let mut batch = Batch { to: closed.into(), may_be_cut: true, ..batch };
         assert_eq!(a.send(&mut batch, &mut done), Err(Errno::EACCES));
         assert_eq!(done, 0);
+    }
+
+    #[test]
+    fn datagrams_that_find_no_room_in_the_socket_are_counted() {
+        let (a, b, to) = pair();
+        let bytes = vec![7; 60_000];
+        let send = |to: SocketAddr| {
+            let (parts, segment, to) = (&[&bytes[..]], bytes.len(), to.into());
+            let mut batch = Batch { parts, segment, to, class: 0, may_be_cut: false };
+            assert_eq!(a.send(&mut batch, &mut 0), Ok(Sent::Whole));
+        };
+        let lost = |taken: &[(Vec<u8>, Arrived)]| -> usize {
+            taken.iter().map(|(_, arrived)| arrived.lost as usize).sum()
+        };
+        // Twice the same of each socket: the host tells of all losses of the socket.
+        for round in 0..4 {
+            if round == 2 {
+                b.rebind(0, None).expect("a port");
+            }
+            let to = SocketAddr::new(to.ip(), b.port());
+            // Twice of what it has room for.
+            let sent = 4 * RECEIVE_BUFFER / bytes.len();
+            (0..sent).for_each(|_| send(to));
+            let before = take(&b);
+            assert!(before.len() < sent, "there was room for {sent}");
+            // The host tells of losses with what comes behind them.
+            send(to);
+            let after = take(&b);
+            assert_eq!((after.len(), lost(&before) + lost(&after)), (1, sent - before.len()));
+        }
+    }
+
+    #[test]
+    fn a_host_without_receive_offload_is_taken_as_it_is() {
+        // A socket of TCP does not know the option, as UDP of kernels before 5.0.
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        let unknown = setsockopt(&socket, UdpGroSegment, &true);
+        assert!(unknown.is_err(), "{unknown:?}");
+        set_options(&socket.into(), false).expect("the other options");
+    }
+
+    #[test]
+    fn another_way_out_is_tried_with_super_datagrams() {
+        let (a, b, to) = pair();
+        let parts: &[&[u8]] = &[b"one", b"two"];
+        let batch = Batch { parts, segment: 3, to: to.into(), class: 0, may_be_cut: false };
+        let send = || {
+            a.is_plain.store(true, Ordering::Relaxed);
+            assert_eq!(a.send(&mut batch.clone(), &mut 0), Ok(Sent::OneByOne));
+        };
+        send();
+        a.way_has_changed();
+        assert_eq!(a.send(&mut batch.clone(), &mut 0), Ok(Sent::Whole));
+        send();
+        a.rebind(0, None).expect("a port");
+        assert_eq!(a.send(&mut batch.clone(), &mut 0), Ok(Sent::Whole));
+        assert!(!take(&b).is_empty());
     }
 
     #[test]
