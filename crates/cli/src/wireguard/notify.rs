@@ -2,6 +2,7 @@
 
 use rustix::time::{ClockId, clock_gettime};
 use std::ffi::OsStr;
+use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -11,9 +12,18 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 pub(super) struct Notifier(Option<UnixDatagram>);
 
 impl Notifier {
-    /// The socket that the environment names, or none.
+    /// The socket that the environment names, or none. One that is of no use is told of, since
+    /// whoever waits there ends the process.
     pub(super) fn new() -> Self {
-        Self(std::env::var_os("NOTIFY_SOCKET").and_then(|path| connect(&path)))
+        let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return Self(None) };
+        let connected = connect(&path).inspect_err(|error| {
+            let path = path.display();
+            tracing::warn!(
+                "NOTIFY_SOCKET {path}: {error}: nobody learns that the tunnel is there; a unit \
+                 with RestrictAddressFamilies needs AF_UNIX among them"
+            );
+        });
+        Self(connected.ok())
     }
 
     /// Everything is served.
@@ -42,15 +52,15 @@ impl Notifier {
 }
 
 /// A path, or an abstract name behind an `@`.
-fn connect(path: &OsStr) -> Option<UnixDatagram> {
+fn connect(path: &OsStr) -> io::Result<UnixDatagram> {
     let address = match path.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name),
         None => SocketAddr::from_pathname(path),
     };
-    let socket = UnixDatagram::unbound().ok()?;
-    socket.connect_addr(&address.ok()?).ok()?;
-    socket.set_nonblocking(true).ok()?;
-    Some(socket)
+    let socket = UnixDatagram::unbound()?;
+    socket.connect_addr(&address?)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
 }
 
 #[cfg(test)]
@@ -62,7 +72,7 @@ mod tests {
         let name = format!("neap-notify-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).expect("a name");
         let manager = UnixDatagram::bind_addr(&address).expect("a socket");
-        let notifier = Notifier(connect(OsStr::new(&format!("@{name}"))));
+        let notifier = Notifier(connect(OsStr::new(&format!("@{name}"))).ok());
         notifier.ready();
         notifier.reloading();
         let mut bytes = [0; 100];
@@ -70,6 +80,6 @@ mod tests {
         assert_eq!(&bytes[..count], b"READY=1\n");
         let count = manager.recv(&mut bytes).expect("a datagram");
         assert!(bytes[..count].starts_with(b"RELOADING=1\nMONOTONIC_USEC="));
-        assert!(connect(OsStr::new("/nowhere/at/all")).is_none());
+        assert!(connect(OsStr::new("/nowhere/at/all")).is_err());
     }
 }
