@@ -9,10 +9,10 @@ mod run;
 
 use crate::background;
 use crate::gateway::Failure;
+use crate::gateway::tunnel::congestion;
 use crate::gateway::watching::Watching;
 use crate::standard_error::say;
 use clap::{Arg, ArgAction, Args as ClapArgs};
-use neap_tcp::config::Config;
 use neap_wireguard::file::HostPort;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -61,12 +61,6 @@ pub(crate) struct Args {
     drain: u32,
     #[command(flatten)]
     watching: Watching,
-}
-
-/// The name of a congestion control that the stack has.
-fn congestion(name: &str) -> Result<String, String> {
-    let set = Config::default().set("net.ipv4.tcp_congestion_control", name);
-    set.map(|()| name.to_owned()).map_err(|error| error.to_string())
 }
 
 /// The option has the letter that wireproxy gives it.

@@ -10,6 +10,7 @@ use names::Names;
 use neap::control::{Application, Labelled};
 use neap::{Builder, InterfaceConfig, Stack};
 use neap_gateway::Outbound;
+use neap_tcp::config::Config;
 use neap_wireguard::file::{Certificate, DoorKind, File};
 use neap_wireguard::{Peer, PrivateKey, Wireguard, WireguardHandle};
 use network::Network;
@@ -19,6 +20,8 @@ use std::sync::Arc;
 
 /// Ports below need a right, unless the machine says otherwise.
 const FIRST_FREE_PORT: u16 = 1024;
+/// The setting of congestion control.
+const CONGESTION: &str = "net.ipv4.tcp_congestion_control";
 /// Longest name of an interface, bytes: what a control socket takes.
 const LONGEST_NAME: usize = 32;
 
@@ -44,6 +47,12 @@ pub(crate) fn name(path: &Path) -> String {
     let is_fine = |c: &char| c.is_ascii_alphanumeric() || "-_.".contains(*c);
     let name: String = stem.chars().filter(is_fine).take(LONGEST_NAME).collect();
     if name.is_empty() { "wireguard".to_owned() } else { name }
+}
+
+/// The name of a congestion control that the stack has.
+pub(crate) fn congestion(name: &str) -> Result<String, String> {
+    let set = Config::default().set(CONGESTION, name);
+    set.map(|()| name.to_owned()).map_err(|error| error.to_string())
 }
 
 /// Settings of a tunnel that its file does not have.
@@ -79,7 +88,7 @@ impl Prepared {
         let interface = network.configure(InterfaceConfig::new(wireguard.into_device()));
         let mut builder = Stack::builder().interface(interface);
         if let Some(name) = &settings.congestion {
-            builder = builder.sysctl("net.ipv4.tcp_congestion_control", name);
+            builder = builder.sysctl(CONGESTION, name);
         }
         Ok(Self { file, handle, names, network, builder })
     }

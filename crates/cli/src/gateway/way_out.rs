@@ -51,6 +51,10 @@ pub(super) struct WayOut {
     /// Mark of all packets outside, for rules of `ip rule`; needs CAP_NET_ADMIN
     #[arg(long, value_name = "N", value_parser = mark)]
     mark: Option<u32>,
+    /// Congestion control of connections in the tunnel of --upstream wireguard:FILE, such as cubic,
+    /// bbr or bbr3 [default: that of the stack]
+    #[arg(long, value_name = "NAME", value_parser = tunnel::congestion)]
+    congestion: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,6 +242,10 @@ impl WayOut {
         if let Url::Wireguard { file } = &url {
             return self.open_tunnel(file, config);
         }
+        if self.congestion.is_some() {
+            let why = "--congestion is for a tunnel: name one with --upstream wireguard:FILE";
+            return Err(Failure::Arguments(why.to_owned()));
+        }
         let is_proxy = url != Url::Direct;
         if self.auth_file.is_some() && !is_proxy {
             let why = "--auth-file is for a proxy: name one with --upstream";
@@ -307,7 +315,8 @@ impl WayOut {
             }
         };
         config.takes_all_dns = true;
-        let prepared = Prepared::open(file, &Settings::default())?;
+        let settings = Settings { congestion: self.congestion.clone(), ..Settings::default() };
+        let prepared = Prepared::open(file, &settings)?;
         Ok(Way::Tunnel(Box::new(prepared), watching::listen(&tunnel::name(path))))
     }
 
@@ -431,6 +440,7 @@ mod tests {
                 dns: None,
                 bind: None,
                 mark: None,
+                congestion: None,
             };
             let mut config = GatewayConfig::default();
             config.most_mappings = 100;
