@@ -306,6 +306,24 @@ fn users(login: Option<&Login>) -> Result<Users, String> {
     Ok(users)
 }
 
+/// Resolves the targets in the network of this machine once where the tunnel has no resolver, and
+/// tells of those that have no address yet. Libraries for that are loaded before files are given
+/// up.
+pub(super) fn warn_of_targets(file: &File) {
+    if !file.interface.dns.is_empty() {
+        return;
+    }
+    for door in &file.doors {
+        if let DoorKind::Server { target, .. } = &door.kind
+            && needs_resolver(target)
+            && let Err(error) = names::resolve(target)
+        {
+            let place = format!("{}:{}", file.path.display(), door.line);
+            tracing::warn!("{place}: Target {target} has no address yet: {error}");
+        }
+    }
+}
+
 /// Checks what a file names besides itself: certificates and their keys.
 ///
 /// # Errors

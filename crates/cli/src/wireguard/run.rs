@@ -80,7 +80,8 @@ fn read(path: &Path) -> Result<File, Failure> {
     Ok(file)
 }
 
-/// Tells of the names in a file that have no address without DNS.
+/// Tells of the names in a file that have no address without DNS. That is not so of targets in the
+/// network of this machine.
 fn warn_of_names(file: &File) {
     let path = file.path.display();
     let is_proxy = |kind: &DoorKind| {
@@ -91,7 +92,6 @@ fn warn_of_names(file: &File) {
     }
     for door in &file.doors {
         let (DoorKind::Client { target, .. }
-        | DoorKind::Server { target, .. }
         | DoorKind::Stdio { target }
         | DoorKind::Udp { target, .. }) = &door.kind
         else {
@@ -124,6 +124,7 @@ impl Running {
         let listening = args.watching.listen(&tunnel::name(&file.path))?;
         let pages = args.info.as_ref().map(listen_for_pages).transpose()?;
         let limit = raise_file_limit().map_err(Failure::System)?;
+        doors::warn_of_targets(&file);
         let settings = Settings { congestion: args.congestion.clone(), sealers: args.sealers };
         let prepared = Prepared::open(file, &settings)?;
         let mut needs = prepared.needs();

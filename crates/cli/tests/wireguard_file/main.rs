@@ -9,6 +9,7 @@ mod host;
 #[path = "../common/namespace.rs"]
 mod namespace;
 
+mod machine;
 mod world;
 
 use host::Host;
@@ -67,6 +68,12 @@ fn a_file_is_checked_without_a_tunnel() {
     let (status, out, err) = folder.finish(&["wireguard", "-n", "-c", &absent]);
     assert_eq!((status, out.as_str()), (Some(2), ""));
     assert!(err.contains("absent.conf:11: [http] ") && err.contains("no.pem: No such"), "{err}");
+    // The path that a file has by default.
+    fs::create_dir(folder.path(".config")).expect("a folder");
+    folder.write(".config/wireproxy.conf", &keys.near("", ""));
+    let mut command = folder.neap(&["wireguard", "-n"]);
+    let output = command.env("HOME", folder.path("")).output().expect("neap runs");
+    assert!(output.status.success() && output.stdout == b"Config OK\n", "{output:?}");
     for option in ["-v", "--version"] {
         let version = folder.print(&["wireguard", option]);
         assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
@@ -79,10 +86,15 @@ fn a_target_by_name_is_told_of_where_nobody_resolves_names() {
     let server = |port: u16, target: &str| {
         format!("[TCPServerTunnel]\nListenPort = {port}\nTarget = {target}:80\n")
     };
+    let client = |port: u16, target: &str| {
+        format!("[TCPClientTunnel]\nBindAddress = 127.0.0.1:{port}\nTarget = {target}:80\n")
+    };
     let targets = ["db.test", "localhost", "127.0.0.1"];
-    let servers: String = (1..).zip(targets).map(|(port, target)| server(port, target)).collect();
+    let mut doors: String = (1..).zip(targets).map(|(port, target)| client(port, target)).collect();
+    // The network of the machine is the machine's to resolve.
+    doors += &server(1, "db.test");
     let check = |dns: &str| {
-        let file = folder.write("near.conf", &Keys::new().near(dns, &servers));
+        let file = folder.write("near.conf", &Keys::new().near(dns, &doors));
         let (status, _, err) = folder.finish(&["wireguard", "-n", "-c", &file]);
         assert_eq!(status, Some(0), "{err}");
         err

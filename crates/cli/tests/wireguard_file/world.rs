@@ -7,7 +7,7 @@ use std::env;
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -176,6 +176,8 @@ impl Tunnel {
         let name = Path::new(arguments[1]).with_extension("notify");
         let place = folder.path(name.file_name().and_then(|name| name.to_str()).expect("text"));
         let told = UnixDatagram::bind(&place).expect("a socket");
+        // Other users run it, too.
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).expect("it is ours");
         command.args(arguments).env("NOTIFY_SOCKET", place).stderr(Stdio::piped());
         let mut child = command.spawn().expect("neap runs");
         let stderr = child.stderr.take().expect("a pipe");

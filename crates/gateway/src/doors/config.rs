@@ -47,7 +47,8 @@ pub enum Door {
         target: Target,
     },
     /// Connections to a port of the stack go to one target of the host's network. A name is looked
-    /// up as all others are; `localhost` is the host.
+    /// up as all others are, but by the resolver of the host where there are no servers to be asked
+    /// through the stack; `localhost` is the host.
     Server {
         /// Port of all addresses of the stack.
         listen_port: u16,
@@ -192,8 +193,8 @@ pub enum ResolveStrategy {
 /// Who answers questions for the addresses of names.
 #[derive(Clone, Debug, Default)]
 pub struct TunnelResolver {
-    /// DNS servers, which are asked through the stack in this order. Without any, a name has no
-    /// address.
+    /// DNS servers, which are asked through the stack in this order. Without any, no name has an
+    /// address but that of a [`Door::Server`].
     pub servers: Vec<SocketAddr>,
     /// Domains that names without a dot are looked up in, in this order.
     pub search: Vec<String>,
@@ -213,7 +214,8 @@ pub struct DoorsConfig {
     pub doors: Vec<Door>,
     /// Connections at the same time; more are refused.
     pub most_connections: usize,
-    /// Connections of one address at the same time; more are refused.
+    /// Connections of one address at the same time; more are refused. All programs of the host
+    /// share its loopback addresses, which have no such bound.
     pub most_of_a_client: usize,
     /// Clients of [`Door::Udp`] and associations of [`Door::Socks5`] at the same time. Beyond it a
     /// client that was silent for ten seconds loses its place to another one. Where none was,

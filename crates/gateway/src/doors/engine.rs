@@ -5,6 +5,7 @@ use super::config::{Door, DoorsConfig, DoorsError, Host, Target};
 use super::dialogue::{Dialogue, MOST_HEAD};
 use super::figures::{Counters, DoorsFigures, DoorsInspector};
 use super::handle::{DoorId, DoorsHandle, Request};
+use super::host_names::HostNames;
 use super::lookups::{Done, Found, Lookups, Waiter};
 use super::mappings::{Mappings, Ways};
 use super::near::Near;
@@ -95,6 +96,7 @@ pub struct Doors {
     clients: HashMap<IpAddr, usize>,
     mappings: Mappings,
     lookups: Lookups,
+    host_names: HostNames,
     /// When stages end, of each [`Clock`].
     due: [Deadlines; Clock::ALL.len()],
     /// Doors whose connections could not be taken.
@@ -103,6 +105,8 @@ pub struct Doors {
     waiting: Turns,
     most_connections: usize,
     most_of_a_client: usize,
+    /// Why connections were refused so far. The log tells of each reason once.
+    refusals: Vec<&'static str>,
     patience: Duration,
     generation: Generation,
     counters: Arc<Counters>,
@@ -136,8 +140,10 @@ impl Doors {
         }
         let DoorsConfig { stack, resolver, doors, most_mappings, .. } = config;
         let counters = Arc::<Counters>::default();
+        let requests = Requests::new(poller.clone());
         Ok(Self {
-            requests: Requests::new(poller.clone()),
+            host_names: HostNames::new(requests.caller()),
+            requests,
             poller,
             ids: (0..doors.len() as u64).map(DoorId).collect(),
             last: doors.len() as u64,
@@ -153,6 +159,7 @@ impl Doors {
             waiting: Turns::default(),
             most_connections: config.most_connections,
             most_of_a_client: config.most_of_a_client,
+            refusals: Vec::new(),
             patience: config.patience,
             generation: Generation::default(),
             counters,
@@ -291,6 +298,7 @@ impl Doors {
                 self.ports.iter_mut().for_each(|port| *port = Port::Closed);
                 self.ends = Some(Instant::now() + time);
             }
+            Request::Named(name, found) => self.on_host_name(&name, &found),
         }
     }
 
@@ -405,19 +413,33 @@ impl Doors {
     /// Begins a session.
     fn take(&mut self, door: usize, arrived: Arrived, local: SocketAddr, client: SocketAddr) {
         self.counters.count(|counters| &counters.accepted);
-        let of_client = self.clients.get(&client.ip()).copied().unwrap_or(0);
-        let has_room = self.sessions.len() < self.most_connections
-            && of_client < self.most_of_a_client
-            && arrived.admit().is_ok();
         let slot = self.next_slot();
-        if !has_room || arrived.enter(&self.poller, Token::Flow(slot).to_bits()).is_err() {
+        if let Err(why) = self.admit(&arrived, client.ip(), slot) {
             self.counters.count(|counters| &counters.full);
+            if !self.refusals.contains(&why) {
+                self.refusals.push(why);
+                warn!(%client, why, "a connection was refused; DoorsFull counts all of them");
+            }
             return arrived.reset();
         }
         match arrived.into_end(&self.doors[door]) {
             Ok(stream) => self.begin(slot, door, Near::new(stream), local, client),
             Err(_) => self.counters.count(|counters| &counters.full),
         }
+    }
+
+    /// Whether there is room for a connection, and if not, why.
+    fn admit(&self, arrived: &Arrived, client: IpAddr, slot: Slot) -> Result<(), &'static str> {
+        let of_client = self.clients.get(&client).copied().unwrap_or(0);
+        if self.sessions.len() >= self.most_connections {
+            return Err("there are as many connections as there may be");
+        }
+        if of_client >= self.most_of_a_client && !client.is_loopback() {
+            return Err("its address has as many connections as one may have");
+        }
+        let entered =
+            arrived.admit().and_then(|()| arrived.enter(&self.poller, Token::Flow(slot).to_bits()));
+        entered.map_err(|_| "no descriptors are left")
     }
 
     fn next_slot(&mut self) -> Slot {

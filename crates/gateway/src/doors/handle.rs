@@ -1,9 +1,11 @@
 //! What other threads ask of doors while they run.
 
 use super::config::{Door, TunnelResolver};
+use super::lookups::Found;
 use crate::holdings::FlowView;
 use crate::requests::Caller;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
@@ -24,6 +26,8 @@ pub(super) enum Request {
     SetResolver(TunnelResolver),
     Look(SyncSender<Vec<FlowView>>),
     Drain(Duration),
+    /// The host has looked up a name.
+    Named(Arc<str>, Found),
 }
 
 impl DoorsHandle {

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Names that are looked up at the same time.
-const MOST_LOOKUPS: usize = 512;
+pub(super) const MOST_LOOKUPS: usize = 512;
 /// Longest answer over UDP.
 const MOST_ANSWER: usize = 4096;
 /// Answers to others that one look at a socket passes over.
@@ -199,6 +199,11 @@ impl Lookups {
         Some(if known.is_empty() { Err(Failure::NoName) } else { Ok(known) })
     }
 
+    /// Whether there is nobody to be asked.
+    pub(super) fn has_no_server(&self) -> bool {
+        self.resolver.servers.is_empty()
+    }
+
     fn is_v6_first(&self) -> bool {
         match self.resolver.strategy {
             ResolveStrategy::Auto | ResolveStrategy::Ipv6 => true,
@@ -220,7 +225,7 @@ impl Lookups {
             self.table[key].waiters.push(waiter);
             return None;
         }
-        if self.resolver.servers.is_empty() || families(&self.stack) == [false; 2] {
+        if self.has_no_server() || families(&self.stack) == [false; 2] {
             self.counters.count(|counters| &counters.failed_lookups);
             return Some(Err(Failure::NoAnswer));
         }

@@ -1,8 +1,9 @@
 //! Doors: ways between sockets of the host and a stack, such as the stack of a tunnel.
 //!
 //! What comes to a proxy or a port of the host goes into the stack, and what comes to a port of the
-//! stack goes to the host. Names are looked up by servers that are asked through the stack; none
-//! goes to the resolver of the host.
+//! stack goes to the host. Names are looked up by servers that are asked through the stack. None
+//! goes to the resolver of the host, but for those of the host's network: targets of
+//! [`Door::Server`] where there are no such servers.
 //!
 //! Cost: one thread for all connections, and O(1) per event. A connection has a socket of the host,
 //! one of the stack, two entries of a poller and about 500 bytes. While a client says what it wants
@@ -15,6 +16,7 @@ mod dialogue;
 mod engine;
 mod figures;
 mod handle;
+mod host_names;
 mod http;
 mod lookups;
 mod mappings;

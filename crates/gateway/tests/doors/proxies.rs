@@ -272,7 +272,10 @@ fn tls_goes_to_the_server_that_it_names() {
 
 #[test]
 fn connections_beyond_the_bounds_are_refused_and_counted() {
-    let world = World::with(vec![socks5()], false, |config| config.most_of_a_client = 2);
+    // All clients of the loopback have one address.
+    let world = World::with(vec![socks5()], false, |config| {
+        (config.most_connections, config.most_of_a_client) = (2, 1);
+    });
     world.serve(7, echo);
     let held = [0, 1].map(|_| socks(&world, 0, &address(FAR, 7)));
     let mut third = world.client(0);

@@ -74,6 +74,45 @@ fn a_server_tunnel_leads_to_the_host() {
 }
 
 #[test]
+fn a_server_tunnel_leads_to_a_name_of_the_host_where_the_stack_has_no_servers() {
+    let host = TcpListener::bind(any()).expect("a port");
+    let port = host.local_addr().expect("an address").port();
+    // The host alone takes it for a name with the address 127.0.0.1, and asks nobody.
+    let own = Door::Server { listen_port: 8080, target: target(&format!("0x7f000001:{port}")) };
+    let none = Door::Server { listen_port: 8081, target: target("0x7f00000100:1") };
+    let world = World::with(vec![own, none], false, |config| config.resolver.servers.clear());
+    for _ in 0..2 {
+        let mut stream =
+            neap::TcpStream::connect(&world.far, format!("{NEAR}:8080")).expect("it is open");
+        let (mut accepted, _) = host.accept().expect("a connection");
+        accepted.write_all(b"hello").expect("sent");
+        let mut bytes = [0; 5];
+        stream.read_exact(&mut bytes).expect("received");
+        assert_eq!(&bytes, b"hello");
+    }
+    // The reset may come before the call has returned.
+    let refused = neap::TcpStream::connect(&world.far, format!("{NEAR}:8081"))
+        .and_then(|mut stream| stream.read(&mut [0; 10]));
+    assert_eq!(refused.expect_err("no address").kind(), ErrorKind::ConnectionReset);
+    let figures = world.end();
+    assert_eq!((figures.lookups, figures.failed_lookups, figures.questions), (3, 1, 0));
+}
+
+#[test]
+fn a_client_behind_the_stack_has_no_more_connections_than_one_may_have() {
+    let host = TcpListener::bind(any()).expect("a port");
+    let door = Door::Server { listen_port: 8080, target: host.local_addr().expect("bound").into() };
+    let world = World::with(vec![door], false, |config| config.most_of_a_client = 2);
+    let connect = || neap::TcpStream::connect(&world.far, format!("{NEAR}:8080"));
+    let held = [0, 1].map(|_| (connect().expect("it is open"), host.accept().expect("one")));
+    let refused = connect().and_then(|mut stream| stream.read(&mut [0; 10]));
+    assert_eq!(refused.expect_err("no room").kind(), ErrorKind::ConnectionReset);
+    drop(held);
+    let figures = world.end();
+    assert_eq!((figures.full, figures.opened), (1, 2));
+}
+
+#[test]
 fn datagrams_of_each_client_have_a_port_and_answers_come_back() {
     let timeout = Some(Duration::from_millis(50));
     let world = World::new(vec![

@@ -2,9 +2,9 @@
 //! them.
 
 use super::{
-    CHANGES, Clock, Direct, Done, Door, Doors, Failure, Far, FlowView, Found, GuestStream, Host,
-    Joined, Next, Slot, SocketAddr, Stage, Target, Token, Upstream, VecDeque, Waiter, Wanted, Wish,
-    io, stack_upstream,
+    Arc, CHANGES, Clock, Direct, Done, Door, Doors, Failure, Far, FlowView, Found, GuestStream,
+    Host, Joined, Next, Slot, SocketAddr, Stage, Target, Token, Upstream, VecDeque, Waiter, Wanted,
+    Wish, io, stack_upstream,
 };
 use bytes::BytesMut;
 use tracing::debug;
@@ -17,18 +17,49 @@ impl Doors {
         let Stage::Asks { dialogue, received } = std::mem::replace(&mut session.stage, next) else {
             return;
         };
+        // A target of the host's network, to which the connection leaves beside the stack.
+        let is_of_host = matches!(self.doors[session.door], Door::Server { .. });
         let Target { host, port } = request.target.clone();
         let wanted = Box::new(Wanted { dialogue, request, received: BytesMut::freeze(received) });
         let waiter = Waiter::Session(Slot { key, generation: session.generation });
         match host {
             Host::Address(ip) => self.open_first(key, wanted, [SocketAddr::new(ip, port)].into()),
-            Host::Name(name) => match self.lookups.find(&name, waiter, &self.poller) {
+            Host::Name(name) => match self.find(&name, waiter, is_of_host) {
                 Some(found) => self.on_found(key, wanted, &found),
                 None => {
                     self.sessions[key].stage = Stage::LooksUp(wanted);
                     self.set_clock(key, Clock::LookUp);
                 }
             },
+        }
+    }
+
+    /// Looks a name up, by the host if it is one of the host's network and there are no servers
+    /// behind the stack. `None` if it is done later.
+    fn find(&mut self, name: &Arc<str>, waiter: Waiter, is_of_host: bool) -> Option<Found> {
+        let Waiter::Session(slot) = waiter else { return Some(Err(Failure::Other)) };
+        if !is_of_host || !self.lookups.has_no_server() {
+            return self.lookups.find(name, waiter, &self.poller);
+        }
+        if let Some(known) = self.lookups.known(name) {
+            return Some(known);
+        }
+        match self.host_names.find(name, slot) {
+            Ok(()) => None,
+            Err(why) => {
+                self.counters.count(|counters| &counters.full_lookups);
+                Some(Err(why))
+            }
+        }
+    }
+
+    /// Goes on with those whose name the host has looked up.
+    pub(super) fn on_host_name(&mut self, name: &str, found: &Found) {
+        if found.is_err() {
+            self.counters.count(|counters| &counters.failed_lookups);
+        }
+        for slot in self.host_names.take(name) {
+            self.on_name(slot, found);
         }
     }
 

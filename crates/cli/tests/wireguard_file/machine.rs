@@ -1,0 +1,262 @@
+//! What a tunnel has of its machine: names, descriptors, the service manager, paths with an MTU of
+//! their own; and what it has given up of it.
+
+use super::host::Host;
+use super::namespace::{in_namespace, run, skip};
+use super::world::{FAR, Folder, Keys, NEAR, Tunnel, veth};
+use super::{SERVER, client, confined, echo, say};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt, chown, symlink};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+
+/// A user without rights.
+const NOBODY: u32 = 65_534;
+
+#[test]
+fn a_target_in_the_network_of_the_machine_is_the_machines_to_resolve() {
+    in_namespace(|| {
+        let folder = Folder::new("host-names");
+        let far_host = Host::new(false);
+        veth(&far_host);
+        let keys = Keys::new();
+        let far = folder.write("far.conf", &keys.far("", &SERVER.replace("localhost", "db.test")));
+        let near = folder.write("near.conf", &keys.near("", &client(9001)));
+        let hosts = folder.path("hosts");
+        fs::write(&hosts, "").expect("written");
+        let (far, _echo) =
+            far_host.inside(|| (Tunnel::start_with_hosts(&folder, &["-c", &far], &hosts), echo()));
+        let _near = Tunnel::start(&folder, &["-c", &near]);
+        let connect = || TcpStream::connect("127.0.0.1:9001").expect("a door");
+        assert_eq!(connect().read(&mut [0]).unwrap_or(0), 0, "nobody knows the name");
+        // Each connection asks anew.
+        fs::write(&hosts, "127.0.0.1 db.test\n").expect("written");
+        say(&connect(), "by a name of the machine");
+        let log = far.end();
+        let told = "far.conf:9: Target db.test:8080 has no address yet";
+        assert!(log.contains(told) && log.lines().count() == 1, "{log}");
+    });
+}
+
+#[test]
+fn a_notify_socket_that_is_of_no_use_is_told_of() {
+    in_namespace(|| {
+        run("ip link set lo up");
+        let folder = Folder::new("deaf");
+        let file = folder.write("near.conf", &Keys::new().near("", &client(9001)));
+        let mut command = folder.neap(&["wireguard", "-c", &file]);
+        command.env("NOTIFY_SOCKET", "/nowhere/at/all").stderr(Stdio::piped());
+        let child = command.spawn().expect("neap runs");
+        while TcpStream::connect("127.0.0.1:9001").is_err() {}
+        run(&format!("kill {}", child.id()));
+        let output = child.wait_with_output().expect("it ends");
+        let log = String::from_utf8_lossy(&output.stderr);
+        let is_told = log.contains("NOTIFY_SOCKET /nowhere/at/all: ") && log.contains("AF_UNIX");
+        assert!(is_told && log.lines().count() == 1, "{log}");
+    });
+}
+
+#[test]
+fn connections_that_find_no_room_are_told_of_once() {
+    in_namespace(|| {
+        run("ip link set lo up");
+        let folder = Folder::new("full");
+        let file = folder.write("near.conf", &Keys::new().near("", &client(9001)));
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -n 200; exec \"$0\" wireguard \"$@\""]);
+        command.arg(env!("CARGO_BIN_EXE_neap")).env("XDG_RUNTIME_DIR", folder.path(""));
+        let tunnel = Tunnel::spawn(&folder, command, &["-c", &file]);
+        let connect = |_| TcpStream::connect("127.0.0.1:9001").expect("the port is open");
+        let held: Vec<_> = (0..180).map(connect).collect();
+        let refused = || {
+            let figures = folder.print(&["nstat", "-a", "--name", "near"]);
+            figure(&figures, "DoorsFull")
+        };
+        while refused() < 2 {}
+        drop(held);
+        let log = tunnel.end();
+        assert_eq!(log.matches("a connection was refused").count(), 1, "{log}");
+        assert!(
+            log.contains("DoorsFull") && log.contains("as many connections as there may be"),
+            "{log}"
+        );
+    });
+}
+
+/// A counter in what `nstat` prints; 0 if it is not there.
+fn figure(text: &str, name: &str) -> u64 {
+    let mut lines = text.lines().map(str::split_whitespace);
+    let found = lines.find_map(|mut words| (words.next() == Some(name)).then(|| words.next()));
+    found.flatten().map_or(0, |count| count.parse().expect("a count"))
+}
+
+#[test]
+fn what_is_routed_into_a_tun_goes_through_a_tunnel_by_the_chosen_congestion_control() {
+    in_namespace(|| {
+        let folder = Folder::new("tun");
+        let far_host = Host::new(false);
+        veth(&far_host);
+        let keys = Keys::new();
+        let far = folder.write("far.conf", &keys.far("", SERVER));
+        let (_far, _echo) = far_host.inside(|| (Tunnel::start(&folder, &["-c", &far]), echo()));
+        let near = folder.write("near.conf", &keys.near("DNS = 10.9.0.2\n", ""));
+        let upstream = format!("wireguard:{near}");
+        let through = ["--upstream", &upstream, "--congestion", "bbr"];
+        let tun = ["gateway", "tun", "--tun", "gate0", "--host-address", "10.0.2.100/24"];
+        let mut child = folder.neap(&[&tun[..], &through].concat()).spawn().expect("neap runs");
+        let is_up = || {
+            let output = Command::new("ip").args(["link", "show", "up", "dev", "gate0"]).output();
+            output.is_ok_and(|output| !output.stdout.is_empty())
+        };
+        while !is_up() {
+            assert!(child.try_wait().expect("a child").is_none(), "the gateway has ended");
+        }
+        run("ip route add 10.9.0.0/24 dev gate0");
+        let stream = TcpStream::connect("10.9.0.2:80").expect("a way");
+        say(&stream, "through both");
+        let flows = folder.print(&["ss", "-tni", "--name", "near"]);
+        assert!(flows.contains("10.9.0.2:80") && flows.contains(" bbr "), "{flows}");
+        run(&format!("kill {}", child.id()));
+        assert!(child.wait().expect("it ends").success());
+
+        let (status, _, err) =
+            folder.finish(&["gateway", "run", "--congestion", "bbr", "--", "true"]);
+        assert!(status == Some(2) && err.contains("--congestion is for a tunnel"), "{err}");
+    });
+}
+
+/// Joins this host and another one by a router, behind which packets may have `mtu` bytes. Returns
+/// the address of the other one.
+fn join_by_router(router: &Host, far: &Host, mtu: u16) -> &'static str {
+    let far_address = "198.51.100.2";
+    run("ip link set lo up");
+    run(&format!("ip link add near type veth peer name left netns {}", router.pid()));
+    run(&format!("ip address add {NEAR}/24 dev near"));
+    run("ip link set near up");
+    router.inside(|| {
+        run(&format!("ip link add right mtu {mtu} type veth peer name far netns {}", far.pid()));
+        run(&format!("ip address add {FAR}/24 dev left"));
+        run("ip address add 198.51.100.1/24 dev right");
+        run("ip link set left up");
+        run("ip link set right up");
+        run("sysctl -qw net.ipv4.ip_forward=1");
+    });
+    run(&format!("ip route add default via {FAR}"));
+    far.inside(|| {
+        run("ip link set lo up");
+        run(&format!("ip address add {far_address}/24 dev far"));
+        run(&format!("ip link set far mtu {mtu} up"));
+        run("ip route add default via 198.51.100.1");
+    });
+    far_address
+}
+
+/// Sends a pattern there and back over a path whose far part takes less than its near part.
+fn pass_router(mtu: u16) {
+    let folder = Folder::new(&format!("router-{mtu}"));
+    let (router, far_host) = (Host::new(false), Host::new(false));
+    let far_address = join_by_router(&router, &far_host, mtu);
+    let keys = Keys::new();
+    let far = folder.write("far.conf", &keys.far("", SERVER));
+    let near = keys.near("", &client(9001)).replace(FAR, far_address);
+    let near = folder.write("near.conf", &near);
+    let (_far, _echo) = far_host.inside(|| (Tunnel::start(&folder, &["-c", &far]), echo()));
+    let _near = Tunnel::start(&folder, &["-c", &near]);
+    let mut stream = TcpStream::connect("127.0.0.1:9001").expect("a door");
+    let bytes: Vec<u8> =
+        (0..4u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let (sending, sent) = (stream.try_clone().expect("a descriptor"), bytes.clone());
+    let sender = thread::spawn(move || (&sending).write_all(&sent).expect("sent"));
+    let mut back = vec![0; bytes.len()];
+    stream.read_exact(&mut back).expect("echoed");
+    sender.join().expect("no panic");
+    assert!(back == bytes, "other bytes");
+    let figures = folder.print(&["nstat", "-a", "--name", "near"]);
+    assert!(figure(&figures, "path_mtu_changes") >= 1, "{figures}");
+    assert_eq!(figure(&figures, "black_holes"), 0, "{figures}");
+}
+
+#[test]
+fn a_path_that_takes_less_is_learned_from_its_router() {
+    in_namespace(|| pass_router(1400));
+}
+
+#[test]
+fn a_path_that_takes_less_than_ipv6_needs_inside_is_passed_by_fragments() {
+    in_namespace(|| pass_router(1300));
+}
+
+#[test]
+fn a_file_that_leads_out_of_its_folder_later_is_out_of_reach() {
+    if !confined::has_landlock() {
+        return skip("this kernel has no Landlock");
+    }
+    in_namespace(|| {
+        run("ip link set lo up");
+        let [folder, elsewhere] = ["leads", "elsewhere"].map(Folder::new);
+        let keys = Keys::new();
+        let near = folder.write("near.conf", &keys.near("", &client(9001)));
+        let tunnel = Tunnel::start(&folder, &["-c", &near]);
+        let real = elsewhere.write("real.conf", &keys.near("", &client(9002)));
+        let link = folder.path("link");
+        symlink(real, &link).expect("a link");
+        fs::rename(link, near).expect("it is there");
+        tunnel.reload();
+        assert!(TcpStream::connect("127.0.0.1:9002").is_err(), "the other file was read");
+        TcpStream::connect("127.0.0.1:9001").expect("the door is as it was");
+        let log = tunnel.end();
+        let is_told = log.contains("nothing has changed: ") && log.contains("cannot be read: ");
+        assert!(is_told, "{log}");
+    });
+}
+
+/// A command of the user without rights.
+fn of_nobody(program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args([&format!("--reuid={NOBODY}"), &format!("--regid={NOBODY}")]);
+    command.args(["--clear-groups", program]).stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn no_other_process_of_the_user_can_look_into_a_tunnel() {
+    let neap = env!("CARGO_BIN_EXE_neap");
+    let can_run = of_nobody(neap).arg("--version").output();
+    if !can_run.is_ok_and(|output| output.status.success()) {
+        return skip("no other user can run neap");
+    }
+    in_namespace(|| {
+        run("ip link set lo up");
+        let folder = Folder::new("looks");
+        let text = Keys::new().near("", &client(9001));
+        let own = folder.path("own");
+        fs::create_dir(&own).expect("a folder");
+        for path in [folder.write("near.conf", &text).into(), own.clone()] {
+            chown(path, Some(NOBODY), Some(NOBODY)).expect("root may");
+        }
+        let looks = |pid: u32| {
+            let environ = format!("/proc/{pid}/environ");
+            let owner = fs::metadata(&environ).expect("it runs").uid();
+            let Output { status, .. } = of_nobody("cat").arg(environ).output().expect("it runs");
+            (owner, status.success())
+        };
+        // Another program of this user can be looked into, once it is there.
+        let mut command = of_nobody("cat");
+        let mut open =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it runs");
+        writeln!(open.stdin.as_mut().expect("a pipe"), "there").expect("sent");
+        let mut output = BufReader::new(open.stdout.take().expect("a pipe"));
+        output.read_line(&mut String::new()).expect("a line");
+        assert_eq!(looks(open.id()), (NOBODY, true));
+        drop(open.stdin.take());
+        open.wait().expect("it ends");
+
+        let mut command = of_nobody(neap);
+        command.arg("wireguard").env("XDG_RUNTIME_DIR", own);
+        let file = folder.path("near.conf");
+        let tunnel = Tunnel::spawn(&folder, command, &["-c", file.to_str().expect("text")]);
+        assert_eq!(looks(tunnel.pid()), (0, false));
+    });
+}
