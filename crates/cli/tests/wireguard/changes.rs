@@ -11,6 +11,8 @@ use std::net::TcpStream;
 /// Bytes of a transfer, far more than buffers hold, and those before something changes.
 const LEN: usize = 48 << 20;
 const BEFORE: usize = 1 << 20;
+/// Bytes of an upload.
+const UPLOAD: usize = 24 << 20;
 
 /// A download through the tunnel during which `change` happens.
 fn download_while(change: impl FnOnce()) {
@@ -24,6 +26,19 @@ fn download_while(change: impl FnOnce()) {
     assert!(bytes[at..] == pattern(LEN), "{} bytes of {LEN}, or others", bytes.len() - at);
 }
 
+/// The same of an upload.
+fn upload_while(change: impl FnOnce()) {
+    let mut stream = TcpStream::connect(("127.0.0.1", TO_WEB)).expect("a port that leads to it");
+    write!(stream, "PUT / HTTP/1.0\r\nContent-Length: {UPLOAD}\r\n\r\n").expect("sent");
+    let bytes = pattern(UPLOAD);
+    stream.write_all(&bytes[..BEFORE]).expect("sent");
+    change();
+    stream.write_all(&bytes[BEFORE..]).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.ends_with("\r\n\r\nthe pattern"), "{answer}");
+}
+
 /// Where neap has its peer.
 fn endpoint(neap: &Neap) -> String {
     let pid = neap.pid();
@@ -31,16 +46,19 @@ fn endpoint(neap: &Neap) -> String {
     text.split_whitespace().nth(1).expect("an endpoint").to_owned()
 }
 
+/// Gives the near side another address.
+fn move_near(world: &World) {
+    run(&format!("ip address del {}/24 dev outside", NEAR[0]));
+    run("ip address add 192.0.2.3/24 dev outside");
+    eventually("the near side at its new address", || {
+        world.peer.endpoint().starts_with("192.0.2.3:").then_some(())
+    });
+}
+
 fn move_both(program: &Program) {
     let world = World::new("roam", program);
     let neap = Neap::start(&world.folder, &world.file(DOORS));
-    download_while(|| {
-        run(&format!("ip address del {}/24 dev outside", NEAR[0]));
-        run("ip address add 192.0.2.3/24 dev outside");
-        eventually("the near side at its new address", || {
-            world.peer.endpoint().starts_with("192.0.2.3:").then_some(())
-        });
-    });
+    download_while(|| move_near(&world));
     download_while(|| {
         world.host.inside(|| {
             run(&format!("ip address del {}/24 dev {FAR_INTERFACE}", FAR[0]));
@@ -71,6 +89,28 @@ fn restart_peer(program: &Program) {
 fn a_transfer_goes_on_after_the_peer_was_restarted_with_wireguard_go() {
     if let Some(program) = Program::wireguard_go() {
         in_namespace(|| restart_peer(&program));
+    }
+}
+
+#[test]
+fn an_upload_goes_on_after_the_near_side_has_moved() {
+    if let Some(program) = Program::wireguard_go() {
+        in_namespace(|| {
+            let world = World::new("up", &program);
+            let _neap = Neap::start(&world.folder, &world.file(DOORS));
+            upload_while(|| move_near(&world));
+        });
+    }
+}
+
+#[test]
+fn an_upload_goes_on_after_the_peer_was_restarted() {
+    if let Some(program) = Program::wireguard_go() {
+        in_namespace(|| {
+            let mut world = World::new("anew", &program);
+            let _neap = Neap::start(&world.folder, &world.file(DOORS));
+            upload_while(|| world.restart_peer());
+        });
     }
 }
 

@@ -4,7 +4,7 @@ use super::capture::Capture;
 use super::namespace::{in_namespace, run};
 use super::near::{DOORS, HTTP, Neap, SOCKS, TO_WEB, output};
 use super::peers::{Program, can_run};
-use super::world::{NAME, NEAR, PORT, World, pattern};
+use super::world::{FAR, NAME, NEAR, PORT, World, pattern};
 use super::{by_name, eventually, sandbox};
 use blake2::digest::consts::U16;
 use blake2::digest::{KeyInit, Mac};
@@ -30,9 +30,14 @@ fn nothing_leaves_beside_the_tunnel() {
     }
     in_namespace(|| {
         let world = World::new("beside", &program);
+        // The resolver of the machine is on the way that is watched, wherever that of this one is.
+        let resolvers = world.folder.write("resolv.conf", &format!("nameserver {}\n", FAR[0]));
+        let script = format!("mount --bind {resolvers} /etc/resolv.conf && exec \"$@\"\n");
+        let script = world.folder.write("with-resolver", &script);
+        let command = ["unshare", "-m", "sh", &script];
         let capture = Capture::start(&world.folder, "outside");
         let sections = format!("{DOORS}{}", by_name::SECTIONS);
-        let neap = Neap::start(&world.folder, &world.file(&sections));
+        let neap = Neap::start_by(&world.folder, &command, &world.file(&sections));
         for door in [
             format!("--socks5-hostname 127.0.0.1:{SOCKS} http://{NAME}/{LEN}"),
             format!("-x http://127.0.0.1:{HTTP} http://{NAME}/{LEN}"),
@@ -55,7 +60,8 @@ fn nothing_leaves_beside_the_tunnel() {
         }
         // The far side knows one place of a peer.
         drop(neap);
-        let page = sandbox::curl(&world.file(""), &format!("http://{NAME}/{LEN}"));
+        let page =
+            sandbox::curl(&command.join(" "), &world.file(""), &format!("http://{NAME}/{LEN}"));
         assert!(page == pattern(LEN), "a sandbox: {} bytes of {LEN}, or others", page.len());
         let (all, beside) = capture.finish(&format!("udp port {PORT}"));
         assert!(all > 100 && beside.is_empty(), "{all} packets, beside the tunnel:\n{beside}");

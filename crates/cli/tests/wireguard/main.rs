@@ -14,6 +14,7 @@ mod namespace;
 mod near;
 mod peers;
 mod programs;
+mod queue;
 mod refused;
 mod running;
 mod sandbox;

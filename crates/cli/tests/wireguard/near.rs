@@ -12,7 +12,8 @@ pub(super) const HTTP: u16 = 8888;
 pub(super) const TO_WEB: u16 = 8080;
 pub(super) const TO_ECHO: u16 = 8007;
 pub(super) const TO_IPERF3: u16 = 5202;
-pub(super) const TO_TELL: u16 = 8009;
+/// The same by both families.
+pub(super) const TO_TELL: [u16; 2] = [8009, 8019];
 /// A port of the tunnel, and the one of the near host that it leads to.
 pub(super) const FROM_TUNNEL: u16 = 7000;
 pub(super) const TO_NEAR: u16 = 7001;
@@ -39,6 +40,10 @@ pub(super) const DOORS: &str = "
     BindAddress = 127.0.0.1:8009
     Target = 10.90.0.1:9
     InactivityTimeout = 30
+    [UDPProxyTunnel]
+    BindAddress = 127.0.0.1:8019
+    Target = [fd00:90::1]:9
+    InactivityTimeout = 30
 ";
 
 /// A running `neap wireguard`.
@@ -47,8 +52,13 @@ pub(super) struct Neap(Running);
 impl Neap {
     /// Starts it with a file that has [`DOORS`], and waits until they are open.
     pub(super) fn start(folder: &Folder, file: &str) -> Self {
-        let neap =
-            Self(Running::start(folder, &[env!("CARGO_BIN_EXE_neap"), "wireguard", "-c", file]));
+        Self::start_by(folder, &[], file)
+    }
+
+    /// The same by a command that becomes it.
+    pub(super) fn start_by(folder: &Folder, command: &[&str], file: &str) -> Self {
+        let own = [env!("CARGO_BIN_EXE_neap"), "wireguard", "-c", file];
+        let neap = Self(Running::start(folder, &[command, &own].concat()));
         for port in [SOCKS, HTTP, TO_WEB, TO_ECHO, TO_IPERF3] {
             eventually("an open door", || {
                 neap.check();

@@ -144,18 +144,21 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Starts it on `host`, with the far side's addresses of the tunnel, and `theirs` as its peer.
+    /// Starts it on `host`, with the far side's addresses of the tunnel, and `theirs` as its peer,
+    /// with which it has the secret `shared`.
     pub(super) fn start(
         program: &Program,
         host: &Host,
         folder: &Folder,
         own: &Keys,
         theirs: &str,
+        shared: &str,
     ) -> Self {
         let interface = format!("wt{}", std::process::id());
         // What a killed one has left.
         let _ = fs::remove_file(socket(&interface));
         let key = folder.write("far.key", &own.private);
+        let shared = folder.write("shared.key", shared);
         let running = Running::start_on(host, folder, &program.words(&interface));
         let peer = Self { program: running, interface, is_killed: false };
         let interface = &peer.interface;
@@ -167,8 +170,8 @@ impl Peer {
         let [v4, v6] = world::NEAR_INSIDE;
         host.inside(|| {
             run(&format!(
-                "wg set {interface} private-key {key} listen-port {} peer {theirs} allowed-ips \
-                 {v4}/32,{v6}/128",
+                "wg set {interface} private-key {key} listen-port {} peer {theirs} \
+                 preshared-key {shared} allowed-ips {v4}/32,{v6}/128",
                 world::PORT
             ));
             let [own_v4, own_v6] = world::FAR_INSIDE;

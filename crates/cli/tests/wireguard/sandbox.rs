@@ -8,11 +8,11 @@ use std::fs;
 
 const LEN: usize = 64 << 10;
 
-/// What curl gets in a sandbox with the tunnel of this file.
-pub(super) fn curl(file: &str, url: &str) -> Vec<u8> {
+/// What curl gets in a sandbox with the tunnel of this file. A command becomes the gateway.
+pub(super) fn curl(command: &str, file: &str, url: &str) -> Vec<u8> {
     let neap = env!("CARGO_BIN_EXE_neap");
     output(&format!(
-        "{neap} gateway run --upstream wireguard:{file} -- curl -sS --fail --max-time 60 {url}"
+        "{command} {neap} gateway run --upstream wireguard:{file} -- curl -sS --fail --max-time 60 {url}"
     ))
 }
 
@@ -30,7 +30,7 @@ fn names_lead_through_the_tunnel_in_the_families_that_it_has() {
         assert_ne!(v4, text);
         let v4 = world.folder.write("v4.conf", &v4);
         for (file, name) in [(&both, NAME), (&both, BOTH), (&v4, NAME), (&v4, BOTH)] {
-            let page = curl(file, &format!("http://{name}/{LEN}"));
+            let page = curl("", file, &format!("http://{name}/{LEN}"));
             assert!(page == pattern(LEN), "{file} {name}: {} bytes of {LEN}", page.len());
         }
     });

@@ -45,6 +45,8 @@ pub(super) struct World {
     pub(super) host: Host,
     pub(super) near: Keys,
     pub(super) far: Keys,
+    /// What both sides know besides their keys.
+    shared: String,
     pub(super) peer: Peer,
     program: Program,
     servers: Vec<Running>,
@@ -71,9 +73,11 @@ impl World {
             run(&format!("ip link set {FAR_INTERFACE} up"));
         });
         let (near, far) = (Keys::new(), Keys::new());
-        let peer = Peer::start(program, &host, &folder, &far, &near.public);
+        let shared = run("wg genpsk").trim().to_owned();
+        let peer = Peer::start(program, &host, &folder, &far, &near.public, &shared);
         serve(&host);
-        Self { folder, host, near, far, peer, program: program.clone(), servers: Vec::new() }
+        let program = program.clone();
+        Self { folder, host, near, far, shared, peer, program, servers: Vec::new() }
     }
 
     /// The file of the near side, with more sections behind it.
@@ -86,9 +90,14 @@ impl World {
         let address = if address.contains(':') { format!("[{address}]") } else { address.into() };
         let text = format!(
             "[Interface]\nPrivateKey = {}\nAddress = {}/32, {}/128\nDNS = {}\n\
-             [Peer]\nPublicKey = {}\nEndpoint = {address}:{PORT}\nAllowedIPs = 0.0.0.0/0, ::/0\n\
-             {sections}",
-            self.near.private, NEAR_INSIDE[0], NEAR_INSIDE[1], FAR_INSIDE[0], self.far.public
+             [Peer]\nPublicKey = {}\nPresharedKey = {}\nEndpoint = {address}:{PORT}\n\
+             AllowedIPs = 0.0.0.0/0, ::/0\n{sections}",
+            self.near.private,
+            NEAR_INSIDE[0],
+            NEAR_INSIDE[1],
+            FAR_INSIDE[0],
+            self.far.public,
+            self.shared
         );
         self.folder.write("near.conf", &text)
     }
@@ -99,7 +108,8 @@ impl World {
         // The TUN is gone with the first before the second makes one of the same name.
         let (host, folder) = (&self.host, &self.folder);
         self.peer.kill();
-        self.peer = Peer::start(&self.program, host, folder, &self.far, &self.near.public);
+        let (far, near) = (&self.far, &self.near.public);
+        self.peer = Peer::start(&self.program, host, folder, far, near, &self.shared);
     }
 
     /// Starts a program on the far host, which ends with this value.
@@ -118,7 +128,7 @@ fn serve(host: &Host) {
         });
     }
     accept(listen(WEB), web);
-    let datagrams = |port| host.inside(|| UdpSocket::bind(("0.0.0.0", port)).expect("a port"));
+    let datagrams = |port| host.inside(|| UdpSocket::bind(("::", port)).expect("a port"));
     let (tell, resolver) = (datagrams(TELL), datagrams(53));
     thread::spawn(move || {
         let mut question = [0; 2000];
