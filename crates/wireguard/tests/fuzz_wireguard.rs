@@ -245,7 +245,7 @@ fn wireguard() {
 }
 
 #[test]
-fn an_honest_one_in_the_middle_passes_everything() {
+fn an_honest_one_in_the_middle_passes_everything_and_nobody_elsewhere_is_believed() {
     let mut world = World::new();
     for round in 0..20 {
         world.send(round % 2, 3000, 1000);
@@ -261,11 +261,22 @@ fn an_honest_one_in_the_middle_passes_everything() {
     for end in &world.ends {
         assert!(end.handle.status().peers[0].latest_handshake.is_some());
     }
-    // What is genuine and new is believed from everywhere.
-    world.check_endpoints();
-    world.send(0, 1000, 1000);
+    let (to, old) = world.delivered.last().cloned().expect("a datagram");
+    let from = 1 - to;
+    world.send(from, 1000, 1000);
     world.turn();
     let (to, bytes) = world.caught.pop_front().expect("a datagram");
+    let spoiled = [4, 8, 15, 16, 40, bytes.len() - 1].map(|at| {
+        let mut spoiled = bytes.clone();
+        spoiled[at] ^= 1;
+        spoiled
+    });
+    for lie in spoiled.iter().chain([&old, &bytes[..bytes.len() - 1].to_vec()]) {
+        world.lie(to, lie, true);
+        world.turn();
+        world.check_endpoints();
+    }
+    // What is genuine and new is believed from everywhere.
     world.lie(to, &bytes, true);
     world.turn();
     let endpoint = world.ends[to].handle.status().peers[0].endpoint;
