@@ -1,7 +1,7 @@
 //! What other threads ask of doors while they run.
 
 use super::config::{Door, TunnelResolver};
-use super::lookups::Found;
+use super::step::Found;
 use crate::holdings::FlowView;
 use crate::requests::Caller;
 use std::io;

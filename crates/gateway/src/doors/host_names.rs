@@ -6,8 +6,8 @@
 //! who want the same name share its question.
 
 use super::handle::Request;
-use super::lookups::{Found, MOST_LOOKUPS};
-use super::step::Failure;
+use super::lookups::MOST_LOOKUPS;
+use super::step::{Failure, Found};
 use crate::requests::Caller;
 use crate::token::Slot;
 use std::collections::HashMap;

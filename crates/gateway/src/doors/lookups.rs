@@ -14,7 +14,7 @@
 use super::cache::Cache;
 use super::config::{ResolveStrategy, TunnelResolver};
 use super::figures::Counters;
-use super::step::Failure;
+use super::step::{Failure, Found};
 use crate::deadlines::Deadlines;
 use crate::dns::addresses::{self, Addresses, Said};
 use crate::dns::{Outcome, exchange, framed, is_answer, random_id};
@@ -56,9 +56,6 @@ pub(super) enum Waiter {
     Session(Slot),
     Mapping(Slot),
 }
-
-/// What became of a name: its addresses in the order in which they are to be tried, at least one.
-pub(super) type Found = Result<Arc<[IpAddr]>, Failure>;
 
 /// A name that was looked up for somebody.
 pub(super) struct Done {

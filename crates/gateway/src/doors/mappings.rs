@@ -8,7 +8,8 @@
 
 use super::config::{Host, Target};
 use super::figures::Counters;
-use super::lookups::{Found, Lookups, Waiter};
+use super::lookups::{Lookups, Waiter};
+use super::step::Found;
 use super::{ports, socks};
 use crate::ages::Ages;
 use crate::host_datagrams::{HostDatagrams, MOST_SEGMENTS, RECEIVE_ROOM, first_run};

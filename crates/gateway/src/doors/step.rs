@@ -4,6 +4,8 @@ use super::body::Body;
 use super::config::Target;
 use bytes::Bytes;
 use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
 
 /// What is next in a dialogue.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,6 +57,9 @@ pub(super) enum Failure {
     Full,
     Other,
 }
+
+/// What became of a name: its addresses in the order in which they are to be tried, at least one.
+pub(super) type Found = Result<Arc<[IpAddr]>, Failure>;
 
 impl Failure {
     pub(super) fn of(error: &io::Error) -> Self {
