@@ -13,7 +13,7 @@ use rustix::pipe::SpliceFlags;
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -59,10 +59,7 @@ impl Caller {
     pub(super) fn begin(&mut self, call: SystemCall, patience: Duration) -> Option<TimedReply> {
         // The thread lives as long as the sender.
         let _ = self.calls.send(call);
-        match self.replies.recv_timeout(patience) {
-            Ok(reply) => Some(reply),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        }
+        self.replies.recv_timeout(patience).ok()
     }
 
     /// The reply of a call that waited. Until another comes, nothing is readable then.
