@@ -151,8 +151,8 @@ impl Monitor {
         false
     }
 
-    /// The state of the interface, or `None` if there is none of its index. `name` asks for the name
-    /// that the index has now.
+    /// The state of the interface, or `None` if there is none of its index. `name` asks for the
+    /// name that the index has now.
     fn find(
         &self,
         ask: &OwnedFd,

@@ -38,7 +38,7 @@ impl Case {
     fn new() -> Self {
         let none = |_: &str| Err("no file".to_owned());
         let experiment = Experiment::parse("slow", TEXT, &none).expect("sound");
-        let choice = experiment.choices().into_iter().next().expect("one run");
+        let choice = experiment.choices().iter().next().expect("one run");
         let (scenario, built) = experiment.built(choice).expect("sound");
         let bounds = Bounds::new(&scenario, &built.links);
         Self { world: built.world, bounds, begin: built.start }
