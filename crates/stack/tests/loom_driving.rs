@@ -1,7 +1,7 @@
 //! Interleavings of the threads that drive a shard: leaders, followers, the worker, pollers, a task
 //! of a runtime, and who calls them. Each thread may be stopped three times where it could go on.
-//! The loops are those of `neap` (`driver.rs`, `poller.rs`, `tokio/drive.rs`) without descriptors. A
-//! packet that nobody would take, or a thread that nobody would wake, is a deadlock here.
+//! The loops are those of `neap` (`driver.rs`, `poller.rs`, `tokio/drive.rs`) without descriptors.
+//! A packet that nobody would take, or a thread that nobody would wake, is a deadlock here.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p neap-stack --release --test loom_driving`
 #![cfg(loom)]
