@@ -3,6 +3,7 @@
 
 use super::command::not_ignored;
 use super::confine::{self, Needs};
+use super::ending::Ending;
 use super::options::Options;
 use super::watching::{self, Watching};
 use super::way_out::{self, WayOut};
@@ -17,8 +18,6 @@ use signal_hook::iterator::Signals;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
 
 /// Connect everything that is routed into a TUN to the sockets of this machine
 ///
@@ -39,10 +38,8 @@ pub(crate) struct Args {
     /// MTU of the TUN [default: as it is]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1280..))]
     mtu: Option<u16>,
-    /// After SIGINT or SIGTERM, refuse new flows and let the others go on for so long
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
-    #[arg(value_parser = clap::value_parser!(u32).range(..=86_400))]
-    drain: u32,
+    #[command(flatten)]
+    ending: Ending,
     #[command(flatten)]
     way_out: WayOut,
     #[command(flatten)]
@@ -53,8 +50,7 @@ pub(crate) struct Args {
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
-    let mut signals =
-        Signals::new(not_ignored(&[SIGINT, SIGTERM])).map_err(|error| failed(&error))?;
+    let signals = Signals::new(not_ignored(&[SIGINT, SIGTERM])).map_err(|error| failed(&error))?;
     args.watching.start_log(false);
     let mut config = args.options.config()?;
     config.own_addresses = args.address.iter().map(|own| own.ip).collect();
@@ -91,14 +87,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     }
     let _watched = way_out::serve(listening, &stack, &gateway, tunnel)?;
     let end = DeviceEnd::watch(&stack, gateway.handle()).map_err(|error| failed(&error))?;
-    let (handle, drain) = (gateway.handle(), Duration::from_secs(args.drain.into()));
-    thread::spawn(move || {
-        let mut signals = signals.forever();
-        if signals.next().is_some() && !drain.is_zero() && handle.drain(drain).is_ok() {
-            signals.next();
-        }
-        handle.stop();
-    });
+    args.ending.by(signals, gateway.handle()).map_err(|error| failed(&error))?;
     gateway.run().map_err(|error| failed(&error))?;
     if end.has_come() {
         return Err(Failure::System(format!("the interface {name} is gone")));

@@ -268,7 +268,7 @@ impl Running {
     ) -> Result<Self, Failure> {
         let handle = gateway.handle();
         let signals = Signals::new(signals).map_err(system("signals"))?;
-        args.own.end_by(signals, handle.clone()).map_err(system("a thread"))?;
+        args.own.ending.by(signals, handle.clone()).map_err(system("a thread"))?;
         if let Some(watch) = watch {
             let stop = handle.clone();
             spawn("namespace", move || {

@@ -60,7 +60,7 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
 
     let handle = gateway.handle();
     DeviceEnd::watch(&stack, handle.clone()).map_err(system("the device"))?;
-    options.own.end_by(signals, handle.clone()).map_err(system("a thread"))?;
+    options.own.ending.by(signals, handle.clone()).map_err(system("a thread"))?;
     if let Some(exit) = exit {
         watch_exit(exit, handle.clone());
     }
