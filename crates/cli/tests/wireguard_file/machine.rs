@@ -9,7 +9,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, chown, symlink};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 
 /// A user without rights.
@@ -92,6 +92,17 @@ fn figure(text: &str, name: &str) -> u64 {
     found.flatten().map_or(0, |count| count.parse().expect("a count"))
 }
 
+/// A process that ends with the test, also where that fails.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn what_is_routed_into_a_tun_goes_through_a_tunnel_by_the_chosen_congestion_control() {
     in_namespace(|| {
@@ -105,21 +116,19 @@ fn what_is_routed_into_a_tun_goes_through_a_tunnel_by_the_chosen_congestion_cont
         let upstream = format!("wireguard:{near}");
         let through = ["--upstream", &upstream, "--congestion", "bbr"];
         let tun = ["gateway", "tun", "--tun", "gate0", "--host-address", "10.0.2.100/24"];
-        let mut child = folder.neap(&[&tun[..], &through].concat()).spawn().expect("neap runs");
-        let is_up = || {
-            let output = Command::new("ip").args(["link", "show", "up", "dev", "gate0"]).output();
-            output.is_ok_and(|output| !output.stdout.is_empty())
-        };
-        while !is_up() {
-            assert!(child.try_wait().expect("a child").is_none(), "the gateway has ended");
+        let child = folder.neap(&[&tun[..], &through].concat()).spawn();
+        let mut child = Killed(child.expect("neap runs"));
+        // Its control socket is there once it takes connections. Before, the stack resets them.
+        while folder.finish(&["ss", "--name", "gateway"]).0 != Some(0) {
+            assert!(child.0.try_wait().expect("a child").is_none(), "the gateway has ended");
         }
         run("ip route add 10.9.0.0/24 dev gate0");
         let stream = TcpStream::connect("10.9.0.2:80").expect("a way");
         say(&stream, "through both");
         let flows = folder.print(&["ss", "-tni", "--name", "near"]);
         assert!(flows.contains("10.9.0.2:80") && flows.contains(" bbr "), "{flows}");
-        run(&format!("kill {}", child.id()));
-        assert!(child.wait().expect("it ends").success());
+        run(&format!("kill {}", child.0.id()));
+        assert!(child.0.wait().expect("it ends").success());
 
         let (status, _, err) =
             folder.finish(&["gateway", "run", "--congestion", "bbr", "--", "true"]);
