@@ -1,6 +1,10 @@
 //! `neap perf` against the real iperf3, both as client and as server, and against peers that do not
 //! keep the protocol.
 
+#[allow(dead_code, reason = "shared with tests that write files")]
+#[path = "common/folder.rs"]
+mod folder;
+
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,6 +12,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use folder::Folder;
 use serde_json::Value;
 
 /// Longest time a program may take before a test gives it up.
@@ -542,7 +547,10 @@ fn a_server_without_clients_sleeps() {
         // The kernel's end of the device sends nothing by itself then.
         let quiet = "net.ipv6.conf.default.disable_ipv6=1";
         assert!(Command::new("sysctl").args(["-qw", quiet]).status().expect("sysctl").success());
-        let mut server = ChildGuard::start(&mut world.neap(&["-s"]));
+        // Stacks that start look into the folder of all, and ask the control sockets who is there.
+        let folder = Folder::new("perf-idle");
+        let mut command = world.neap(&["-s"]);
+        let mut server = ChildGuard::start(command.env("XDG_RUNTIME_DIR", folder.path()));
         server.shows("listening");
         let window = Duration::from_secs(2);
         let begin = Instant::now();
