@@ -14,21 +14,27 @@ use std::thread;
 /// Bytes that pass before the link goes down.
 const PART: usize = 1 << 20;
 
+/// A host at the other end of the link `outside`, and a listener there with its address.
+fn linked() -> (Host, TcpListener, SocketAddr) {
+    let far = Host::new(false);
+    super::up();
+    run("ip link add outside type veth peer name far");
+    run(&format!("ip link set far netns {}", far.pid()));
+    run("ip address add 192.0.2.2/24 dev outside");
+    run("ip link set outside up");
+    let listener = far.inside(|| {
+        run(&format!("ip address add {SERVER}/24 dev far"));
+        run("ip link set far up");
+        TcpListener::bind((SERVER, 0)).expect("a port")
+    });
+    let server = listener.local_addr().expect("an address");
+    (far, listener, server)
+}
+
 #[test]
 fn a_transfer_outlives_a_link_of_the_host_that_goes_down_and_comes_back() {
     in_namespace(|| {
-        let far = Host::new(false);
-        super::up();
-        run("ip link add outside type veth peer name far");
-        run(&format!("ip link set far netns {}", far.pid()));
-        run("ip address add 192.0.2.2/24 dev outside");
-        run("ip link set outside up");
-        let listener = far.inside(|| {
-            run(&format!("ip address add {SERVER}/24 dev far"));
-            run("ip link set far up");
-            TcpListener::bind((SERVER, 0)).expect("a port")
-        });
-        let server = listener.local_addr().expect("an address");
+        let (far, listener, server) = linked();
         let ((reached, is_reached), (went_down, is_down)) = (channel(), channel());
         let echo = thread::spawn(move || {
             let (stream, _) = listener.accept().expect("a connection");
@@ -56,22 +62,11 @@ fn a_transfer_outlives_a_link_of_the_host_that_goes_down_and_comes_back() {
 #[test]
 fn a_server_that_is_gone_without_a_word_is_noticed() {
     in_namespace(|| {
-        let far = Host::new(false);
-        super::up();
-        run("ip link add outside type veth peer name far");
-        run(&format!("ip link set far netns {}", far.pid()));
-        run("ip address add 192.0.2.2/24 dev outside");
-        run("ip link set outside up");
+        let (far, listener, server) = linked();
         // The clock of the gateway's own sockets.
         for (name, value) in [("time", 1), ("intvl", 1), ("probes", 2)] {
             run(&format!("sysctl -qw net.ipv4.tcp_keepalive_{name}={value}"));
         }
-        let listener = far.inside(|| {
-            run(&format!("ip address add {SERVER}/24 dev far"));
-            run("ip link set far up");
-            TcpListener::bind((SERVER, 0)).expect("a port")
-        });
-        let server = listener.local_addr().expect("an address");
         // It sends something, and waits for an answer until there is a reset.
         let guest = thread::spawn(move || in_sandbox("reset", &server.to_string(), &[]));
         let (mut stream, _) = listener.accept().expect("a connection");

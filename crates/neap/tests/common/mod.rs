@@ -307,18 +307,20 @@ pub(crate) fn expect_nothing_below(stack: &Stack) {
     );
 }
 
+/// Times that a thread has slept, by its folder in `/proc`. One that has ended counts for nothing.
+pub(crate) fn sleeps_of(thread: &std::path::Path) -> u64 {
+    let status = std::fs::read_to_string(thread.join("status")).unwrap_or_default();
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.map_or(0, |count| count.trim().parse().expect("a number"))
+}
+
 /// Times that threads of this process were woken after they had slept, the calling thread excepted.
 fn wake_ups() -> u64 {
-    let of_thread = |thread: std::path::PathBuf| {
-        // A thread that ends meanwhile counts for nothing.
-        let status = std::fs::read_to_string(thread.join("status")).unwrap_or_default();
-        let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        count.map_or(0, |count| count.trim().parse::<u64>().expect("a number"))
-    };
     let own = std::fs::canonicalize("/proc/thread-self").expect("a thread");
     let threads = std::fs::read_dir("/proc/self/task").expect("threads");
     let threads = threads.map(|thread| thread.expect("a thread").path());
-    threads.filter(|thread| thread.file_name() != own.file_name()).map(of_thread).sum()
+    let others = threads.filter(|thread| thread.file_name() != own.file_name());
+    others.map(|thread| sleeps_of(&thread)).sum()
 }
 
 /// Waits until all other threads sleep, and then fails if one is woken within two seconds. The

@@ -10,15 +10,20 @@ use neap::posix::abi::{AF_INET, SOCK_STREAM};
 use neap::posix::sockaddr::encode;
 use neap::{Events, Poller, Stack, TcpStream};
 
-use crate::common::{Family, expect_that_nothing_wakes, in_namespace, run};
+use crate::common::{Family, expect_that_nothing_wakes, in_namespace, run, sleeps_of};
 use crate::links::{Elsewhere, add_address, veth};
 
 /// `POLLIN`.
 const IN: i16 = 1;
 
+/// Keeps the kernel from sending anything on its own account.
+fn quieten() {
+    run("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1");
+}
+
 /// A stack whose peer sends nothing on its own account.
 fn quiet_stack() -> Stack {
-    run("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1");
+    quieten();
     Family::V4.stack()
 }
 
@@ -109,10 +114,8 @@ fn descriptors_that_are_polled_wake_nobody() {
 fn two_queues_of_a_network_card_are_not_woken() {
     in_namespace(|| {
         let there = Elsewhere::new();
-        let quiet =
-            "sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1";
-        run(quiet);
-        there.run(|| run(quiet));
+        quieten();
+        there.run(quieten);
         veth(&there);
         let kernel = there.run(|| {
             add_address("v1", "10.9.0.1/24");
@@ -149,19 +152,12 @@ fn two_queues_of_a_network_card_are_not_woken() {
     });
 }
 
-/// Times that this thread has slept.
-fn sleeps() -> u64 {
-    let status = std::fs::read_to_string("/proc/thread-self/status").expect("a thread");
-    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    count.expect("its switches").trim().parse().expect("a number")
-}
-
 /// A worker may be busy with what the stack has to do, and a thread sleeps while it waits for a
 /// lock, so the thread has several tries.
 #[test]
 fn a_thread_that_spins_does_not_sleep_before_its_time() {
     in_namespace(|| {
-        run("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1");
+        quieten();
         let spinning = Stack::builder()
             .tun("t0")
             .host_address(Family::V4.cidr(Family::V4.kernel()))
@@ -173,6 +169,7 @@ fn a_thread_that_spins_does_not_sleep_before_its_time() {
         let poller = Poller::new().expect("descriptors");
         poller.add(&ours, 0, Events::IN).expect("a socket");
         let wait = Duration::from_millis(20);
+        let sleeps = || sleeps_of("/proc/thread-self".as_ref());
         let in_poller = || {
             let (before, mut events) = (sleeps(), Vec::new());
             poller.wait(&mut events, Some(wait)).expect("a wait");
