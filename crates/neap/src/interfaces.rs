@@ -171,10 +171,10 @@ impl InterfaceConfig {
         self
     }
 
-    /// Lets the interface begin disabled, as an interface of Linux does, until
-    /// [`Stack::set_link`] enables it. Packets that arrive before are dropped and counted. A program
-    /// that opens listeners and forwarders first is then not reached before they are there: without
-    /// them a SYN is answered by a reset.
+    /// Lets the interface begin disabled, as one of Linux does, until [`Stack::set_link`] enables
+    /// it. Packets that arrive before are dropped and counted. A program that opens listeners and
+    /// forwarders first is then not reached before they are there: without them a SYN is answered
+    /// by a reset.
     #[must_use]
     pub fn begin_disabled(mut self) -> Self {
         self.begins_disabled = true;
