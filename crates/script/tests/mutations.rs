@@ -70,8 +70,8 @@ const MUTATIONS: &[Mutation] = &[
     mutation(
         "the timestamp of a bad ACK is not taken",
         INPUT,
-        "        self.sender.end_hold();\n",
-        "        self.sender.end_hold();\n        if let Some(ts) = segment.options.timestamps && $on {
+        "        self.end_hold();\n",
+        "        self.end_hold();\n        if let Some(ts) = segment.options.timestamps && $on {
             self.receiver.update_ts_recent(now, segment.seq, ts.value);
         }\n",
     ),

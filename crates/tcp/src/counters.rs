@@ -62,6 +62,8 @@ counters! {
     Timeouts = "TcpExtTCPTimeouts",
     /// Timeouts found spurious by F-RTO.
     SpuriousRTOs = "TcpExtTCPSpuriousRTOs",
+    /// SYN and SYN-ACK segments retransmitted.
+    SynRetrans = "TcpExtTCPSynRetrans",
     /// Segments retransmitted in fast recovery.
     FastRetrans = "TcpExtTCPFastRetrans",
     /// Segments retransmitted in slow start after a timeout.
@@ -106,10 +108,10 @@ counters! {
     RenoReorder = "TcpExtTCPRenoReorder",
     /// ACKs that were delayed and then sent by the timer.
     DelayedACKs = "TcpExtDelayedACKs",
-    /// A quick ACK was not possible because the application owned the socket.
-    DelayedACKLocked = "TcpExtDelayedACKLocked",
-    /// Zero-window probes and keepalives sent.
+    /// Probes of an idle peer sent.
     KeepAlive = "TcpExtTCPKeepAlive",
+    /// Probes of a closed window sent, those with data excluded.
+    WinProbe = "TcpExtTCPWinProbe",
     /// Connections aborted by user timeout, keepalive or too many retransmissions.
     AbortOnTimeout = "TcpExtTCPAbortOnTimeout",
     /// Connections reset because data arrived after close.

@@ -365,7 +365,7 @@ fn a_closed_window_is_probed_and_opens_again() {
     pair.ends[0].to_write = data.clone();
     pair.ends[1].reads = false;
     pair.run(pair.seconds(30));
-    assert!(pair.count(0, Counter::KeepAlive) >= 3, "probes");
+    assert!(pair.count(0, Counter::WinProbe) >= 3, "probes");
     assert_eq!(pair.ends[0].connection.state(), State::Established);
     pair.ends[1].reads = true;
     pair.run(pair.seconds(300));

@@ -333,6 +333,20 @@ impl Host {
         self.send_orphan(visit, tuple, options, answer);
     }
 
+    /// Sends the SYN-ACK of a half-open connection again.
+    pub(crate) fn repeat_syn_ack(
+        &self,
+        visit: Visit,
+        tuple: &FourTuple,
+        options: IpOptions,
+        segment: Segment,
+    ) {
+        let counters = self.shards[visit.shard].counters();
+        counters.add(Counter::RetransSegs, 1);
+        counters.add(Counter::SynRetrans, 1);
+        self.send_counted(visit, tuple, options, segment);
+    }
+
     /// Sends a segment that no connection sends: SYN-ACK, reset, or what the remains of one send. A
     /// FIN among them is one that is sent again.
     pub(crate) fn send_orphan(
@@ -348,6 +362,10 @@ impl Host {
         if segment.flags.contains(Flags::RST) {
             counters.add(Counter::OutRsts, 1);
         }
+        self.send_counted(visit, tuple, options, segment);
+    }
+
+    fn send_counted(&self, visit: Visit, tuple: &FourTuple, options: IpOptions, segment: Segment) {
         if let Ok(output) = self.net.send_orphan(visit, tuple, options, segment) {
             self.on_undeliverable(visit, output.undeliverable);
         }

@@ -594,7 +594,7 @@ impl Target {
                 listener.on_deadline(now, host.flow_key, &host.config(), |tuple, segment| {
                     let is_foreign = host.net.topology.is_foreign(tuple.local);
                     let options = listener.ip_options(tuple.local, is_foreign);
-                    host.send_orphan(visit, tuple, options, segment);
+                    host.repeat_syn_ack(visit, tuple, options, segment);
                 });
             }
         }

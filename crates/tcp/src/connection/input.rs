@@ -285,7 +285,7 @@ impl Connection {
 
     /// The ACK part. Returns whether to go on with the data.
     fn process_ack(&mut self, now: Instant, segment: &Segment) -> bool {
-        self.sender.end_hold();
+        self.end_hold();
         let ack = Ack {
             ack: segment.ack,
             seq: segment.seq,

@@ -14,9 +14,7 @@ impl Connection {
     /// Recomputes the payload of a full segment from path, peer and options.
     pub(super) fn refresh_mss(&mut self) {
         let header = self.usual_header();
-        let mss = self.mss_for(header);
-        let limit = self.options.max_segment.map_or(u32::MAX, u32::from);
-        let mss = self.half_window(mss.min(limit), 68 - header);
+        let mss = self.half_window(self.mss_for(header), 68 - header);
         self.sender.set_mss(mss);
     }
 
@@ -41,16 +39,19 @@ impl Connection {
         20 + if self.opening.timestamps { 12 } else { 0 }
     }
 
-    /// Bytes of payload per segment, when TCP header and options take `header` bytes. Where the MTU
-    /// is as large as a packet can be, room stays for options that a retransmission may have more.
+    /// Bytes of payload per segment, when TCP header and options take `header` bytes. The limits
+    /// of the peer and of the application (`TCP_MAXSEG`) count the options as payload (RFC 6691).
+    /// Where the MTU is as large as a packet can be, room stays for options that a retransmission
+    /// may have more.
     pub(super) fn mss_for(&self, header: u32) -> u32 {
         let by_path = self
             .path
             .mtu
             .min(LARGEST_PACKET - MAX_OPTIONS)
             .saturating_sub(self.path.ip_header + header);
-        let by_peer = (u32::from(self.opening.peer_mss) + 20).saturating_sub(header);
-        by_path.min(by_peer).max(8)
+        let limit = self.options.max_segment.unwrap_or(u16::MAX).min(self.opening.peer_mss);
+        let by_limit = (u32::from(limit) + 20).saturating_sub(header);
+        by_path.min(by_limit).max(8)
     }
 
     /// Returns the payload bytes at which a buffer of the write queue is full

@@ -87,10 +87,14 @@ impl Opening {
         self.timestamps = negotiated.ts_recent.is_some();
     }
 
+    /// Whether the SYN was not sent again.
+    pub(super) fn is_first_syn(&self) -> bool {
+        self.retransmits == 0 && !self.synack.contains(SynAck::REPEATED)
+    }
+
     /// The time from the only SYN to now; `None` if it was sent again (Karn's rule).
     pub(super) fn rtt(&self, now: Instant) -> Option<Nanos> {
-        let is_only = self.retransmits == 0 && !self.synack.contains(SynAck::REPEATED);
-        is_only.then(|| now.since(self.sent_at))
+        self.is_first_syn().then(|| now.since(self.sent_at))
     }
 }
 

@@ -632,10 +632,12 @@ impl Connection {
 
     /// The number of a pure ACK or a reset: SND.NXT, but no number beyond a window that the peer
     /// has taken back, since the peer would drop the segment (`tcp_acceptable_seq`). What the
-    /// scale rounds off is not taken back.
+    /// scale rounds off is not taken back, nor is a window that is not known yet.
     fn acceptable_seq(&self) -> SeqNumber {
         let (edge, nxt) = (self.sender.una() + self.sender.wnd(), self.sender.nxt());
-        let is_beyond = nxt.after(edge) && nxt.bytes_since(edge) >= 1 << self.opening.rcv_wscale;
+        let is_beyond = self.sender.max_wnd() > 0
+            && nxt.after(edge)
+            && nxt.bytes_since(edge) >= 1 << self.opening.rcv_wscale;
         if is_beyond { edge } else { nxt }
     }
 
@@ -678,7 +680,7 @@ impl Connection {
             pass.is_probe = false;
             sent.is_ok()
         } else {
-            self.counters.add(Counter::KeepAlive, 1);
+            self.counters.add(Counter::WinProbe, 1);
             self.send_bare(pass, self.sender.una() - 1, Flags::ACK)
         };
         if !is_sent && pass.egress.has_way() {
@@ -722,11 +724,22 @@ impl Connection {
         // A SYN that the qdisc drops is sent again by its timer.
         if egress.enqueue(segment, now, None) != Verdict::Dropped {
             self.segs_out += 1;
-            self.counters.add(Counter::OutSegs, 1);
+            self.count_syn();
         } else if egress.has_way() {
             self.on_syn_dropped(now);
         }
         self.opening.sent_at = now;
+    }
+
+    /// Counts a SYN that left (`__tcp_retransmit_skb`).
+    fn count_syn(&mut self) {
+        if self.opening.is_first_syn() {
+            self.counters.add(Counter::OutSegs, 1);
+        } else {
+            self.counters.add(Counter::RetransSegs, 1);
+            self.counters.add(Counter::SynRetrans, 1);
+            self.sender.on_syn_retransmitted();
+        }
     }
 
     /// The answer to an invalid segment in SYN-RECEIVED.

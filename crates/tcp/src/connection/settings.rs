@@ -64,13 +64,13 @@ impl Connection {
             SocketOption::NoDelay(on) => {
                 self.push_override |= on;
                 if on {
-                    self.sender.end_hold();
+                    self.end_hold();
                 }
             }
             SocketOption::Cork(on) => {
                 self.push_override |= was_corked && !on && options.nodelay;
                 if !on {
-                    self.sender.end_hold();
+                    self.end_hold();
                 }
             }
             SocketOption::QuickAck(value) => self.receiver.set_quickack(value),
@@ -100,7 +100,10 @@ impl Connection {
             }
             SocketOption::Congestion(name) => {
                 let controller = self.config.controllers.make(&name)?;
-                self.sender.set_controller(controller, now, &self.config);
+                // The one that is in use goes on (`tcp_set_congestion_control`).
+                if controller.name() != self.sender.controller().name() {
+                    self.sender.set_controller(controller, now, &self.config);
+                }
             }
             SocketOption::KeepAliveInterval(_)
             | SocketOption::KeepAliveCount(_)

@@ -35,7 +35,7 @@ impl Connection {
                 Deadline::Probe => self.on_probe_timeout(now),
                 Deadline::Pacing => {
                     self.counters.add(Counter::PacingTimers, 1);
-                    self.sender.end_hold();
+                    self.end_hold();
                 }
                 Deadline::Keepalive => self.on_keepalive(now),
                 Deadline::Orphan => self.on_orphan_timeout(),
@@ -250,15 +250,24 @@ impl Connection {
         if let Some(limit) = self.options.user_timeout {
             return limit;
         }
-        let retries = match (self.is_orphan, self.config.tcp_orphan_retries) {
-            (false, _) => self.config.tcp_retries2,
-            (true, 0) if self.is_patient() => 8,
-            (true, retries) => retries,
+        let retries = match self.is_orphan {
+            true => self.orphan_retries(self.is_patient()),
+            false => self.config.tcp_retries2,
         };
         self.sender.rtt().time_of_retries(LEAST_TIMEOUT, retries)
     }
 
-    /// Whether timeouts still become longer (`tcp_orphan_retries`).
+    /// How often a connection without an application tries in vain. `grows` says that its timeouts
+    /// still become longer (`tcp_orphan_retries`).
+    fn orphan_retries(&self, grows: bool) -> u32 {
+        match self.config.tcp_orphan_retries {
+            _ if !grows && self.errors.has_soft() => 0,
+            0 if grows => 8,
+            retries => retries,
+        }
+    }
+
+    /// Whether timeouts still become longer.
     fn is_patient(&self) -> bool {
         self.sender.rtt().rto() < self.sender.rtt().rto_max()
     }
@@ -308,16 +317,27 @@ impl Connection {
         if self.is_out_of_resources(now, since) {
             return;
         }
-        // A peer that answers with a closed window may do so for ever, unless the user objects.
-        // Each answer begins the count anew.
-        let has_objection = self.options.user_timeout.is_some() || self.is_orphan;
-        let is_silent = !self.is_orphan && self.liveness.probes_out() >= self.config.tcp_retries2;
-        if is_silent || has_objection && self.has_given_up(now, since) {
+        let is_over = self.options.user_timeout.is_some_and(|limit| now.since(since) >= limit);
+        if is_over || self.has_probed_enough() {
             self.give_up();
             return;
         }
         self.liveness.count_window_probe();
         self.owed |= Owed::ZERO_WINDOW_PROBE;
+    }
+
+    /// Whether a closed window is probed no more. Each answer begins the count of probes anew, so a
+    /// peer that answers may keep its window closed for ever; but without an application only while
+    /// the time between two probes still becomes longer.
+    fn has_probed_enough(&self) -> bool {
+        let probes = self.liveness.probes_out();
+        if !self.is_orphan {
+            return probes >= self.config.tcp_retries2;
+        }
+        let doublings = self.liveness.window_backoff();
+        let grows = self.sender.window_probe_wait(doublings) < self.sender.rtt().rto_max();
+        let retries = self.orphan_retries(grows);
+        probes >= retries || !grows && u32::from(doublings) >= retries
     }
 
     /// When an ACK or data in order last came (`keepalive_time_elapsed`).

@@ -165,6 +165,13 @@ impl Connection {
         self.after_write(done, !data.is_empty(), flags)
     }
 
+    /// Something else than a write asks for transmission: neither `MSG_MORE` nor autocorking holds
+    /// the last write any longer (`tcp_data_snd_check`).
+    pub(super) fn end_hold(&mut self) {
+        self.sender.end_hold();
+        self.wrote = false;
+    }
+
     fn grant_buffer(&mut self) -> bool {
         let has_any = self.sender.has_unsent() || self.sender.has_unacked();
         if has_any && !self.memory_is_free(false) {

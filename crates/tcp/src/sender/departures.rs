@@ -129,6 +129,12 @@ impl Sender {
         self.board.shorten(index, bytes);
     }
 
+    /// Notes that the SYN was sent again.
+    pub fn on_syn_retransmitted(&mut self) {
+        let totals = &mut self.totals;
+        totals.total_retransmitted = totals.total_retransmitted.saturating_add(1);
+    }
+
     /// Notes that the frame at `index` was retransmitted.
     pub fn on_retransmitted(&mut self, index: usize, copy: &RetransmittedCopy) {
         let in_flight = self.in_flight() + copy.segments;

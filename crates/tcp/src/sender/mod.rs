@@ -288,6 +288,8 @@ impl Sender {
         config: &Config,
     ) {
         self.controller = controller;
+        // What the other one reduced is not undone (`tcp_init_congestion_control`).
+        self.recovery.forget_ssthresh();
         self.start_controller(now, config);
         self.adopt_pacing_rate();
     }
@@ -517,6 +519,9 @@ impl Sender {
         sample.is_ack_delayed = self.may_be_delayed(&facts, &rtts, prior.sacked_out);
         self.update_rtt(now, &rtts, &facts, echoed, &mut sample);
         counters.add(Counter::Delivered, u64::from(delivered));
+        if facts.ece {
+            counters.add(Counter::DeliveredCE, u64::from(delivered));
+        }
         sample.acked = facts.newly_acked;
         sample.acked_sacked = delivered;
         sample.min_rtt = self.rtt.min_rtt();
@@ -544,10 +549,18 @@ impl Sender {
         Ok(AckOutcome {
             advanced: facts.una_advanced,
             is_old,
-            rearm: facts.una_advanced || facts.newly_sacked > 0,
+            rearm: facts.una_advanced || self.is_ahead_of_oldest(now, rtts.sacked),
             new_data_first: after == AfterAck::NewDataFirst,
             reorder_wait: (self.reorder_wait != Nanos::MAX).then_some(self.reorder_wait),
         })
+    }
+
+    /// Whether what was SACKed after `sacked_rtt` left before the oldest frame was last sent, so
+    /// that the timeout begins anew. What left after that frame says nothing about it, and would
+    /// put its timeout off for as long as more is sent (`tcp_clean_rtx_queue`).
+    fn is_ahead_of_oldest(&self, now: Instant, sacked_rtt: Option<Nanos>) -> bool {
+        let oldest = self.oldest_departure();
+        sacked_rtt.zip(oldest).is_some_and(|(rtt, oldest)| rtt > now.since(oldest))
     }
 
     /// Takes the window of an acceptable segment (`tcp_ack_update_window`). Returns whether it
@@ -686,7 +699,7 @@ impl Sender {
             }
             let valid = block.left.before(block.right)
                 && block.right.at_or_before(self.nxt)
-                && block.left.at_or_after(self.una);
+                && block.left.after(self.una);
             if !valid {
                 // A block below una is old news after reordered ACKs; others are nonsense.
                 if block.right.after(self.nxt) || !block.left.before(block.right) {

@@ -161,6 +161,11 @@ impl Recovery {
         }
     }
 
+    /// Forgets the threshold that an undo would bring back.
+    pub fn forget_ssthresh(&mut self) {
+        self.prior_ssthresh = 0;
+    }
+
     /// Counts sent segments for PRR.
     pub fn count_sent(&mut self, segments: u32) {
         if self.in_reduction() {

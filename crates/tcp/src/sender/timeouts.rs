@@ -77,9 +77,14 @@ impl Sender {
     /// Returns when a closed window is probed after `probes` unanswered probes (`tcp_probe0_when`).
     /// The time that pacing holds frames is added.
     pub fn window_probe_at(&self, now: Instant, probes: u16) -> Instant {
+        now + self.window_probe_wait(probes) + self.pacer.backlog(now)
+    }
+
+    /// Returns the time between two probes of a closed window after `probes` of them
+    /// (`inet_csk_rto_backoff`).
+    pub fn window_probe_wait(&self, probes: u16) -> Nanos {
         let base = self.rtt.base_rto().max(LEAST_WINDOW_PROBE);
-        let wait = base.saturating_mul(1 << probes.min(16));
-        now + wait.min(self.rtt.rto_max()) + self.pacer.backlog(now)
+        base.saturating_mul(1 << probes.min(16)).min(self.rtt.rto_max())
     }
 
     /// Takes a retransmission timeout: what is in flight counts as lost if it had time to arrive,

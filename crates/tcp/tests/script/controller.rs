@@ -4,7 +4,7 @@ use crate::peer::{Hello, Peer};
 use neap_tcp::config::Config;
 use neap_tcp::congestion::{AckSample, CaState, CongestionControl, CongestionEvent, Window};
 use neap_tcp::counters::Counter;
-use neap_tcp::options::SocketOptions;
+use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::time::{Instant, Nanos};
 use std::sync::{Arc, Mutex};
 
@@ -47,6 +47,24 @@ fn each_ack_for_a_part_of_a_frame_is_a_sample_of_the_delivery_rate() {
         // Ten segments in 14 ms are 714 kB/s; the first two in 10 ms are 200 kB/s.
         assert!(rate > 500_000, "{controller}: {rate} bytes per second");
     }
+}
+
+#[test]
+fn the_controller_that_is_in_use_goes_on_when_it_is_chosen_again() {
+    let mut peer = with(Config { tcp_congestion_control: "bbr".into(), ..Config::default() });
+    for round in 0..5 {
+        peer.write(1000);
+        peer.take();
+        peer.advance_ms(10);
+        peer.ack(1000 * (round + 1));
+    }
+    let model = peer.info().model;
+    assert!(model.is_some());
+    peer.set(SocketOption::Congestion("bbr".into()));
+    assert_eq!(peer.info().model, model);
+    peer.set(SocketOption::Congestion("cubic".into()));
+    peer.set(SocketOption::Congestion("bbr".into()));
+    assert_ne!(peer.info().model, model);
 }
 
 /// Keeps the events that it is told of.

@@ -514,6 +514,40 @@ fn a_linger_time_of_zero_resets_what_is_not_open_yet() {
 }
 
 #[test]
+fn the_reset_of_what_is_not_open_yet_has_the_number_behind_the_syn() {
+    for wscale in [None, Some(7)] {
+        let mut peer = Peer::answering(Config::default(), Hello { wscale, ..Hello::default() });
+        peer.transmit();
+        let syn_ack = peer.one();
+        peer.connection.abort();
+        peer.transmit();
+        assert_eq!(peer.one().seq(), syn_ack.seq() + 1);
+    }
+}
+
+#[test]
+fn a_syn_that_is_sent_again_counts_as_retransmitted() {
+    let mut peer = Peer::opening(Config::default(), SocketOptions::default(), Hello::default());
+    peer.transmit();
+    peer.advance_ms(3500);
+    assert_eq!(peer.take().len(), 4);
+    assert_eq!(peer.count(Counter::OutSegs), 1);
+    assert_eq!((peer.count(Counter::RetransSegs), peer.count(Counter::SynRetrans)), (3, 3));
+    assert_eq!(peer.info().total_retrans, 3);
+}
+
+#[test]
+fn the_largest_segment_of_the_application_counts_the_options() {
+    let options = SocketOptions { max_segment: Some(1000), ..SocketOptions::default() };
+    for (timestamps, payload) in [(true, 988), (false, 1000)] {
+        let hello = Hello { mss: Some(1460), timestamps, ..Hello::default() };
+        let mut peer = Peer::established(Config::default(), options.clone(), hello);
+        peer.write(5000);
+        assert_eq!(peer.info().snd_mss, payload);
+    }
+}
+
+#[test]
 fn the_low_water_mark_that_is_set_before_makes_room_in_the_buffer() {
     let options = SocketOptions { receive_lowat: 1_000_000, ..SocketOptions::default() };
     let peer = Peer::established(Config::default(), options, Hello::default());

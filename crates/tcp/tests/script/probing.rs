@@ -51,6 +51,41 @@ fn a_closed_window_is_probed_with_doubling_intervals() {
     assert_eq!(peer.connection.state(), State::Established, "as long as it answers");
 }
 
+/// The peer answers each probe of a closed window until `end_ms`. Whether the connection is there.
+fn outlives_a_closed_window(peer: &mut Peer, end_ms: u64) -> bool {
+    let start = peer.now;
+    while peer.ms_since(start) < end_ms && peer.connection.state() != State::Closed {
+        peer.advance_ms(100);
+        for _ in peer.take() {
+            peer.ack(1000);
+        }
+    }
+    peer.connection.state() != State::Closed
+}
+
+#[test]
+fn what_was_written_before_the_close_waits_for_a_peer_that_answers_probes() {
+    for held_ms in [1000, 60_000, 150_000] {
+        let mut peer = closed_window(SocketOptions::default());
+        assert!(outlives_a_closed_window(&mut peer, held_ms));
+        peer.connection.close(peer.now);
+        peer.transmit();
+        assert!(outlives_a_closed_window(&mut peer, 190_000 - held_ms), "{held_ms}");
+        peer.window = 64_000;
+        peer.ack(1000);
+        assert_eq!(peer.sent_bytes(), 5000, "{held_ms}");
+    }
+}
+
+#[test]
+fn a_window_that_never_opens_is_not_probed_for_ever_after_the_close() {
+    let mut peer = closed_window(SocketOptions::default());
+    peer.connection.close(peer.now);
+    assert!(outlives_a_closed_window(&mut peer, 200_000));
+    // Ten doublings of 200 ms are longer than 120 s.
+    assert!(!outlives_a_closed_window(&mut peer, 150_000));
+}
+
 #[test]
 fn an_opened_window_resumes_at_once() {
     let mut peer = closed_window(SocketOptions::default());

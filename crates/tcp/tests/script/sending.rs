@@ -108,6 +108,28 @@ fn a_short_write_is_corked_while_frames_are_below() {
 }
 
 #[test]
+fn an_ack_or_an_option_ends_what_autocorking_holds() {
+    type Step = fn(&mut Peer);
+    let steps: [Step; 3] = [
+        |peer| {
+            peer.ack(1000);
+        },
+        |peer| peer.set(SocketOption::NoDelay(true)),
+        |peer| peer.set(SocketOption::Cork(false)),
+    ];
+    for step in steps {
+        let options = SocketOptions { nodelay: true, ..SocketOptions::default() };
+        let mut peer = Peer::established(Config::default(), options, Hello::default());
+        peer.wire.completes = false;
+        peer.write(2000);
+        peer.take();
+        assert_eq!(peer.write(100), TxBlocked::Autocork);
+        step(&mut peer);
+        assert_eq!(peer.sent(), [(2000, 100)]);
+    }
+}
+
+#[test]
 fn nothing_is_corked_when_nothing_is_unacknowledged() {
     let options = SocketOptions { nodelay: true, ..SocketOptions::default() };
     let mut peer = Peer::established(Config::default(), options, Hello::default());
