@@ -4,8 +4,8 @@
 //! namespaces, a veth pair between them and `tbf` as the slow link; neap sends over AF_PACKET, then
 //! the kernel in its place; the kernel receives. The lab's hosts are told how late this machine
 //! woke a thread during the measurement.
-//! Three kinds of flow follow, then smaller twins of E2, E3 and E4, and flows over a link with
-//! delay and loss.
+//! Three kinds of flow follow, then smaller twins of E2, E3 and E4, sent by neap and by the kernel,
+//! and flows over a link with delay and loss.
 
 mod flows;
 mod judge;
@@ -22,6 +22,7 @@ use lateness::Lateness;
 use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
+use twins::Twins;
 
 /// Compare the lab's predictions with the same flows over real devices (needs root, iproute2,
 /// iperf3)
@@ -30,16 +31,18 @@ use std::io::Write;
 /// by more than their tolerance. Twins are printed and do not count.
 #[derive(ClapArgs, Clone, Debug)]
 pub(super) struct Args {
-    /// Seconds of each measurement
-    #[arg(long, default_value_t = 5, value_name = "SECS",
-          value_parser = clap::value_parser!(u32).range(2..=600))]
-    seconds: u32,
+    /// Seconds of each measurement [default: 5; twins of E2, E3 and E4: 6; over a link: 15]
+    #[arg(long, value_name = "SECS", value_parser = clap::value_parser!(u32).range(2..=600))]
+    seconds: Option<u32>,
     /// Only the link of this rate: 100 or 1000
     #[arg(long, value_name = "MBIT", value_parser = link)]
     mbit: Option<Link>,
     /// Only one part of the comparison
     #[arg(long, value_name = "PART", conflicts_with = "mbit")]
     only: Option<Part>,
+    /// Only the twins of one experiment
+    #[arg(long, value_name = "TWINS", conflicts_with_all = ["mbit", "only"])]
+    twin: Option<TwinsOf>,
     /// Print JSON instead of tables
     #[arg(long)]
     json: bool,
@@ -54,6 +57,19 @@ pub(super) enum Part {
     Flows,
     /// Smaller twins of E2, E3 and E4, and flows over a link with delay and loss
     Twins,
+}
+
+/// A part of the twins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum TwinsOf {
+    /// One flow of CUBIC over 40 ms
+    E2,
+    /// Four flows of BBR over 100 ms, without a mark and with one
+    E3,
+    /// Twenty paced flows
+    E4,
+    /// One flow over a link with delay, and with loss
+    Link,
 }
 
 /// A slow link.
@@ -132,6 +148,9 @@ fn quantile(values: &mut [f64], share: f64) -> f64 {
     values.get(index).copied().unwrap_or(0.0)
 }
 
+/// Seconds of each measurement of E1 and of the kinds of flow, unless others are asked for.
+const SECONDS: u32 = 5;
+
 /// Seconds at the start that do not count: slow start, and the buffers grow.
 const WARM_UP: u32 = 1;
 
@@ -203,6 +222,8 @@ struct Report<'a> {
     flows: &'a [Comparison],
     kinds: &'a [Judgement],
     twins: &'a [Judgement],
+    /// Twins that this machine cannot have, and why.
+    missing: &'a [String],
 }
 
 /// Whether all predictions agree with what was measured, of those that are promised: goodput and
@@ -211,20 +232,21 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
     network::check()?;
     let interrupt = Interrupt::catch()?;
     // A link that is asked for by its rate is one of E1.
-    let only = args.only.or(args.mbit.map(|_| Part::E1));
+    let only = args.only.or(args.mbit.map(|_| Part::E1)).or(args.twin.map(|_| Part::Twins));
     let has = |part| only.is_none_or(|only| only == part);
     let quiet = args.json;
     let all = if has(Part::E1) { run_e1(args, &interrupt, out)? } else { Vec::new() };
     let kinds = match has(Part::Flows) {
-        true => flows::run(args.seconds, &interrupt, quiet, out)?,
+        true => flows::run(args.seconds.unwrap_or(SECONDS), &interrupt, quiet, out)?,
         false => Vec::new(),
     };
     let twins = match has(Part::Twins) {
-        true => twins::run(&interrupt, quiet, out)?,
-        false => Vec::new(),
+        true => twins::run(args.twin, args.seconds, &interrupt, quiet, out)?,
+        false => Twins::default(),
     };
     if args.json {
-        let report = Report { flows: &all, kinds: &kinds, twins: &twins };
+        let Twins { found, missing } = &twins;
+        let report = Report { flows: &all, kinds: &kinds, twins: found, missing };
         serde_json::to_writer_pretty(&mut *out, &report)?;
         writeln!(out)?;
     }
@@ -238,11 +260,11 @@ fn run_e1(
     interrupt: &Interrupt,
     out: &mut impl Write,
 ) -> Result<Vec<Comparison>, Box<dyn Error>> {
-    let mut all = Vec::new();
+    let (mut all, seconds) = (Vec::new(), args.seconds.unwrap_or(SECONDS));
     for link in LINKS.into_iter().filter(|link| args.mbit.is_none_or(|only| only == *link)) {
         for sender in [Sender::Neap, Sender::Kernel] {
-            let (measured, late) = measure::measure(link, sender, args.seconds, interrupt)?;
-            let predicted = predict::predict(link, sender, args.seconds, &late)?;
+            let (measured, late) = measure::measure(link, sender, seconds, interrupt)?;
+            let predicted = predict::predict(link, sender, seconds, &late)?;
             let comparison = Comparison::new(link, sender, predicted, measured, late);
             if !args.json {
                 comparison.print(out)?;

@@ -140,6 +140,7 @@ pub(super) fn run(
                 Judged::new("goodput, Mbit/s", [goodput, measured.mbit], RATE, BUSY),
                 Judged::new(plan.delay, [delay, measured.delay_ms], DELAY, BUSY),
             ],
+            notes: Vec::new(),
         };
         if !quiet {
             judgement.print(out)?;

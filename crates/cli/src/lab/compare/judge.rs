@@ -10,8 +10,9 @@ pub(super) struct Judged {
     pub(super) what: &'static str,
     pub(super) predicted: f64,
     pub(super) measured: f64,
-    /// How far the prediction is from what was measured, in percent of that.
-    off_percent: f64,
+    /// How far the prediction is from what was measured, in percent of that; none if that is not
+    /// more than nothing.
+    off_percent: Option<f64>,
     /// How far it may be.
     tolerance_percent: f64,
     pub(super) agrees: bool,
@@ -29,7 +30,7 @@ impl Judged {
         tolerance: f64,
         why: &'static str,
     ) -> Self {
-        let off_percent = (predicted / measured.max(f64::MIN_POSITIVE) - 1.0) * 100.0;
+        let off_percent = (measured > 0.0).then(|| (predicted / measured - 1.0) * 100.0);
         let agrees = (predicted - measured).abs() <= tolerance * measured;
         let why = if agrees { "" } else { why };
         let tolerance_percent = tolerance * 100.0;
@@ -44,9 +45,10 @@ impl Judged {
             _ => 3,
         };
         let verdict = if self.agrees { "ok, within" } else { "differs by more than" };
+        let off = off_percent.map_or(String::new(), |percent| format!("{percent:+.1} %: "));
         writeln!(
             out,
-            "  {what:<42}{predicted:>12.digits$}{measured:>12.digits$}  {off_percent:+.1} %: \
+            "  {what:<42}{predicted:>12.digits$}{measured:>12.digits$}  {off}\
              {verdict} {tolerance_percent:.0} %"
         )?;
         if !why.is_empty() {
@@ -62,11 +64,15 @@ pub(super) struct Judgement {
     pub(super) name: &'static str,
     pub(super) sender: Sender,
     pub(super) figures: Vec<Judged>,
+    /// What must be known of a figure in any case.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) notes: Vec<String>,
 }
 
 impl Judgement {
     pub(super) fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
         print(out, self.name, self.sender, &self.figures)?;
+        self.notes.iter().try_for_each(|note| writeln!(out, "  {note}"))?;
         writeln!(out)
     }
 }
@@ -101,6 +107,20 @@ mod tests {
         let (agrees, text) = print(55.1);
         assert!(!agrees && text.contains("+10.2 %: differs by more than 10 %"), "{text}");
         assert!(text.ends_with("    for a reason\n"), "{text}");
-        assert!(!Judged::new("nothing", [1.0, 0.0], 0.1, "").agrees);
+    }
+
+    #[test]
+    fn a_figure_that_is_not_more_than_nothing_has_no_percentage() {
+        for measured in [0.0, -80.0] {
+            let judged = Judged::new("interrupts", [1.0, measured], 0.1, "");
+            assert!(!judged.agrees && judged.off_percent.is_none());
+            let (name, sender) = ("a twin", Sender::Kernel);
+            let notes = vec!["a note".to_owned()];
+            let mut out = Vec::new();
+            let all = Judgement { name, sender, figures: vec![judged], notes };
+            all.print(&mut out).expect("memory");
+            let text = String::from_utf8(out).expect("text");
+            assert!(text.ends_with("  differs by more than 10 %\n  a note\n\n"), "{text}");
+        }
     }
 }

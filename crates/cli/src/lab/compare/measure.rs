@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const INTERVAL: Duration = Duration::from_millis(5);
 
 /// More than its time that a flow may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Measures it, and how late the machine was meanwhile.
 pub(super) fn measure(

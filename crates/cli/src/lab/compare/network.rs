@@ -49,7 +49,8 @@ pub(super) fn check() -> Result<(), Box<dyn Error>> {
                     sudo neap lab compare"
             .into());
     }
-    for (program, package) in [("ip", "iproute2"), ("tc", "iproute2"), ("iperf3", "iperf3")] {
+    let iproute2 = ["ip", "tc", "ss"].map(|program| (program, "iproute2"));
+    for (program, package) in iproute2.into_iter().chain([("iperf3", "iperf3")]) {
         let option = if program == "iperf3" { "--version" } else { "-V" };
         if Command::new(program).arg(option).output().is_err() {
             let what = format!("{program} is not here; install it: apt install {package}");
@@ -89,6 +90,15 @@ pub(super) fn run<S: AsRef<OsStr>>(
 fn veth(from: &str, own: &str, to: &str, peer: &str) -> Result<(), Box<dyn Error>> {
     run(["ip", "-n", from, "link", "add", own, "type", "veth", "peer", "name", peer, "netns", to])
         .map(drop)
+}
+
+/// Sets sysctls of a namespace, as `NAME=VALUE`.
+fn set<'a>(
+    namespace: &'a str,
+    settings: impl IntoIterator<Item = &'a str>,
+) -> Result<(), Box<dyn Error>> {
+    let words = ["ip", "netns", "exec", namespace, "sysctl", "-qw"];
+    run(words.into_iter().chain(settings)).map(drop)
 }
 
 /// Waits until `neap link` has joined its ends.
@@ -153,18 +163,38 @@ impl Network {
         run(["ip", "-n", b, "link", "set", RECEIVER_END, "up"])?;
         if sender == Sender::Kernel {
             run(["ip", "-n", a, "address", "add", &format!("{SENDER}/24"), "dev", DEVICE])?;
-            if let Some(link) = link {
-                let size = link.gso_max.to_string();
-                run(["ip", "-n", a, "link", "set", DEVICE, "gso_max_size", &size])?;
-            }
         }
         run(["ip", "-n", a, "link", "set", DEVICE, "up"])?;
-        let Some(link) = link else { return Ok(network) };
-        let (rate, burst) = (format!("{}mbit", link.mbit), link.burst.to_string());
-        let queue = ["tbf", "rate", &rate, "burst", &burst, "limit", "10mb"];
-        let words = ["tc", "-n", a, "qdisc", "replace", "dev", DEVICE, "root"];
-        run(words.into_iter().chain(queue))?;
+        if let Some(link) = link {
+            network.slow(link, sender)?;
+        }
         Ok(network)
+    }
+
+    /// Makes the sender's interface slow, by `tbf`.
+    ///
+    /// # Errors
+    /// What `ip` or `tc` said.
+    pub(super) fn slow(&self, link: Link, sender: Sender) -> Result<(), Box<dyn Error>> {
+        if sender == Sender::Kernel {
+            let size = link.gso_max.to_string();
+            run(["ip", "-n", &self.sender, "link", "set", DEVICE, "gso_max_size", &size])?;
+        }
+        let (rate, burst) = (format!("{}mbit", link.mbit), link.burst.to_string());
+        self.set_queue(&["tbf", "rate", &rate, "burst", &burst, "limit", "10mb"])
+    }
+
+    /// Gives the sender's interface `fq`, which paces each flow.
+    ///
+    /// # Errors
+    /// What `tc` said: this kernel may have no fq.
+    pub(super) fn fair(&self) -> Result<(), Box<dyn Error>> {
+        self.set_queue(&["fq"])
+    }
+
+    fn set_queue(&self, queue: &[&str]) -> Result<(), Box<dyn Error>> {
+        let words = ["tc", "-n", &self.sender, "qdisc", "replace", "dev", DEVICE, "root"];
+        run(words.iter().chain(queue)).map(drop)
     }
 
     /// Makes them with a link of the lab between them: the one of this scenario.
@@ -203,8 +233,7 @@ impl Network {
             run(["ip", "netns", "add", name])?;
             let settings =
                 ["net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"];
-            let words = ["ip", "netns", "exec", name, "sysctl", "-qw"];
-            run(words.into_iter().chain(settings))?;
+            set(name, settings)?;
         }
         Ok(network)
     }
@@ -214,8 +243,18 @@ impl Network {
     /// # Errors
     /// What `ip` said.
     pub(super) fn allow_large_windows(&self) -> Result<(), Box<dyn Error>> {
-        let words = ["ip", "netns", "exec", &self.receiver, "sysctl", "-qw"];
-        run(words.into_iter().chain(["net.ipv4.tcp_rmem=4096 262144 64000000"])).map(drop)
+        set(&self.receiver, ["net.ipv4.tcp_rmem=4096 262144 64000000"])
+    }
+
+    /// Sets sysctls of the sender, as `NAME=VALUE`.
+    ///
+    /// # Errors
+    /// What `sysctl` said.
+    pub(super) fn set_sender(&self, settings: &[String]) -> Result<(), Box<dyn Error>> {
+        if settings.is_empty() {
+            return Ok(());
+        }
+        set(&self.sender, settings.iter().map(String::as_str))
     }
 
     /// The sending kernel's counters of IP and TCP, by nstat's names.

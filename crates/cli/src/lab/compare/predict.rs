@@ -10,7 +10,7 @@ use std::error::Error;
 /// gap.
 const ON_WIRE: f64 = 1538.0 / 1514.0;
 /// What the kernel's `tbf` counts of each IP packet besides.
-const LINK_HEADER: f64 = 1514.0 / 1500.0;
+pub(super) const LINK_HEADER: f64 = 1514.0 / 1500.0;
 
 /// The two hosts and the wire between them.
 ///
