@@ -143,7 +143,7 @@ impl Twin {
         let network = self.network()?;
         let words = ["iperf3", "--server", "--one-off", "--forceflush"];
         let _server = listening(Network::start(&network.receiver, words)?)?;
-        // The thread that watches how late the machine is has timers too, so it is there both times.
+        // The thread that watches how late the machine is has timers too, so it is there twice.
         let idle = match self.counts_interrupts() {
             true => beside_lateness(|| Idle::watch(self.seconds, interrupt))?.0?,
             false => None,

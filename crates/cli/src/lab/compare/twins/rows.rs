@@ -45,8 +45,8 @@ impl Flow {
         self.report["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0) / 1e6
     }
 
-    /// The mean of the bytes that a flow of neap had not had acknowledged, those unsent included, in
-    /// the second half of the intervals. MB.
+    /// The mean of the bytes that a flow of neap had not had acknowledged, those unsent included,
+    /// in the second half of the intervals. MB.
     fn held_mb(&self) -> f64 {
         let all = self.report["intervals"].as_array().map_or(&[][..], Vec::as_slice);
         let places = ["unsent_bytes", "qdisc_bytes", "device_bytes", "in_flight_bytes"];
