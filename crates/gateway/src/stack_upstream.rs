@@ -14,6 +14,8 @@ use neap::{
     Datagram, Events, IcmpErrorKind, IcmpMessage, IcmpOptions, IcmpSocket, Poller, Refusal,
     SocketOptions, Stack, UdpOptions, UdpSocket,
 };
+use rustix::io::Errno;
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -30,6 +32,14 @@ const NOT_SENT_MICROS: u32 = 5000;
 const NOT_SENT: u32 = 512 << 10;
 /// Where the identifier of an echo message is: behind type, code and checksum.
 const IDENTIFIER_AT: usize = 4;
+/// Headers of IP, and the protocols of ICMP with their echo requests: RFC 791, RFC 8200.
+const V4_HEADER: usize = 20;
+const V6_HEADER: usize = 40;
+const FRAGMENT_OFFSET: u16 = 0x1fff;
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+const ECHO_REQUEST: u8 = 8;
+const ECHO_REQUEST_V6: u8 = 128;
 /// How long the thread may be away before a worker of the stack takes over.
 const AWAY: Duration = Duration::from_millis(10);
 
@@ -50,8 +60,8 @@ pub(crate) fn leave(stack: &Stack) {
 }
 
 /// A stack as the way of all flows: they are its connections and datagrams, from its addresses. It
-/// takes addresses only. A guest's hops are passed on with datagrams, and one that must not be cut
-/// is not cut.
+/// takes addresses only. A guest's hops are passed on with datagrams and pings, and what must not
+/// be cut is not cut.
 #[derive(Clone)]
 pub struct StackUpstream {
     stack: Arc<Stack>,
@@ -92,7 +102,8 @@ impl Upstream for StackUpstream {
             IcmpOptions { foreign: false, own: true, interface: None, transparent: false };
         let socket = IcmpSocket::open(&self.stack, options)?;
         socket.set_nonblocking(true)?;
-        Ok(Box::new(StackEcho { socket, identifier, is_v6 }))
+        let (stack, undelivered) = (self.stack.clone(), RefCell::default());
+        Ok(Box::new(StackEcho { stack, socket, identifier, is_v6, undelivered }))
     }
 }
 
@@ -101,9 +112,21 @@ impl Upstream for StackUpstream {
 /// Cost: each such socket sees all ICMP messages that come to the stack, so a reply costs a look of
 /// each.
 struct StackEcho {
+    stack: Arc<Stack>,
     socket: IcmpSocket,
     identifier: u16,
     is_v6: bool,
+    /// What was not delivered. Each has failed a call, after which the gateway asks for it.
+    undelivered: RefCell<VecDeque<Undelivered>>,
+}
+
+impl StackEcho {
+    /// How long a packet to `to` may be that must not be cut, if this request is longer.
+    fn limit(&self, request: &[u8], to: IpAddr) -> Option<u32> {
+        let header = if to.is_ipv4() { V4_HEADER } else { V6_HEADER };
+        let mtu = self.stack.path_mtu(to)?;
+        (header + request.len() > mtu as usize).then_some(mtu)
+    }
 }
 
 impl FarEcho for StackEcho {
@@ -115,13 +138,28 @@ impl FarEcho for StackEcho {
         let any: IpAddr =
             if self.is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
         let mut message = IcmpMessage::new(any, to, data.concat());
-        message.hop_limit = manner.hop_limit;
-        self.socket.send(&message)
+        (message.hop_limit, message.dont_fragment) = (manner.hop_limit, manner.dont_fragment);
+        let sent = self.socket.send(&message);
+        if sent.is_err()
+            && manner.dont_fragment
+            && let Some(mtu) = self.limit(request, to)
+        {
+            let (to, data) = (SocketAddr::new(to, 0), Bytes::new());
+            let kind = IcmpErrorKind::PacketTooBig { mtu };
+            let undelivered = Undelivered { to, data, kind, offender: None };
+            self.undelivered.borrow_mut().push_back(undelivered);
+            return Err(Errno::MSGSIZE.into());
+        }
+        sent
     }
 
     fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, IpAddr)> {
         loop {
             let message = self.socket.recv()?;
+            if let Some(undelivered) = undelivered(&message, self.identifier) {
+                self.undelivered.borrow_mut().push_back(undelivered);
+                return Err(io::ErrorKind::ConnectionRefused.into());
+            }
             let is_own = message.source.is_ipv6() == self.is_v6
                 && !message.is_echo_request()
                 && message.echo().is_some_and(|(identifier, _)| identifier == self.identifier);
@@ -132,9 +170,43 @@ impl FarEcho for StackEcho {
         }
     }
 
+    fn undelivered(&self, _: &mut [u8]) -> Option<Undelivered> {
+        self.undelivered.borrow_mut().pop_front()
+    }
+
     fn enter(&self, poller: &Poller, token: u64) -> io::Result<()> {
         poller.add(&self.socket, token, Events::IN | Events::ET)
     }
+}
+
+/// The echo request with this identifier that a message is about, if it is an error about one.
+fn undelivered(message: &IcmpMessage, identifier: u16) -> Option<Undelivered> {
+    /// Where the packet begins that an error quotes.
+    const QUOTED_AT: usize = 8;
+    /// The request behind the header of IP, as far as it has an identifier and a sequence number.
+    const REQUEST: usize = 8;
+    let is_v6 = message.source.is_ipv6();
+    let (head, packet) = message.data.split_first_chunk::<QUOTED_AT>()?;
+    let value = u32::from_be_bytes([head[4], head[5], head[6], head[7]]);
+    // That of IPv4 has 16 bits, and other fields before it (RFC 4884).
+    let mtu = if is_v6 { value } else { value & u32::from(u16::MAX) };
+    let kind = kind_of(is_v6, head[0], head[1], mtu)?;
+    let (to, protocol, at): (IpAddr, _, _) = if is_v6 {
+        let header = packet.first_chunk::<V6_HEADER>().filter(|header| header[0] >> 4 == 6)?;
+        let to: [u8; 16] = header[24..].try_into().ok()?;
+        (to.into(), header[6], V6_HEADER)
+    } else {
+        let header = packet.first_chunk::<V4_HEADER>().filter(|header| header[0] >> 4 == 4)?;
+        let to: [u8; 4] = header[16..].try_into().ok()?;
+        let is_first = u16::from_be_bytes([header[6], header[7]]) & FRAGMENT_OFFSET == 0;
+        is_first.then_some((to.into(), header[9], usize::from(header[0] & 15) * 4))?
+    };
+    let (echo, request) = if is_v6 { (ICMPV6, ECHO_REQUEST_V6) } else { (ICMP, ECHO_REQUEST) };
+    let data = packet.get(at..).filter(|data| data.len() >= REQUEST && protocol == echo)?;
+    let is_own = data[..2] == [request, 0] && data[4..6] == identifier.to_be_bytes();
+    let offender = Some(message.source);
+    let data = || Bytes::copy_from_slice(data);
+    is_own.then(|| Undelivered { to: SocketAddr::new(to, 0), data: data(), kind, offender })
 }
 
 /// A stack knows addresses only.
@@ -232,6 +304,19 @@ fn refusal(error: &io::Error) -> Option<Refusal> {
 
 /// The ICMP error that a record came of; `None` for one of which a guest is not to be told.
 fn kind(record: &ErrorRecord) -> Option<IcmpErrorKind> {
+    match record.origin {
+        ErrorOrigin::Local if record.info > 0 => {
+            Some(IcmpErrorKind::PacketTooBig { mtu: record.info })
+        }
+        ErrorOrigin::Icmp => kind_of(false, record.kind, record.code, record.info),
+        ErrorOrigin::Icmp6 => kind_of(true, record.kind, record.code, record.info),
+        _ => None,
+    }
+}
+
+/// The ICMP error with this type and code; `None` for one of which a guest is not to be told.
+/// `mtu` is that of the link for which a packet was too big.
+fn kind_of(is_v6: bool, kind: u8, code: u8, mtu: u32) -> Option<IcmpErrorKind> {
     /// Types and codes of messages: RFC 792, RFC 4443.
     const UNREACHABLE: u8 = 3;
     const MUST_FRAGMENT: u8 = 4;
@@ -239,20 +324,55 @@ fn kind(record: &ErrorRecord) -> Option<IcmpErrorKind> {
     const UNREACHABLE_V6: u8 = 1;
     const TOO_BIG_V6: u8 = 2;
     const TIME_EXCEEDED_V6: u8 = 3;
-    let code = record.code;
-    let too_big = IcmpErrorKind::PacketTooBig { mtu: record.info };
-    match (record.origin, record.kind) {
-        (ErrorOrigin::Local, _) if record.info > 0 => Some(too_big),
-        (ErrorOrigin::Icmp, UNREACHABLE) if code == MUST_FRAGMENT => Some(too_big),
-        (ErrorOrigin::Icmp6, TOO_BIG_V6) => Some(too_big),
-        (ErrorOrigin::Icmp, UNREACHABLE) | (ErrorOrigin::Icmp6, UNREACHABLE_V6) => {
-            Some(IcmpErrorKind::Unreachable { code })
-        }
-        (ErrorOrigin::Icmp, TIME_EXCEEDED) | (ErrorOrigin::Icmp6, TIME_EXCEEDED_V6)
-            if code == 0 =>
-        {
+    let too_big = IcmpErrorKind::PacketTooBig { mtu };
+    match (is_v6, kind) {
+        (false, UNREACHABLE) if code == MUST_FRAGMENT => Some(too_big),
+        (true, TOO_BIG_V6) => Some(too_big),
+        (false, UNREACHABLE) | (true, UNREACHABLE_V6) => Some(IcmpErrorKind::Unreachable { code }),
+        (false, TIME_EXCEEDED) | (true, TIME_EXCEEDED_V6) if code == 0 => {
             Some(IcmpErrorKind::TimeExceeded)
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An error of `from` about `request`, an echo request.
+    fn error_about(from: &str, request: &IcmpMessage, error: IcmpErrorKind) -> IcmpMessage {
+        let from = from.parse().expect("an address");
+        IcmpMessage::of_error(from, &request.to_packet(), error).expect("it may be told")
+    }
+
+    fn request(from: &str, to: &str) -> IcmpMessage {
+        let [from, to]: [IpAddr; 2] = [from, to].map(|text| text.parse().expect("an address"));
+        let kind = if to.is_ipv4() { ECHO_REQUEST } else { ECHO_REQUEST_V6 };
+        IcmpMessage::new(from, to, vec![kind, 0, 0, 0, 0x12, 0x34, 0, 7, b'x'])
+    }
+
+    #[test]
+    fn an_error_about_a_request_of_its_own_is_one_that_was_not_delivered() {
+        let too_big = IcmpErrorKind::PacketTooBig { mtu: 1400 };
+        for (asked, router) in [
+            (request("10.0.0.1", "192.0.2.1"), "10.0.0.254"),
+            (request("fd00::1", "2001:db8::1"), "fd00::fe"),
+        ] {
+            for error in [too_big, IcmpErrorKind::TimeExceeded] {
+                let message = error_about(router, &asked, error);
+                let told = undelivered(&message, 0x1234).expect("it is about that");
+                assert_eq!((told.to.ip(), told.kind), (asked.destination, error));
+                assert_eq!(told.offender, Some(router.parse().expect("an address")));
+                assert_eq!(told.data, asked.data);
+                assert!(undelivered(&message, 0x1235).is_none(), "another one's");
+                for length in 0..message.data.len() - 1 {
+                    let mut cut = message.clone();
+                    cut.data = message.data.slice(..length);
+                    let _ = undelivered(&cut, 0x1234);
+                }
+            }
+            assert!(undelivered(&asked, 0x1234).is_none(), "no error");
+        }
     }
 }

@@ -361,6 +361,12 @@ impl Stack {
         self.engine().stack.set_mtu(interface, mtu)
     }
 
+    /// Returns the largest IP packet that the way to `remote` takes, in bytes; `None` without a
+    /// route.
+    pub fn path_mtu(&self, remote: IpAddr) -> Option<u32> {
+        self.engine().stack.path_mtu(clock::now(), remote)
+    }
+
     /// Gives an interface one more address (`ip address add`), and the stack a route to its network
     /// unless there is one.
     ///

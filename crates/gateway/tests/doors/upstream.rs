@@ -154,6 +154,32 @@ fn pings_go_through_the_stack() {
 }
 
 #[test]
+fn a_ping_that_must_not_be_cut_is_not_cut() {
+    const MTU: u16 = 1400;
+    let world = World::with_mtu(MTU);
+    let options = IcmpOptions { foreign: false, own: true, interface: None, transparent: false };
+    let socket = IcmpSocket::open(&world.guest, options).expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let [from, to] = [GUEST, FAR].map(|text| text.parse().expect("an address"));
+    // What fits the guest's own link has the don't-fragment bit. This one is longer by a byte than
+    // what the way out takes.
+    for (sequence, length) in [(1, 1381), (2, 1380)] {
+        let head = [8, 0, 0, 0, 0x12, 0x34, 0, sequence];
+        let data = [&head[..], &vec![b'x'; length - head.len()]].concat();
+        socket.send(&IcmpMessage::new(from, to, data)).expect("sent");
+    }
+    let told = socket.recv().expect("an error");
+    assert_eq!(told.data[..2], [3, 4], "fragmentation needed");
+    assert_eq!(told.data[6..8], MTU.to_be_bytes());
+    assert_eq!(told.data[28..36], [8, 0, told.data[30], told.data[31], 0x12, 0x34, 0, 1]);
+    let reply = socket.recv().expect("a reply");
+    assert_eq!((reply.source, reply.echo(), reply.data.len()), (to, Some((0x1234, 2)), 1380));
+    let figures = world.end();
+    assert_eq!((figures.echoes_out, figures.unsent_echoes), (1, 1));
+    assert_eq!((figures.echoes_in, figures.undelivered_echoes), (1, 1));
+}
+
+#[test]
 fn a_family_without_an_address_is_unreachable_and_the_other_one_goes_on() {
     let world = World::new();
     serve(&world.far, 7, echo);

@@ -105,7 +105,9 @@ impl IcmpSocket {
     /// `WouldBlock` if it would have to wait in non-blocking mode, or after the write timeout;
     /// `NetworkUnreachable` without a route; `AddrNotAvailable` for a source of others without
     /// [`IcmpOptions::transparent`]; `InvalidInput` for a message of less than eight bytes or too
-    /// many, and for addresses that do not fit together or are those of a group.
+    /// many, for one that must not be cut and is longer than the
+    /// [path takes](crate::Stack::path_mtu), and for addresses that do not fit together or are
+    /// those of a group.
     pub fn send(&self, message: &IcmpMessage) -> io::Result<()> {
         let attempt = || self.handle.send(clock::now(), message);
         self.wait_for(WRITE_READY, &self.wait_mode.write_timeout, attempt)

@@ -56,8 +56,9 @@ pub struct IcmpMessage {
     /// Interface that the message came in by; `None` if this host has sent it to itself. Sending
     /// ignores it.
     pub interface: Option<InterfaceId>,
-    /// Whether routers may not cut it: it came whole in a packet with the don't-fragment bit or of
-    /// IPv6. Sending ignores it: a message that is longer than the path takes is cut.
+    /// Whether it may not be cut: it came whole in a packet with the don't-fragment bit or of IPv6.
+    /// A message to be sent leaves whole or not at all then (`IP_PMTUDISC_DO`). Others that are
+    /// longer than the path takes are cut.
     pub dont_fragment: bool,
     /// The message from its type on. The stack fills in the checksum of a message to be sent.
     pub data: Bytes,
@@ -465,9 +466,17 @@ impl IcmpSocket {
             return Err(SocketError::Reported(ConnectionError::Forbidden));
         }
         let local = self.source(host, source, remote)?;
+        let mut route = CachedRoute::new(self.options.transparent);
+        let is_v4 = remote.is_ipv4();
+        if message.dont_fragment {
+            let header = if is_v4 { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
+            let route = route.refresh(&host.net, now, local, remote);
+            if route.is_some_and(|route| header + data.len() > route.mtu as usize) {
+                return Err(SocketError::MessageTooLong);
+            }
+        }
         self.admit()?;
         let headers = summed(local, remote, data).ok_or(SocketError::AddressFamily)?;
-        let is_v4 = remote.is_ipv4();
         let sent = if is_v4 { IpCounter::IcmpOutMsgs } else { IpCounter::Icmp6OutMsgs };
         host.net.counters.ip.add(sent, 1);
         let tuple = FourTuple { local, remote, local_port: 0, remote_port: 0 };
@@ -486,7 +495,6 @@ impl IcmpSocket {
             interface: None,
         };
         let visit = Visit::new(now, SHARD);
-        let mut route = CachedRoute::new(self.options.transparent);
         let output = host.net.send_datagram(visit, &mut route, datagram)?;
         host.on_undeliverable(visit, output.undeliverable);
         if output.verdict == Verdict::Dropped {

@@ -70,10 +70,11 @@ impl IcmpHandle {
     ///
     /// # Errors
     /// `WouldBlock` when the send buffer's worth of bytes is below; `NoBuffers` when the qdisc is
-    /// full; `MessageTooLong`; `InvalidArgument` for a message of less than eight bytes, and to the
-    /// unspecified address or to a group; `AddressFamily`; `AddressNotAvailable` for a source that
-    /// the socket may not send from; `Reported` with `Forbidden` for a broadcast address; no route;
-    /// `ShutDown`.
+    /// full; `MessageTooLong`, also for a message that must not be cut and is longer than the path
+    /// takes, see [`Stack::path_mtu`](crate::stack::Stack::path_mtu); `InvalidArgument` for a
+    /// message of less than eight bytes, and to the unspecified address or to a group;
+    /// `AddressFamily`; `AddressNotAvailable` for a source that the socket may not send from;
+    /// `Reported` with `Forbidden` for a broadcast address; no route; `ShutDown`.
     pub fn send(&self, now: Instant, message: &IcmpMessage) -> Result<(), SocketError> {
         self.0.socket.send(&self.0.host, now, message)
     }

@@ -88,6 +88,28 @@ fn pings_of_foreign_addresses_reach_the_socket_and_are_answered_by_it() {
 }
 
 #[test]
+fn a_message_that_must_not_be_cut_leaves_whole_or_not_at_all() {
+    for (foreign, own, _) in FAMILIES {
+        let mut world = World::with_any_destination(&WireConfig::default());
+        let (guest, gateway) = (guest(&world), gateway(&world));
+        let mtu = world.a.path_mtu(world.now, ip(foreign)).unwrap();
+        let headers = if ip(own).is_ipv4() { 28 } else { 48 };
+        let send = |len: u32, dont_fragment: bool| {
+            let asked = request(own, foreign, len as usize);
+            guest.send(world.now, &IcmpMessage { dont_fragment, ..asked })
+        };
+        assert_eq!(send(mtu - headers, true), Ok(()));
+        assert_eq!(send(mtu - headers + 1, true), Err(SocketError::MessageTooLong));
+        assert_eq!(send(mtu - headers + 1, false), Ok(()));
+        world.run(SECOND);
+        assert!(gateway.recv().unwrap().dont_fragment);
+        assert!(!gateway.recv().unwrap().dont_fragment, "it was cut");
+        assert_eq!(gateway.recv(), Err(SocketError::WouldBlock));
+        assert_eq!(guest.bytes_below(), 0);
+    }
+}
+
+#[test]
 fn without_a_socket_pings_of_foreign_addresses_are_dropped_or_answered_as_set() {
     for answers_echo in [false, true] {
         for (foreign, own, near) in FAMILIES {
