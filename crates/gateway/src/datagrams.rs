@@ -14,7 +14,7 @@ use crate::deadlines::Deadlines;
 use crate::destination::Destination;
 use crate::dns::{Dns, QuestionWays, Target};
 use crate::guests::{Account, Guests};
-use crate::host_datagrams::{Arrived, HostDatagrams, MOST_SEGMENTS, RECEIVE_ROOM, Sent};
+use crate::host_datagrams::{Arrived, HostDatagrams, MOST_SEGMENTS, RECEIVE_ROOM, Sent, Settled};
 use crate::host_errors::{self, Manner, Undelivered};
 use crate::outbound::Outbound;
 use crate::published::{Publication, shown};
@@ -304,12 +304,14 @@ impl Datagrams {
     fn pass_on(&mut self, key: usize, to: &Destination, run: &[Datagram]) {
         let mapping = &mut self.mappings[key];
         let data: SmallVec<[Bytes; 8]> = run.iter().map(|datagram| datagram.data.clone()).collect();
-        let Sent { count, why, is_too_long } = mapping.socket.send(&data, to, manner(&run[0]));
+        let sent = mapping.socket.send(&data, to, manner(&run[0]));
+        let Sent { count, held, why, is_too_long } = sent;
         self.counters.add(|counters| &counters.datagrams_out, count as u64);
         let bytes = length(&run[..count]);
         mapping.account.add(bytes, 0);
         self.counters.add(|counters| &counters.datagram_bytes_out, bytes);
-        self.counters.add(|counters| &counters.unsent_datagrams, (run.len() - count) as u64);
+        let unsent = run.len() - count - held;
+        self.counters.add(|counters| &counters.unsent_datagrams, unsent as u64);
         if let Some(why) = why {
             // It may be beyond the limit of ICMP errors.
             let _ = self.forwarder.refuse(&run[0], why);
@@ -523,6 +525,7 @@ impl Datagrams {
             }));
         }
         mapping.last_used = Instant::now();
+        self.settle(key);
         self.tell_of_errors(key, 0);
         let mut rest = &self.batch[..];
         while !rest.is_empty() {
@@ -545,8 +548,21 @@ impl Datagrams {
         has_more
     }
 
+    /// Counts what became of datagrams that had to wait.
+    fn settle(&mut self, key: usize) {
+        let mapping = &mut self.mappings[key];
+        let Settled { count, bytes, unsent } = mapping.socket.settled();
+        mapping.account.add(bytes, 0);
+        self.counters.add(|counters| &counters.datagrams_out, count as u64);
+        self.counters.add(|counters| &counters.datagram_bytes_out, bytes);
+        self.counters.add(|counters| &counters.unsent_datagrams, unsent as u64);
+    }
+
     /// Forgets a mapping that is not that of a published port.
     fn remove(&mut self, key: usize, sending: Option<&mut Sending>) {
+        // What waits in it does not leave any more.
+        self.mappings[key].socket.give_up();
+        self.settle(key);
         let mapping = self.mappings.remove(key);
         self.of_guest.remove(&(mapping.guest, mapping.is_v6));
         self.leave_schedule(mapping.turn, sending);

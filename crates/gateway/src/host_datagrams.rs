@@ -95,8 +95,10 @@ impl Arrived {
 /// What became of datagrams that were to be sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// How many were taken.
+    /// How many have left.
     pub count: usize,
+    /// How many wait until the way is open. [What becomes of them](Settled) is told later.
+    pub held: usize,
     /// Why a guest is to be told that it did not take one. What is in the error queue is not told
     /// here.
     pub why: Option<Refusal>,
@@ -105,9 +107,21 @@ pub struct Sent {
     pub is_too_long: bool,
 }
 
+/// What became of datagrams that had to wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// How many have left.
+    pub count: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// How many have not, and will not.
+    pub unsent: usize,
+}
+
 impl Sent {
     fn failed(errno: Errno) -> Self {
-        Self { count: 0, why: refusal(errno), is_too_long: errno == Errno::EMSGSIZE }
+        let is_too_long = errno == Errno::EMSGSIZE;
+        Self { why: refusal(errno), is_too_long, ..Self::default() }
     }
 }
 

@@ -68,7 +68,7 @@ pub use engine::Gateway;
 pub use guests::GuestView;
 pub use handle::GatewayHandle;
 pub use holdings::{FlowView, Holdings};
-pub use host_datagrams::{Arrived, MOST_BYTES, MOST_SEGMENTS, RECEIVE_ROOM, Sent};
+pub use host_datagrams::{Arrived, MOST_BYTES, MOST_SEGMENTS, RECEIVE_ROOM, Sent, Settled};
 pub use host_errors::{Manner, Undelivered};
 pub use inspect::Inspector;
 pub use outbound::Outbound;

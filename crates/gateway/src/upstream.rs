@@ -1,7 +1,7 @@
 //! Where the flows of a gateway go: the trait of a far side, and the host's kernel as one.
 
 use crate::destination::Destination;
-use crate::host_datagrams::{Arrived, HostDatagrams, Sent};
+use crate::host_datagrams::{Arrived, HostDatagrams, Sent, Settled};
 use crate::host_errors::{Manner, Undelivered};
 use crate::opening::Opening;
 use crate::outbound::Outbound;
@@ -140,6 +140,11 @@ pub trait FarDatagrams: Send {
     /// When the gateway gives up a socket that cannot send yet. `None` if it can.
     fn opens_until(&self) -> Option<Instant> {
         None
+    }
+
+    /// What became of those that were [held](Sent::held), since the last call.
+    fn settled(&mut self) -> Settled {
+        Settled::default()
     }
 
     /// Ends the socket. What it could not send is [undelivered](Self::undelivered).

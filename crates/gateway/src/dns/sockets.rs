@@ -68,7 +68,8 @@ impl QuestionSocket {
             Self::Through(far) => {
                 far.enter(poller, token)?;
                 let question = Bytes::copy_from_slice(question);
-                if far.send(&[question], &server.into(), MANNER).count == 0 {
+                let sent = far.send(&[question], &server.into(), MANNER);
+                if sent.count + sent.held == 0 {
                     return Err(io::ErrorKind::NetworkUnreachable.into());
                 }
             }

@@ -1,16 +1,17 @@
 //! Datagrams by way of SOCKS5: an association (RFC 1928 section 7) is a connection to the proxy,
 //! and a UDP socket whose datagrams name their destination.
 //!
-//! Cost: two descriptors for each mapping, a system call for each datagram, and what is held until
-//! the proxy has answered, see [`Early`]. At most [`MOST_NAMED`] names and [`MOST_NUMERIC`]
-//! addresses of destinations are remembered, which each datagram costs a look at.
+//! Cost: two descriptors for each mapping, a system call for each datagram and one for those of a
+//! destination that leave together, and what is held until the proxy has answered, see [`Early`].
+//! At most [`MOST_NAMED`] names and [`MOST_NUMERIC`] addresses of destinations are remembered, which
+//! each datagram costs a look at.
 
 use super::early::Early;
 use super::error::of_the_way;
 use super::stream::{Dialogue, Talk};
 use super::{PATIENCE, Proxy, socks5};
 use crate::destination::Destination;
-use crate::host_datagrams::{Arrived, Sent};
+use crate::host_datagrams::{Arrived, Sent, Settled};
 use crate::host_errors::{Manner, Undelivered};
 use crate::relay::End;
 use crate::upstream::FarDatagrams;
@@ -41,6 +42,8 @@ pub(super) struct Association {
     server: SocketAddr,
     socket: Socket,
     state: State,
+    /// What became of those that waited for the proxy's answer, and was not told yet.
+    settled: Settled,
     due: Instant,
     /// Named destinations, the latest last.
     named: Vec<Named>,
@@ -75,8 +78,8 @@ impl Association {
         socket.bind(&SockAddr::from(proxy.outbound.from(server)))?;
         let state = State::Opens { early: Early::new(proxy.early.clone()) };
         let due = Instant::now() + PATIENCE;
-        let (named, numeric) = (Vec::new(), VecDeque::new());
-        Ok(Self { talk, server, socket, state, due, named, numeric })
+        let (named, numeric, settled) = (Vec::new(), VecDeque::new(), Settled::default());
+        Ok(Self { talk, server, socket, state, settled, due, named, numeric })
     }
 
     /// Goes on with the dialogue, and sees when the proxy ends the association. An event may tell
@@ -111,7 +114,12 @@ impl Association {
         if let State::Opens { mut early } = opening {
             while let Some((to, data)) = early.pop() {
                 // What the host does not take is lost, as datagrams are.
-                let _ = self.pass_on(&data, &to);
+                if self.pass_on(&data, &to).is_ok() {
+                    self.settled.count += 1;
+                    self.settled.bytes += data.len() as u64;
+                } else {
+                    self.settled.unsent += 1;
+                }
             }
         }
         Ok(())
@@ -190,12 +198,15 @@ fn reachable(relay: SocketAddr, server: SocketAddr) -> SocketAddr {
 
 impl FarDatagrams for Association {
     fn send(&mut self, datagrams: &[Bytes], to: &Destination, _: Manner) -> Sent {
-        let count = match &mut self.state {
-            State::Opens { early } => datagrams.iter().filter(|data| early.push(to, data)).count(),
-            State::Open => datagrams.iter().filter(|data| self.pass_on(data, to).is_ok()).count(),
-            State::Over { .. } => 0,
-        };
-        Sent { count, ..Sent::default() }
+        if let State::Opens { early } = &mut self.state {
+            let held = datagrams.iter().filter(|data| early.push(to, data)).count();
+            return Sent { held, ..Sent::default() };
+        }
+        // The proxy may have ended the association, and passes on nothing then.
+        self.advance();
+        let is_open = matches!(self.state, State::Open);
+        let datagrams = datagrams.iter().filter(|data| is_open && self.pass_on(data, to).is_ok());
+        Sent { count: datagrams.count(), ..Sent::default() }
     }
 
     fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Arrived> {
@@ -224,6 +235,10 @@ impl FarDatagrams for Association {
         poller.add(&self.socket, token, Events::IN | Events::ET)
     }
 
+    fn settled(&mut self) -> Settled {
+        std::mem::take(&mut self.settled)
+    }
+
     fn opens_until(&self) -> Option<Instant> {
         matches!(self.state, State::Opens { .. }).then_some(self.due)
     }
@@ -232,6 +247,7 @@ impl FarDatagrams for Association {
         let opening = std::mem::replace(&mut self.state, State::Open);
         let undelivered =
             if let State::Opens { early } = opening { early } else { Early::default() };
+        self.settled.unsent += undelivered.len();
         self.state = State::Over { undelivered };
     }
 
@@ -298,7 +314,47 @@ mod tests {
         let (mut association, _silent) = opening();
         let datagrams = vec![Bytes::from(vec![0; 65_507]); 16];
         let sent = association.send(&datagrams, &place("192.0.2.1:9").into(), MANNER);
-        assert_eq!(sent.count, 1);
+        assert_eq!((sent.count, sent.held), (0, 1));
+    }
+
+    #[test]
+    fn what_waited_for_a_proxy_that_does_not_answer_was_not_sent() {
+        let (mut association, stream) = opening();
+        let data = Bytes::from_static(b"hello");
+        let sent = association.send(&[data.clone(), data], &place("192.0.2.1:9").into(), MANNER);
+        assert_eq!((sent.count, sent.held), (0, 2));
+        assert_eq!(association.settled(), Settled::default(), "they wait");
+        drop(stream);
+        let mut entries = [PollFd::new(&association.talk.stream, PollFlags::RDHUP)];
+        poll(&mut entries, None).expect("the end has come");
+        association.receive(&mut [0; 100]).expect_err("nobody sends");
+        assert_eq!(association.settled(), Settled { unsent: 2, ..Settled::default() });
+        assert_eq!(association.settled(), Settled::default(), "it is told once");
+        assert!(association.undelivered(&mut []).is_some(), "the guest is told");
+    }
+
+    #[test]
+    fn what_comes_behind_the_end_of_an_association_is_not_sent() {
+        let (mut association, mut stream) = opening();
+        let relay = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let to = place("192.0.2.1:9").into();
+        let data = Bytes::from_static(b"hello");
+        assert_eq!(association.send(std::slice::from_ref(&data), &to, MANNER).held, 1);
+        let port = relay.local_addr().expect("an address").port().to_be_bytes();
+        stream.write_all(&[&[5, 0, 5, 0, 0, 1, 127, 0, 0, 1][..], &port].concat()).expect("sent");
+        while !matches!(association.state, State::Open) {
+            let mut entries = [PollFd::new(&association.talk.stream, PollFlags::IN)];
+            poll(&mut entries, None).expect("an answer");
+            association.receive(&mut [0; 100]).expect_err("nobody has sent");
+        }
+        let settled = Settled { count: 1, bytes: 5, unsent: 0 };
+        assert_eq!(association.settled(), settled, "it has left");
+        assert_eq!(association.send(std::slice::from_ref(&data), &to, MANNER).count, 1);
+        drop(stream);
+        let mut entries = [PollFd::new(&association.talk.stream, PollFlags::RDHUP)];
+        poll(&mut entries, None).expect("the end has come");
+        let sent = association.send(&[data], &to, MANNER);
+        assert_eq!((sent, association.is_over()), (Sent::default(), true));
     }
 
     #[test]

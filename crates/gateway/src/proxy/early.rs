@@ -47,6 +47,11 @@ impl Early {
         true
     }
 
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.datagrams.len()
+    }
+
     /// Takes the first one.
     pub(super) fn pop(&mut self) -> Option<(Destination, Bytes)> {
         let first = self.datagrams.pop_front()?;
