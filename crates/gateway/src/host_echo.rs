@@ -70,7 +70,7 @@ impl AsFd for HostEcho {
 
 #[cfg(test)]
 #[path = "../../cli/tests/common/namespace.rs"]
-mod namespace;
+pub(crate) mod namespace;
 
 #[cfg(test)]
 mod tests {

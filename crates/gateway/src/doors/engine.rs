@@ -624,7 +624,7 @@ impl Doors {
     /// The association of a client: its datagrams have a way as long as its connection is open.
     fn associate(&mut self, key: usize, port: u16) {
         let session = &mut self.sessions[key];
-        let (local, client) = (session.local.ip(), session.client.ip());
+        let (local, client) = (session.local, session.client);
         match self.mappings.associate(&self.poller, local, client, port) {
             Ok((slot, bound)) => {
                 session.out.push_back(socks::granted(Some(bound)));

@@ -85,7 +85,8 @@ counters! {
     bad_datagrams = "DoorsBadDatagrams",
     /// Datagrams of clients that the host dropped, as too many waited in its socket for the doors.
     overrun_datagrams = "DoorsOverrunDatagrams",
-    /// Datagrams that were dropped since their name has no address.
+    /// Datagrams that were dropped since their name has no address, or had none yet when their
+    /// client had gone.
     unresolved_datagrams = "DoorsUnresolvedDatagrams",
     /// Names that were looked for.
     lookups = "DoorsLookups",

@@ -75,8 +75,8 @@ enum Kind {
     /// A client of a tunnel, the address that it has asked last, and where its datagrams go once
     /// that is known.
     Tunnel { door: usize, client: SocketAddr, asked: Option<OwnAddress>, to: Option<SocketAddr> },
-    /// An association; its client has this address, and this port once that is known.
-    Association { host: HostDatagrams, client: IpAddr, port: u16 },
+    /// An association; its client has this address, whose port is 0 until it is known.
+    Association { host: HostDatagrams, client: SocketAddr },
 }
 
 /// What mappings need besides themselves.
@@ -146,26 +146,27 @@ impl Mappings {
         let count = (self.most / FREED).clamp(1, idle.len());
         idle.select_nth_unstable_by_key(count - 1, last_used);
         for key in &idle[..count] {
-            let generation = self.table[*key].generation;
-            self.remove(Slot { key: *key, generation });
+            self.remove(self.slot(*key));
         }
         let Self { ages, table, .. } = self;
         ages.drop_gone(table.len(), |slot| is_there(table, slot));
         true
     }
 
-    /// An association for the client of a connection that came to `local`. Returns the port of the
-    /// host that it is to send to.
+    /// An association for the client of a connection that came to `local`; its datagrams have this
+    /// port, or any if that is 0. Returns the port of the host that it is to send to.
     pub(super) fn associate(
         &mut self,
         poller: &Poller,
-        local: IpAddr,
-        client: IpAddr,
+        mut local: SocketAddr,
+        mut client: SocketAddr,
         port: u16,
     ) -> io::Result<(Slot, SocketAddr)> {
-        let host = HostDatagrams::bind(SocketAddr::new(local, 0))?;
+        local.set_port(0);
+        client.set_port(port);
+        let host = HostDatagrams::bind(local)?;
         let bound = host.local_addr()?;
-        let kind = Kind::Association { host, client, port };
+        let kind = Kind::Association { host, client };
         let slot = self.insert(kind).ok_or(io::ErrorKind::QuotaExceeded)?;
         let Kind::Association { host, .. } = &self.table[slot.key].kind else {
             return Err(io::ErrorKind::InvalidData.into());
@@ -182,6 +183,7 @@ impl Mappings {
     pub(super) fn remove(&mut self, slot: Slot) {
         if self.is_there(slot) {
             let mapping = self.table.remove(slot.key);
+            self.count_early(&mapping);
             if let Kind::Tunnel { door, client, .. } = mapping.kind {
                 self.of_client.remove(&(door, client));
             }
@@ -190,12 +192,19 @@ impl Mappings {
 
     /// Ends all that came to a door.
     pub(super) fn close_door(&mut self, index: usize) {
-        self.of_client.retain(|(door, _), key| {
-            if *door == index {
-                self.table.remove(*key);
-            }
-            *door != index
-        });
+        let own = self.of_client.iter().filter(|((door, _), _)| *door == index);
+        let own: Vec<Slot> = own.map(|(_, &key)| self.slot(key)).collect();
+        own.into_iter().for_each(|slot| self.remove(slot));
+    }
+
+    fn slot(&self, key: usize) -> Slot {
+        Slot { key, generation: self.table[key].generation }
+    }
+
+    /// Counts what waits for a name in a mapping that is over.
+    fn count_early(&self, mapping: &Mapping) {
+        let number = mapping.early.len() as u64;
+        self.counters.add(|counters| &counters.unresolved_datagrams, number);
     }
 
     fn is_there(&self, slot: Slot) -> bool {
@@ -372,7 +381,7 @@ impl Mappings {
     fn take_from_client(&mut self, key: usize, ways: &mut Ways<'_>) -> bool {
         for _ in 0..BATCH {
             let Mapping { kind, last_used, .. } = &mut self.table[key];
-            let Kind::Association { host, client, port } = kind else { return false };
+            let Kind::Association { host, client } = kind else { return false };
             let arrived = match host.receive(&mut self.buffer) {
                 Ok(arrived) => arrived,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
@@ -387,11 +396,12 @@ impl Mappings {
             };
             self.counters.add(|counters| &counters.overrun_datagrams, arrived.overrun.into());
             let (from, number) = (arrived.from, arrived.datagrams().count() as u64);
-            if from.ip() != *client || ![0, from.port()].contains(port) {
+            if place(from) != place(*client) || ![0, from.port()].contains(&client.port()) {
                 self.counters.add(|counters| &counters.bad_datagrams, number);
                 continue;
             }
-            (*port, *last_used) = (from.port(), Instant::now());
+            client.set_port(from.port());
+            *last_used = Instant::now();
             for datagram in arrived.datagrams() {
                 match socks::read_datagram(&datagram) {
                     Some((target, header)) => {
@@ -461,6 +471,12 @@ impl Mappings {
     }
 }
 
+/// An address with its zone: hosts of several links may have the same link-local one.
+fn place(address: SocketAddr) -> (IpAddr, u32) {
+    let zone = if let SocketAddr::V6(v6) = address { v6.scope_id() } else { 0 };
+    (address.ip(), zone)
+}
+
 fn is_there(table: &Slab<Mapping>, slot: Slot) -> bool {
     table.get(slot.key).is_some_and(|mapping| mapping.generation == slot.generation)
 }
@@ -473,12 +489,11 @@ fn deliver(
     ports: &mut [ports::Port],
 ) -> (usize, usize) {
     match kind {
-        Kind::Association { host, client, port } => {
-            let to = SocketAddr::new(*client, *port);
+        Kind::Association { host, client } => {
             let mut sent = 0;
             for (from, data) in batch {
                 let datagram = socks::datagram(ports::canonical(*from), data);
-                sent += host.send(&[datagram], to, MANNER).count;
+                sent += host.send(&[datagram], *client, MANNER).count;
             }
             (sent, 0)
         }
@@ -503,6 +518,7 @@ mod tests {
     use super::*;
     use crate::device;
     use crate::doors::config::{ResolveStrategy, TunnelResolver};
+    use crate::host_echo::namespace;
     use std::os::unix::net::UnixDatagram;
 
     const MOST: usize = 64;
@@ -565,9 +581,9 @@ mod tests {
         let mut mappings = full(0..0);
         let slot = Slot { key: 0, generation: mappings.table[0].generation };
         mappings.remove(slot);
-        let any = "127.0.0.1".parse().expect("an address");
-        let host = HostDatagrams::bind(SocketAddr::new(any, 0)).expect("a socket");
-        let kind = Kind::Association { host, client: any, port: 0 };
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let host = HostDatagrams::bind(any).expect("a socket");
+        let kind = Kind::Association { host, client: any };
         let slot = mappings.insert(kind).expect("room");
         mappings.table[slot.key].last_used -= Duration::from_secs(60);
         assert!(add(&mut mappings, MOST).is_none() && mappings.is_there(slot));
@@ -583,8 +599,7 @@ mod tests {
     fn associated(stack: &Arc<Stack>, client: SocketAddr) -> (Mappings, Slot) {
         let mut mappings = Mappings::new(stack.clone(), MOST, Arc::default());
         let host = HostDatagrams::bind(SocketAddr::new(client.ip(), 0)).expect("a socket");
-        let kind = Kind::Association { host, client: client.ip(), port: client.port() };
-        let slot = mappings.insert(kind).expect("room");
+        let slot = mappings.insert(Kind::Association { host, client }).expect("room");
         (mappings, slot)
     }
 
@@ -652,5 +667,57 @@ mod tests {
         assert_eq!(loaded(&counters.full_mappings), 2 * SENT);
         let waiters = ["a.test", "b.test", "c.test"].map(|name| lookups.waiters_of(name));
         assert_eq!(waiters, [1, 0, 1]);
+    }
+
+    #[test]
+    fn a_client_with_a_link_local_address_gets_its_answers() {
+        namespace::in_namespace(|| {
+            namespace::run("ip link set lo up");
+            namespace::run("ip link add link0 type veth peer name link1");
+            namespace::run("ip link set link1 up");
+            namespace::run("ip link set link0 up");
+            namespace::run("ip address add fe80::2/64 dev link0 nodad");
+            let zone = nix::net::if_::if_nametoindex("link0").expect("it is there");
+            let ip = "fe80::2".parse().expect("an address");
+            let local = SocketAddr::from(std::net::SocketAddrV6::new(ip, 0, 0, zone));
+            let (own, other) = UnixDatagram::pair().expect("a pair");
+            let (near, far) = (stack(own, "10.0.2.3/24"), stack(other, "10.0.2.4/24"));
+            let mut mappings = Mappings::new(near.clone(), MOST, Arc::default());
+            let (poller, counters) = (Poller::new().expect("a poller"), mappings.counters.clone());
+            let (mut lookups, mut ports) = (lookups(&near, &counters), []);
+            let ways = &mut Ways { poller: &poller, lookups: &mut lookups, ports: &mut ports };
+            let client = std::net::UdpSocket::bind(local).expect("a socket");
+            let from = client.local_addr().expect("an address");
+            let (slot, at) = mappings.associate(&poller, local, from, 0).expect("a port");
+            let server = neap::UdpSocket::bind(&far, "10.0.2.4:9").expect("a socket");
+            let asked = socks::datagram("10.0.2.4:9".parse().expect("an address"), b"hello");
+            client.send_to(&asked, at).expect("sent");
+            while mappings.on_event(slot, ways) {}
+            let (_, from) = server.recv_from(&mut [0; 100]).expect("it is passed on");
+            server.send_to(b"answer", from).expect("sent");
+            client.set_nonblocking(true).expect("set");
+            let mut bytes = [0; 100];
+            while loaded(&counters.datagrams_in) + loaded(&counters.unsent_datagrams) == 0 {
+                mappings.on_event(slot, ways);
+                std::thread::yield_now();
+            }
+            let count = client.recv(&mut bytes).expect("the answer");
+            assert!(bytes[..count].ends_with(b"answer"), "{:?}", &bytes[..count]);
+        });
+    }
+
+    #[test]
+    fn what_waits_for_a_name_is_counted_when_its_client_goes() {
+        let (own, _silent) = UnixDatagram::pair().expect("a pair");
+        let near = stack(own, "10.0.2.3/24");
+        let (mut mappings, slot) = associated(&near, "127.0.0.1:9".parse().expect("an address"));
+        let (poller, counters) = (Poller::new().expect("a poller"), mappings.counters.clone());
+        let (mut lookups, mut ports) = (lookups(&near, &counters), []);
+        let ways = &mut Ways { poller: &poller, lookups: &mut lookups, ports: &mut ports };
+        let to = "a.test:9".parse().expect("a target");
+        mappings.send(slot.key, &to, &[Bytes::from_static(b"hello")], ways);
+        assert_eq!(loaded(&counters.unresolved_datagrams), 0, "it waits");
+        mappings.remove(slot);
+        assert_eq!(loaded(&counters.unresolved_datagrams), 1);
     }
 }

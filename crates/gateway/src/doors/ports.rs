@@ -96,13 +96,13 @@ impl Port {
                 let local = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::InvalidData)?;
                 let client = client.as_socket().ok_or(io::ErrorKind::InvalidData)?;
                 let stream = Arrived::Host(HostStream::accepted(socket)?);
-                Ok((stream, canonical(local), canonical(client)))
+                Ok((stream, unmapped(local), unmapped(client)))
             }
             Self::Stack(listener) => {
                 let (stream, client) = listener.accept()?;
                 let local = stream.local_addr()?;
                 let stream = Arrived::Stack(GuestStream::new(stream)?);
-                Ok((stream, canonical(local), canonical(client)))
+                Ok((stream, unmapped(local), unmapped(client)))
             }
             Self::Datagrams(_) | Self::Stdio(_) | Self::Closed => {
                 Err(io::ErrorKind::WouldBlock.into())
@@ -150,9 +150,15 @@ impl Arrived {
     }
 }
 
-/// An address without the form that IPv6 has for those of IPv4.
+/// An address without the form that IPv6 has for those of IPv4, and without a zone.
 pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// An address without the form that IPv6 has for those of IPv4. It keeps its zone, without which a
+/// link-local one is of no use.
+fn unmapped(address: SocketAddr) -> SocketAddr {
+    if address.ip().to_canonical().is_ipv4() { canonical(address) } else { address }
 }
 
 /// A port of the host; on `[::]` it is that of both families.
