@@ -538,7 +538,7 @@ impl Gateway {
         let mut others = ServerList::new();
         let (far, to) = match target {
             Target::To(to) => (self.connect(&to, who), to.address),
-            Target::Resolver => (self.dns.connect(&*self.upstream, who, &mut others), wanted),
+            Target::Resolver => (self.dns.connect(&*self.upstream, client, &mut others), wanted),
             Target::Nobody => (Err(io::ErrorKind::ConnectionRefused.into()), wanted),
             Target::Denied => (Err(io::ErrorKind::PermissionDenied.into()), wanted),
         };

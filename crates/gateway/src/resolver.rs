@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 /// Who answers the questions of guests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Resolver {
     /// The resolvers of the host: each `nameserver` of `/etc/resolv.conf`, which is read again
@@ -12,9 +12,10 @@ pub enum Resolver {
     Host,
     /// This one, asked by the host itself, beside the upstream.
     Server(SocketAddr),
-    /// This one, asked by way of the upstream: over TCP, or as a guest asks it where the upstream
-    /// [says so](crate::Upstream::asks_by_datagrams).
-    Through(SocketAddr),
+    /// These, asked by way of the upstream: over TCP, or as a guest asks them where the upstream
+    /// [says so](crate::Upstream::asks_by_datagrams). One that does not answer, or cannot, is
+    /// followed by the next one, as those of the host are.
+    Through(Vec<SocketAddr>),
     /// The gateway itself, with addresses of 198.18.0.0/15 that stand for names. What is sent to
     /// them goes to the upstream by name. Nothing else is asked.
     Names,

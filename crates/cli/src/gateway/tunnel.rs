@@ -256,7 +256,7 @@ impl Application for Shown {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use std::net::{Ipv4Addr, UdpSocket};
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -284,7 +284,7 @@ mod tests {
         file
     }
 
-    pub(super) fn file(interface: &str, peer: &str) -> File {
+    pub(in crate::gateway) fn file(interface: &str, peer: &str) -> File {
         file_of(0, interface, peer)
     }
 

@@ -41,8 +41,8 @@ pub(super) struct WayOut {
     auth_file: Option<PathBuf>,
     /// Who resolves names: proxy (it gets them with the connections), direct (the nameservers of
     /// this machine), or the address of a resolver, which is asked by way of the upstream. What is
-    /// sent to port 53 of any address is answered so [default: proxy with a proxy, the first DNS of
-    /// its file with a tunnel, else direct for what is sent to the gateway's own resolver]
+    /// sent to port 53 of any address is answered so [default: proxy with a proxy, the DNS of its
+    /// file with a tunnel, else direct for what is sent to the gateway's own resolver]
     #[arg(long, value_name = "WAY", value_parser = dns)]
     dns: Option<Dns>,
     /// Interface by which everything leaves, whatever the routes say
@@ -260,7 +260,7 @@ impl WayOut {
             Some(Dns::Proxy) => Resolver::Names,
             None if is_proxy => Resolver::Names,
             Some(Dns::Direct) | None => Resolver::Host,
-            Some(Dns::Server(server)) if is_proxy => Resolver::Through(server),
+            Some(Dns::Server(server)) if is_proxy => Resolver::Through(vec![server]),
             Some(Dns::Server(server)) => Resolver::Server(server),
         };
         config.takes_all_dns = is_proxy || self.dns.is_some();
@@ -289,7 +289,7 @@ impl WayOut {
         Err(unusable(&url, &error))
     }
 
-    /// A tunnel, whose first resolver answers unless `--dns` says otherwise.
+    /// A tunnel, whose resolvers answer unless `--dns` says otherwise.
     fn open_tunnel(&self, path: &Path, config: &mut GatewayConfig) -> Result<Way, Failure> {
         let wrong = |why: &str| Err(Failure::Arguments(why.to_owned()));
         if self.auth_file.is_some() {
@@ -301,12 +301,12 @@ impl WayOut {
         set_dumpable_behavior(DumpableBehavior::NotDumpable)
             .map_err(|error| Failure::System(error.to_string()))?;
         let file = tunnel::read(path)?;
-        let first = file.interface.dns.first().map(|&ip| SocketAddr::new(ip, RESOLVER_PORT));
-        config.resolver = match (self.dns, first) {
-            (Some(Dns::Proxy), _) => return wrong("--dns proxy needs a proxy"),
-            (Some(Dns::Direct), _) => Resolver::Host,
-            (Some(Dns::Server(server)), _) | (None, Some(server)) => Resolver::Through(server),
-            (None, None) => {
+        config.resolver = match self.dns {
+            Some(Dns::Proxy) => return wrong("--dns proxy needs a proxy"),
+            Some(Dns::Direct) => Resolver::Host,
+            Some(Dns::Server(server)) => Resolver::Through(vec![server]),
+            None if !file.interface.dns.is_empty() => of_file(&file),
+            None => {
                 let path = path.display();
                 let why = format!(
                     "{path}: [Interface] has no DNS: name a resolver there, or with --dns ADDRESS"
@@ -344,6 +344,12 @@ impl WayOut {
         };
         Err(Failure::System(why))
     }
+}
+
+/// The resolvers that the file of a tunnel names, which are asked by way of it.
+fn of_file(file: &neap_wireguard::file::File) -> Resolver {
+    let servers = file.interface.dns.iter().map(|&ip| SocketAddr::new(ip, RESOLVER_PORT));
+    Resolver::Through(servers.collect())
 }
 
 /// One line that says why a proxy is of no use, and what to do.
@@ -448,6 +454,14 @@ mod tests {
             assert_eq!(config.most_mappings, expected, "{scheme}");
             proxy.join().expect("no panic");
         }
+    }
+
+    #[test]
+    fn every_resolver_of_the_file_of_a_tunnel_is_asked() {
+        let file = tunnel::tests::file("DNS = 10.0.0.53, lan.example, fd00::53", "");
+        let servers = ["10.0.0.53:53", "[fd00::53]:53"];
+        let servers = servers.map(|text| text.parse().expect("an address"));
+        assert_eq!(of_file(&file), Resolver::Through(servers.to_vec()));
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod stream;
 pub use message::answer_by_name;
 pub(crate) use message::is_answer;
 pub use names::Names;
+use queries::AskedBy;
 pub(crate) use queries::{QuestionWays, ServerList, exchange, framed, random_id};
 pub(crate) use sockets::Outcome;
 
@@ -21,7 +22,7 @@ use crate::destination::Destination;
 use crate::outbound::Outbound;
 use crate::resolver::Resolver;
 use crate::token::Slot;
-use crate::upstream::{Client, Far, Upstream, connect};
+use crate::upstream::{Far, Upstream, connect};
 use neap::Datagram;
 use queries::Queries;
 use servers::Servers;
@@ -58,9 +59,9 @@ fn lock(names: &Mutex<Names>) -> MutexGuard<'_, Names> {
 impl Dns {
     pub(crate) fn new(config: &GatewayConfig, counters: Arc<Counters>) -> Self {
         Self {
-            resolver: config.resolver,
+            servers: Servers::of(&config.resolver),
+            resolver: config.resolver.clone(),
             names: Arc::default(),
-            servers: Servers::default(),
             outbound: config.outbound.clone(),
             queries: Queries::new(config.outbound.clone(), counters.clone()),
             counters,
@@ -86,30 +87,41 @@ impl Dns {
         }
     }
 
-    /// A connection to the resolver. `others` get the nameservers that follow if it cannot be
-    /// opened.
+    /// A connection to the resolver for a guest. `others` get the nameservers that follow if it
+    /// cannot be opened.
     pub(crate) fn connect(
         &mut self,
         upstream: &dyn Upstream,
-        client: Client,
+        guest: SocketAddr,
         others: &mut ServerList,
     ) -> io::Result<Box<dyn Far>> {
-        match self.resolver {
-            Resolver::Names => return Ok(Box::new(NameStream::new(self.names.clone()))),
-            Resolver::Through(server) => return upstream.connect(&server.into(), client),
-            Resolver::Server(server) => others.push(server),
-            Resolver::Host => others.extend_from_slice(self.servers.list()),
+        if self.resolver == Resolver::Names {
+            return Ok(Box::new(NameStream::new(self.names.clone())));
         }
-        self.connect_to_next(others)
+        others.extend_from_slice(self.servers.list());
+        self.connect_to_next(upstream, guest, others)
     }
 
     /// A connection to the first of these nameservers that does not refuse it at once. It is taken
     /// out of the list, with those before it.
-    pub(crate) fn connect_to_next(&self, servers: &mut ServerList) -> io::Result<Box<dyn Far>> {
+    pub(crate) fn connect_to_next(
+        &self,
+        upstream: &dyn Upstream,
+        guest: SocketAddr,
+        servers: &mut ServerList,
+    ) -> io::Result<Box<dyn Far>> {
+        let is_through = matches!(self.resolver, Resolver::Through(_));
         let mut refused = io::ErrorKind::HostUnreachable.into();
         while !servers.is_empty() {
             let server = servers.remove(0);
-            match connect(&server.into(), &self.outbound.towards(server.ip()), None) {
+            let begun = if is_through {
+                // It has the hops of the gateway, as a nameserver that follows is nobody whom the
+                // guest has named.
+                upstream.connect(&server.into(), guest.into())
+            } else {
+                connect(&server.into(), &self.outbound.towards(server.ip()), None)
+            };
+            match begun {
                 Ok(far) => return Ok(far),
                 Err(error) => refused = error,
             }
@@ -120,20 +132,18 @@ impl Dns {
     /// Takes a question of a guest, which is answered at once or later.
     pub(crate) fn ask(&mut self, question: &Datagram, ways: QuestionWays<'_>) {
         self.counters.count(|counters| &counters.dns_questions);
-        let (servers, is_through) = match self.resolver {
+        let by = match self.resolver {
             Resolver::Names => {
                 let mut names = lock(&self.names);
                 let answer = answer_by_name(&mut names, &question.data, Instant::now());
                 return self.queries.answer(question, answer, ways.guests);
             }
-            Resolver::Through(server) if !ways.upstream.asks_by_datagrams() => {
-                return self.queries.ask_over_stream(question, server, ways);
-            }
-            Resolver::Through(server) => ([server].into_iter().collect(), true),
-            Resolver::Server(server) => ([server].into_iter().collect(), false),
-            Resolver::Host => (self.servers.list().iter().copied().collect(), false),
+            Resolver::Through(_) if ways.upstream.asks_by_datagrams() => AskedBy::Datagrams,
+            Resolver::Through(_) => AskedBy::Streams,
+            Resolver::Server(_) | Resolver::Host => AskedBy::Host,
         };
-        self.queries.ask(question, servers, is_through, ways);
+        let servers = ServerList::from_slice(self.servers.list());
+        self.queries.ask(question, servers, by, ways);
     }
 
     /// Looks at a question whose socket has changed.

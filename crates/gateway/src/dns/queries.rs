@@ -70,8 +70,7 @@ struct Query {
     servers: ServerList,
     /// How often it was sent.
     attempts: usize,
-    /// Whether it leaves by the upstream.
-    is_through: bool,
+    by: AskedBy,
     way: Way,
 }
 
@@ -79,6 +78,73 @@ impl Query {
     /// The resolver that it was sent to last.
     fn server(&self) -> SocketAddr {
         self.servers[self.attempts.saturating_sub(1) % self.servers.len()]
+    }
+
+    /// Whether it is not sent once more.
+    fn is_at_end(&self) -> bool {
+        self.attempts >= self.servers.len() * self.by.rounds()
+    }
+
+    /// Opens what it is sent by to a resolver.
+    fn open(
+        &self,
+        upstream: &dyn Upstream,
+        outbound: &Outbound,
+        server: SocketAddr,
+    ) -> io::Result<Way> {
+        match self.by {
+            AskedBy::Host => QuestionSocket::of_host(outbound, server).map(Way::Datagrams),
+            AskedBy::Datagrams => QuestionSocket::through(upstream, server).map(Way::Datagrams),
+            AskedBy::Streams => {
+                let far = upstream.connect(&server.into(), self.guest.into())?;
+                let (outgoing, answer) = (framed(&self.question), BytesMut::new());
+                Ok(Way::Stream { far, outgoing, answer, is_open: false })
+            }
+        }
+    }
+
+    /// Sends it to a resolver.
+    fn send(&mut self, server: SocketAddr, slot: Slot, poller: &Poller) -> io::Result<()> {
+        match &mut self.way {
+            Way::None => Ok(()),
+            Way::Datagrams(socket) => socket.send(&self.question, server, slot, poller),
+            // It leaves when the connection is open.
+            Way::Stream { far, .. } => far.enter(poller, Token::Query(slot).to_bits(), CHANGES),
+        }
+    }
+}
+
+/// By what questions leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AskedBy {
+    /// Datagrams of the host.
+    Host,
+    /// Datagrams of the upstream.
+    Datagrams,
+    /// Connections of the upstream.
+    Streams,
+}
+
+impl AskedBy {
+    /// How often each resolver is asked.
+    fn rounds(self) -> usize {
+        if self == Self::Streams { 1 } else { ROUNDS }
+    }
+
+    /// How long a resolver has to answer, and the place of that in [`Queries::due`].
+    fn timeout(self) -> (Duration, usize) {
+        if self == Self::Streams { (TIMEOUT_OF_STREAM, 1) } else { (TIMEOUT, 0) }
+    }
+
+    /// Whether another resolver does not change that nothing could be opened.
+    fn is_final(self, error: &io::Error) -> bool {
+        match Refused::of(error) {
+            Refused::Full => true,
+            // All connections end at one proxy. A host without IPv6 says the same of a resolver of
+            // IPv6.
+            Refused::NoPort => self == Self::Streams,
+            _ => false,
+        }
     }
 }
 
@@ -91,8 +157,9 @@ pub(crate) struct QuestionWays<'a> {
 }
 
 enum Way {
-    /// `None` until it is sent.
-    Datagrams(Option<QuestionSocket>),
+    /// It is not sent yet.
+    None,
+    Datagrams(QuestionSocket),
     Stream {
         far: Box<dyn Far>,
         outgoing: Bytes,
@@ -129,14 +196,6 @@ impl Queries {
         self.deliver(&datagram, guests);
     }
 
-    /// Answers a question that cannot be asked.
-    fn refuse(&self, question: &Datagram, error: &io::Error, guests: &UdpForwarder) {
-        if matches!(Refused::of(error), Refused::Full | Refused::NoPort) {
-            self.counters.count(|counters| &counters.full_dns);
-        }
-        self.answer(question, message::failure(&question.data), guests);
-    }
-
     fn deliver(&self, datagram: &Datagram, guests: &UdpForwarder) {
         match guests.send(datagram) {
             Ok(()) => self.counters.count(|counters| &counters.dns_answers),
@@ -161,51 +220,20 @@ impl Queries {
         has_room
     }
 
-    /// Asks resolvers in turn, by datagrams of the host, or by those of the upstream.
+    /// Asks resolvers in turn.
     pub(super) fn ask(
         &mut self,
         question: &Datagram,
         servers: ServerList,
-        is_through: bool,
+        by: AskedBy,
         ways: QuestionWays<'_>,
     ) {
         let Some(asked) = question.local else { return };
         if !self.is_new(question, asked) {
             return;
         }
-        let key = self.insert(question, asked, servers, is_through, Way::Datagrams(None));
+        let key = self.insert(question, asked, servers, by);
         self.send_on(key, ways);
-    }
-
-    /// Asks a resolver over TCP by way of the upstream.
-    pub(super) fn ask_over_stream(
-        &mut self,
-        question: &Datagram,
-        server: SocketAddr,
-        ways: QuestionWays<'_>,
-    ) {
-        let QuestionWays { poller, upstream, guests } = ways;
-        let Some(asked) = question.local else { return };
-        if !self.is_new(question, asked) {
-            return;
-        }
-        let far = match upstream.connect(&server.into(), question.peer.into()) {
-            Ok(far) => far,
-            Err(error) => return self.refuse(question, &error, guests),
-        };
-        let (outgoing, answer, is_open) = (Bytes::new(), BytesMut::new(), false);
-        let way = Way::Stream { far, outgoing, answer, is_open };
-        let key = self.insert(question, asked, SmallVec::from_slice(&[server]), true, way);
-        let query = &mut self.table[key];
-        query.attempts = ROUNDS;
-        let slot = Slot { key, generation: query.generation };
-        let Way::Stream { far, outgoing, .. } = &mut query.way else { return };
-        message::set_id(&mut query.question, random_id());
-        *outgoing = framed(&query.question);
-        if far.enter(poller, Token::Query(slot).to_bits(), CHANGES).is_err() {
-            return self.fail(key, guests, |counters| &counters.unanswered_dns);
-        }
-        self.due[1].set(Instant::now() + TIMEOUT_OF_STREAM, slot);
     }
 
     fn insert(
@@ -213,8 +241,7 @@ impl Queries {
         question: &Datagram,
         asked: SocketAddr,
         servers: ServerList,
-        is_through: bool,
-        way: Way,
+        by: AskedBy,
     ) -> usize {
         let (guest, guest_id) = (question.peer, message::id(&question.data));
         let generation = self.generation.advance();
@@ -226,8 +253,8 @@ impl Queries {
             question: question.data.to_vec(),
             servers,
             attempts: 0,
-            is_through,
-            way,
+            by,
+            way: Way::None,
         });
         self.of_guest.insert((guest, asked, guest_id), key);
         key
@@ -238,22 +265,16 @@ impl Queries {
         let QuestionWays { poller, upstream, guests } = ways;
         loop {
             let query = &mut self.table[key];
-            if query.attempts >= query.servers.len() * ROUNDS {
+            if query.is_at_end() {
                 return self.fail(key, guests, |counters| &counters.unanswered_dns);
             }
             query.attempts += 1;
             let server = query.server();
             // Each has a port and an ID of its own.
             message::set_id(&mut query.question, random_id());
-            let socket = if query.is_through {
-                QuestionSocket::through(upstream, server)
-            } else {
-                QuestionSocket::of_host(&self.outbound, server)
-            };
-            let mut socket = match socket {
-                Ok(socket) => socket,
-                // Another resolver does not change that.
-                Err(error) if Refused::of(&error) == Refused::Full => {
+            query.way = match query.open(upstream, &self.outbound, server) {
+                Ok(way) => way,
+                Err(error) if query.by.is_final(&error) => {
                     return self.fail(key, guests, |counters| &counters.full_dns);
                 }
                 // A host without IPv6 has none for a resolver of IPv6.
@@ -261,10 +282,9 @@ impl Queries {
             };
             let slot = Slot { key, generation: self.generation.advance() };
             query.generation = slot.generation;
-            let sent = socket.send(&query.question, server, slot, poller);
-            query.way = Way::Datagrams(Some(socket));
-            if sent.is_ok() {
-                self.due[0].set(Instant::now() + TIMEOUT, slot);
+            if query.send(server, slot, poller).is_ok() {
+                let (timeout, place) = query.by.timeout();
+                self.due[place].set(Instant::now() + timeout, slot);
                 return;
             }
         }
@@ -276,18 +296,22 @@ impl Queries {
         if query.generation != slot.generation {
             return None;
         }
-        let server = query.server();
+        let (server, is_last) = (query.server(), query.is_at_end());
         let outcome = match &mut query.way {
-            Way::Datagrams(None) => return None,
-            Way::Datagrams(Some(socket)) => {
-                let is_last = query.attempts >= query.servers.len() * ROUNDS;
+            Way::None => return None,
+            Way::Datagrams(socket) => {
                 let (outcome, strangers) =
                     socket.receive(&mut self.buffer, &query.question, server, is_last);
                 self.counters.add(|counters| &counters.bad_dns, strangers);
                 outcome
             }
             Way::Stream { far, outgoing, answer, is_open } => {
-                exchange(&mut **far, is_open, outgoing, answer, &query.question)
+                match exchange(&mut **far, is_open, outgoing, answer, &query.question) {
+                    Outcome::Answered(answer) if message::is_helpless(&answer) && !is_last => {
+                        Outcome::Failed
+                    }
+                    outcome => outcome,
+                }
             }
         };
         let mut answered = None;
@@ -434,7 +458,7 @@ mod tests {
         question.local = Some("10.0.2.3:53".parse().expect("an address"));
         let servers = ServerList::from_slice(&[unreachable, server_address]);
         let ways = QuestionWays { poller: &poller, upstream: &Direct, guests: &guests };
-        queries.ask(&question, servers, false, ways);
+        queries.ask(&question, servers, AskedBy::Host, ways);
         assert_eq!(server.recv(&mut [0; 500]).expect("the question"), data.len());
     }
 }

@@ -1,5 +1,6 @@
-//! The resolvers that the host uses.
+//! Resolvers, and which of them is asked first.
 
+use crate::resolver::Resolver;
 use nix::net::if_::if_nametoindex;
 use resolv_conf::{Config, ScopedIp};
 use std::fs::{self, Metadata};
@@ -13,12 +14,15 @@ const PORT: u16 = 53;
 /// Most resolvers that are asked, as in resolvers of C libraries (`MAXNS`).
 const MOST_SERVERS: usize = 3;
 
-/// The resolvers of the host, in the order in which they are to be asked.
+/// Resolvers, in the order in which they are to be asked.
 ///
-/// Cost: a look at the file's state per question, so that a file that was replaced acts at once.
+/// Cost: for those of the host a look at the file's state per question, so that a file that was
+/// replaced acts at once.
 #[derive(Debug, Default)]
 pub(super) struct Servers {
     list: Vec<SocketAddr>,
+    /// They are those of the host's file.
+    are_of_host: bool,
     version: Option<Version>,
 }
 
@@ -43,9 +47,18 @@ impl Version {
 }
 
 impl Servers {
-    /// The resolvers that the file names; none if it cannot be read.
+    pub(super) fn of(resolver: &Resolver) -> Self {
+        let list = match resolver {
+            Resolver::Host | Resolver::Names => Vec::new(),
+            Resolver::Server(server) => vec![*server],
+            Resolver::Through(servers) => servers.clone(),
+        };
+        Self { list, are_of_host: *resolver == Resolver::Host, version: None }
+    }
+
+    /// The resolvers; none if those of the host cannot be read.
     pub(super) fn list(&mut self) -> &[SocketAddr] {
-        if self.refresh().is_err() {
+        if self.are_of_host && self.refresh().is_err() {
             (self.list, self.version) = (Vec::new(), None);
         }
         &self.list
@@ -60,7 +73,7 @@ impl Servers {
         Ok(())
     }
 
-    /// Notes a resolver that has answered, to be asked first until the file changes.
+    /// Notes a resolver that has answered, to be asked first until the host's file changes.
     pub(super) fn prefer(&mut self, server: SocketAddr) {
         if let Some(index) = self.list.iter().position(|known| *known == server) {
             self.list[..=index].rotate_right(1);
@@ -105,10 +118,10 @@ mod tests {
     fn the_one_that_answered_is_asked_first() {
         let ip = |last| SocketAddr::from(([192, 0, 2, last], PORT));
         let list = vec![ip(1), ip(2), ip(3)];
-        let mut servers = Servers { list, version: None };
+        let mut servers = Servers::of(&Resolver::Through(list));
         servers.prefer(ip(3));
-        assert_eq!(servers.list, [ip(3), ip(1), ip(2)]);
+        assert_eq!(servers.list(), [ip(3), ip(1), ip(2)]);
         servers.prefer(ip(9));
-        assert_eq!(servers.list, [ip(3), ip(1), ip(2)]);
+        assert_eq!(servers.list(), [ip(3), ip(1), ip(2)]);
     }
 }

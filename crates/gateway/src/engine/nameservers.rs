@@ -33,7 +33,9 @@ impl Gateway {
         if !matches!(flow.near, Near::Waits(Some(_))) || flow.others.is_empty() {
             return false;
         }
-        let Ok(far) = self.dns.connect_to_next(&mut flow.others) else { return false };
+        let guest = flow.view.guest;
+        let far = self.dns.connect_to_next(&*self.upstream, guest, &mut flow.others);
+        let Ok(far) = far else { return false };
         (flow.far, flow.has_error) = (far, false);
         self.enter_far(key);
         true

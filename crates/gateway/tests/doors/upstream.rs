@@ -31,6 +31,12 @@ impl World {
 
     /// A world whose way out takes packets of so many bytes.
     fn with_mtu(mtu: u16) -> Self {
+        Self::with(mtu, &[53])
+    }
+
+    /// A world whose way out takes packets of so many bytes, and whose resolvers have these ports
+    /// of the server.
+    fn with(mtu: u16, resolvers: &[u16]) -> Self {
         let (near, far) = stacks(false);
         near.set_mtu(near.host().interfaces()[0].id, mtu).expect("it takes as many");
         route_v6(&near);
@@ -44,7 +50,8 @@ impl World {
         let guest = Arc::new(guest.build().expect("a stack"));
         let upstream = Box::new(StackUpstream::new(near));
         let mut config = GatewayConfig::default();
-        config.resolver = Resolver::Through(format!("{FAR}:53").parse().expect("an address"));
+        let resolver = |port| format!("{FAR}:{port}").parse().expect("an address");
+        config.resolver = Resolver::Through(resolvers.iter().map(resolver).collect());
         config.takes_all_dns = true;
         let gateway = Gateway::new(own, upstream, config);
         let mut gateway = gateway.expect("a gateway");
@@ -283,6 +290,59 @@ fn a_resolver_that_refuses_datagrams_has_no_answer() {
     let count = guest.recv(&mut bytes).expect("an answer");
     assert_eq!(code(&bytes[..count]), 2);
     assert_eq!(world.end().unanswered_dns, 1);
+}
+
+#[test]
+fn a_resolver_that_cannot_answer_is_followed_by_the_next() {
+    /// A port that nobody has, of one that is silent, and of one that says that it cannot.
+    const PORTS: [u16; 3] = [1053, 2053, 3053];
+    let [_, silent, helpless] = PORTS;
+    for first in PORTS {
+        let world = World::with(1500, &[first, 53]);
+        let servers = [silent, helpless, 53]
+            .map(|port| UdpSocket::bind(&world.far, format!("{FAR}:{port}")).expect("a socket"));
+        let [_silent, unable, able] = servers;
+        let answers = thread::spawn(move || {
+            let mut bytes = [0; 1000];
+            if first == helpless {
+                let (count, from) = unable.recv_from(&mut bytes).expect("the question");
+                let mut answer = answer_over_udp(&bytes[..count]);
+                answer.truncate(count);
+                // SERVFAIL, and no answers.
+                answer[3] = answer[3] & 0xf0 | 2;
+                answer[7] = 0;
+                unable.send_to(&answer, from).expect("sent");
+            }
+            // Who has answered is asked first from then on.
+            for _ in 0..2 {
+                let (count, from) = able.recv_from(&mut bytes).expect("the question");
+                able.send_to(&answer_over_udp(&bytes[..count]), from).expect("sent");
+            }
+        });
+        let guest = asking(&world);
+        let mut bytes = [0; 1000];
+        for id in 0..2 {
+            guest.send(&question("both.test", id)).expect("sent");
+            let count = guest.recv(&mut bytes).expect("an answer");
+            assert_eq!((bytes[..2].to_vec(), code(&bytes[..count])), (vec![0, id as u8], 0));
+        }
+        answers.join().expect("both were asked");
+        let figures = world.end();
+        assert_eq!((figures.dns_answers, figures.unanswered_dns), (2, 0), "{first}");
+    }
+}
+
+#[test]
+fn a_resolver_that_takes_no_connection_is_followed_by_the_next() {
+    let world = World::with(1500, &[1053, 53]);
+    dns(&world.far);
+    let mut stream =
+        TcpStream::connect(&world.guest, "10.9.0.1:53").expect("the next one takes it");
+    let question = question("both.test", 7);
+    let length = u16::try_from(question.len()).expect("short").to_be_bytes();
+    stream.write_all(&[&length[..], &question].concat()).expect("sent");
+    stream.read_exact(&mut [0; 2]).expect("an answer");
+    assert_eq!(world.end().opened, 1);
 }
 
 #[test]
