@@ -87,6 +87,7 @@ impl AllDoors {
         if !is_same && self.handle.set_resolver(resolver.clone()).is_ok() {
             self.resolver = resolver;
         }
+        self.renew_certificates(file);
         let mut changes = self.changes(file);
         // The tunnel ends with the standard streams if there is no other door by then.
         changes.sort_by_key(|change| is_stdio(change.kind));
@@ -116,6 +117,22 @@ impl AllDoors {
         }
         failed.extend(self.replace(late).into_iter().map(|(line, why)| wrong(line, why)));
         if failed.is_empty() { Ok(()) } else { Err(failed) }
+    }
+
+    /// Reads the certificates again of doors that stay as they are: others may have taken their
+    /// places. Where one is of no use, the door keeps what it has, and the log says so.
+    fn renew_certificates(&self, file: &File) {
+        for (kind, id) in &self.opened {
+            let DoorKind::Http { certificate: Some(certificate), .. } = kind else { continue };
+            let Some(door) = file.doors.iter().find(|door| door.kind == *kind) else { continue };
+            let set = |identity| self.handle.set_identity(*id, identity);
+            let renewed =
+                identity(certificate).and_then(|one| set(one).map_err(|error| error.to_string()));
+            if let Err(why) = renewed {
+                let place = format!("{}:{}", file.path.display(), door.line);
+                tracing::warn!("{place}: {why}; new connections get the certificate as it was");
+            }
+        }
     }
 
     /// What has to change for a file. The doors that it does not change stay open, and so do those

@@ -374,20 +374,23 @@ fn a_proxy_speaks_tls_with_the_certificate_of_the_file() {
             Tunnel::start(&folder, &["-c", &far])
         });
         let [chain, key] = ["cert.pem", "key.pem"].map(|name| folder.path(name));
-        let made = Command::new("openssl")
-            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"])
-            .args(["-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"])
-            .args(["-days", "2", "-keyout"])
-            .arg(&key)
-            .arg("-out")
-            .arg(&chain)
-            .output()
-            .expect("openssl runs");
-        assert!(made.status.success(), "{made:?}");
+        let renew = || {
+            let made = Command::new("openssl")
+                .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"])
+                .args(["-nodes", "-subj", "/CN=localhost"])
+                .args(["-addext", "subjectAltName=DNS:localhost", "-days", "2", "-keyout"])
+                .arg(&key)
+                .arg("-out")
+                .arg(&chain)
+                .output()
+                .expect("openssl runs");
+            assert!(made.status.success(), "{made:?}");
+        };
+        renew();
         let door = "[http]\nBindAddress = localhost:8443\nUsername = me\nPassword = secret\n\
                     CertFile = cert.pem\nKeyFile = key.pem\n";
         let near = folder.write("near.conf", &keys.near("", door));
-        let _near = Tunnel::start(&folder, &["-c", &near]);
+        let tunnel = Tunnel::start(&folder, &["-c", &near]);
         let fetch = |login: &str, way: &str| {
             let output = Command::new("curl")
                 .args(["-sS", "--max-time", "60", way, "--proxy", "https://localhost:8443"])
@@ -402,6 +405,20 @@ fn a_proxy_speaks_tls_with_the_certificate_of_the_file() {
         }
         let [_, refused] = fetch("me:wrong", "--proxytunnel");
         assert!(refused.contains("407"), "{refused}");
+
+        // Renewed in its place, and then by something of no use. Clients know the new one alone.
+        renew();
+        let [_, unknown] = fetch("me:secret", "--proxytunnel");
+        assert!(unknown.contains("SSL"), "{unknown}");
+        tunnel.reload();
+        assert_eq!(fetch("me:secret", "--proxytunnel"), ["hello", ""]);
+        let renewed = fs::read(&chain).expect("it is there");
+        fs::write(&chain, "nothing").expect("written");
+        tunnel.reload();
+        fs::write(&chain, renewed).expect("written");
+        assert_eq!(fetch("me:secret", "--proxytunnel"), ["hello", ""]);
+        let log = tunnel.end();
+        assert!(log.contains("cert.pem") && log.contains("as it was"), "{log}");
     });
 }
 

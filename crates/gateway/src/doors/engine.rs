@@ -12,6 +12,7 @@ use super::near::Near;
 use super::ports::{Arrived, CHANGES, Port};
 use super::session::{Joined, Next, PIECE_OF_HEAD, Session, Stage, Wanted};
 use super::step::{Failure, Fault, Found, Request as Wish, Step};
+use super::tls::TlsIdentity;
 use super::users::Users;
 use super::{http, socks};
 use crate::deadlines::Deadlines;
@@ -290,6 +291,9 @@ impl Doors {
             Request::Open(door, answer) => drop(answer.send(self.open_door(door))),
             Request::Close(id, answer) => drop(answer.send(self.close_door(id))),
             Request::SetResolver(resolver) => self.lookups.set_resolver(resolver),
+            Request::SetIdentity(id, identity, answer) => {
+                drop(answer.send(self.set_identity(id, identity)));
+            }
             Request::Look(answer) => {
                 let flows = self.sessions.iter().filter_map(|(_, session)| session.view());
                 let _ = answer.send(flows.collect());
@@ -323,10 +327,25 @@ impl Doors {
         Ok(id)
     }
 
-    fn close_door(&mut self, id: DoorId) -> io::Result<()> {
+    /// The place of a door that is open.
+    fn place(&self, id: DoorId) -> io::Result<usize> {
         let place = self.ids.iter().position(|own| *own == id);
         let place = place.filter(|&place| !matches!(self.ports[place], Port::Closed));
-        let place = place.ok_or(io::ErrorKind::NotFound)?;
+        place.ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    /// Changes who a door is to clients that come from now on.
+    fn set_identity(&mut self, id: DoorId, identity: TlsIdentity) -> io::Result<()> {
+        let place = self.place(id)?;
+        let Door::Http { tls: Some(own), .. } = &mut self.doors[place] else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        *own = identity;
+        Ok(())
+    }
+
+    fn close_door(&mut self, id: DoorId) -> io::Result<()> {
+        let place = self.place(id)?;
         self.ports[place] = Port::Closed;
         self.mappings.close_door(place);
         let own = self.sessions.iter().filter(|(_, session)| session.door == place);

@@ -2,6 +2,7 @@
 
 use super::config::{Door, TunnelResolver};
 use super::step::Found;
+use super::tls::TlsIdentity;
 use crate::holdings::FlowView;
 use crate::requests::Caller;
 use std::io;
@@ -24,6 +25,7 @@ pub(super) enum Request {
     Open(Door, SyncSender<io::Result<DoorId>>),
     Close(DoorId, SyncSender<io::Result<()>>),
     SetResolver(TunnelResolver),
+    SetIdentity(DoorId, TlsIdentity, SyncSender<io::Result<()>>),
     Look(SyncSender<Vec<FlowView>>),
     Drain(Duration),
     /// The host has looked up a name.
@@ -68,6 +70,15 @@ impl DoorsHandle {
     /// `BrokenPipe` if the run has ended.
     pub fn set_resolver(&self, resolver: TunnelResolver) -> io::Result<()> {
         self.0.tell(Request::SetResolver(resolver))
+    }
+
+    /// Changes who a [`Door::Http`] with TLS is to clients that come from now on.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such door; `Unsupported` if it has no TLS; `BrokenPipe` if the run
+    /// has ended.
+    pub fn set_identity(&self, id: DoorId, identity: TlsIdentity) -> io::Result<()> {
+        self.0.ask(|answer| Request::SetIdentity(id, identity, answer))?
     }
 
     /// The connections that there are; `None` if the doors do not answer within `patience`, or too
