@@ -263,4 +263,25 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn addresses_of_both_families_answer() {
+        let (one, other) = UnixDatagram::pair().expect("a pair");
+        let stack = |end, v4: &str, v6: &str| {
+            let device = device::device("cable", end).expect("a device");
+            let stack = Stack::builder().device(device).address(v4).address(v6).build();
+            Arc::new(stack.expect("a stack"))
+        };
+        let own = stack(one, "10.0.0.2/24", "fd00::2/64");
+        let _far = stack(other, "10.0.0.1/24", "fd00::1/64");
+        let alive = Alive::new().expect("a descriptor");
+        alive.set(&section("both", "CheckAlive = 10.0.0.1, fd00::1\nCheckAliveInterval = 1\n"));
+        alive.watch(&own).expect("a thread");
+        let until = Instant::now() + Duration::from_secs(60);
+        while alive.answers().0.iter().any(|&(_, second)| second == 0) {
+            assert!(Instant::now() < until, "{:?}", alive.answers());
+            thread::yield_now();
+        }
+        assert_eq!(alive.answers().0.len(), 2);
+    }
 }
