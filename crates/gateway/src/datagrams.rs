@@ -587,6 +587,11 @@ impl Datagrams {
         }
     }
 
+    /// Whether datagrams of guests wait for the rate.
+    pub(crate) fn wait(&self) -> bool {
+        self.waiting.as_ref().is_some_and(|waiting| !waiting.is_empty())
+    }
+
     /// Whether no guest has a mapping.
     pub(crate) fn is_idle(&self) -> bool {
         self.of_guest.is_empty()

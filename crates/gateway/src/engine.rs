@@ -96,6 +96,8 @@ pub struct Gateway {
     requests: Requests<Request>,
     /// When the run ends, though flows are left.
     ends: Option<Instant>,
+    /// Mappings are no reason to go on.
+    are_guests_gone: bool,
 }
 
 struct Flow {
@@ -210,6 +212,7 @@ impl Gateway {
             exhausted: Exhausted::default(),
             guests,
             ends: None,
+            are_guests_gone: false,
         })
     }
 
@@ -402,8 +405,11 @@ impl Gateway {
     /// Whether the run ends, as it [was told](GatewayHandle::drain): nothing is left, or the time
     /// is over.
     fn is_drained(&self) -> bool {
+        let are_idle = |datagrams: &Datagrams| {
+            if self.are_guests_gone { !datagrams.wait() } else { datagrams.is_idle() }
+        };
         self.ends.is_some_and(|ends| {
-            ends <= Instant::now() || (self.flows.is_empty() && self.datagrams.is_idle())
+            ends <= Instant::now() || (self.flows.is_empty() && are_idle(&self.datagrams))
         })
     }
 
@@ -468,10 +474,10 @@ impl Gateway {
             Request::Unpublish(id, answer) => {
                 let _ = answer.send(self.unpublish(id));
             }
-            Request::Drain(time) => {
-                self.datagrams.refuse_new();
-                self.echoes.refuse_new();
-                self.ends = Some(Instant::now() + time);
+            Request::Drain(time) => self.refuse_new(time),
+            Request::Finish(time) => {
+                self.are_guests_gone = true;
+                self.refuse_new(time);
             }
             Request::Look(answer) => {
                 let _ = answer.send(self.holdings());
@@ -480,6 +486,13 @@ impl Gateway {
                 let _ = answer.send(self.published());
             }
         }
+    }
+
+    /// Takes nothing new, and ends after this time at the latest.
+    fn refuse_new(&mut self, time: Duration) {
+        self.datagrams.refuse_new();
+        self.echoes.refuse_new();
+        self.ends = Some(Instant::now() + time);
     }
 
     fn take_turn(&mut self, turn: Turn) {

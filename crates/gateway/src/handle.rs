@@ -25,12 +25,23 @@ pub(crate) enum Request {
     List(SyncSender<Vec<PublishedPort>>),
     Look(SyncSender<Holdings>),
     Drain(Duration),
+    Finish(Duration),
 }
 
 impl GatewayHandle {
     /// Ends the run. Connections are closed.
     pub fn stop(&self) {
         self.0.stop();
+    }
+
+    /// As [`drain`](Self::drain), but mappings are no flows: nothing is to be passed on any more
+    /// but what guests have sent already. It is for guests that are gone, of which only their
+    /// kernel is left.
+    ///
+    /// # Errors
+    /// `BrokenPipe` if the run has ended.
+    pub fn finish(&self, time: Duration) -> io::Result<()> {
+        self.0.tell(Request::Finish(time))
     }
 
     /// Ends the run when no flow is left, and after `time` at the latest. New connections, mappings

@@ -105,6 +105,11 @@ impl<T: Held> WaitingDatagrams<T> {
         Self { waiting: Slab::new(), bytes: 0, most, config }
     }
 
+    /// Whether none wait.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     pub(crate) fn new_queue(&self) -> Queue {
         let capabilities = Capabilities::new(Medium::Ip, MTU, Completion::OnSubmit);
         Queue(self.config.build(&capabilities, 0))

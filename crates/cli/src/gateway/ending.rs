@@ -1,4 +1,4 @@
-//! The end of a gateway by signals.
+//! The end of a gateway, by signals or with its command.
 
 use clap::Args;
 use neap_gateway::GatewayHandle;
@@ -14,6 +14,29 @@ pub(crate) struct Ending {
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u32).range(..=86_400))]
     drain: u32,
+}
+
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct AfterCommand {
+    /// After the end of the command let connections that are open go on for so long at most, so
+    /// that what it has sent arrives; a signal ends them at once
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=86_400))]
+    drain: u32,
+}
+
+impl AfterCommand {
+    /// How long connections may go on.
+    pub(crate) fn time(self) -> Duration {
+        Duration::from_secs(self.drain.into())
+    }
+
+    /// Ends the gateway of a command that has ended.
+    pub(crate) fn end(self, handle: &GatewayHandle) {
+        if self.drain == 0 || handle.finish(self.time()).is_err() {
+            handle.stop();
+        }
+    }
 }
 
 impl Ending {

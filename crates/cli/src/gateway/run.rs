@@ -1,6 +1,7 @@
 //! `neap gateway run`: a command in a sandbox whose network is this gateway. Any user may.
 
 use super::command::{SignalsFrom, exit_code, not_ignored, pass_on};
+use super::ending::AfterCommand;
 use super::options::{MTU, Options};
 use super::passing::{self, Message};
 use super::ports::Ports;
@@ -10,7 +11,7 @@ use super::{Failure, FileLimit, confine, give_up, sandbox};
 use clap::Args as ClapArgs;
 use neap::device::{Tun, TunQueue};
 use neap::{InterfaceConfig, Stack};
-use neap_gateway::{Gateway, GatewayConfig, Resolver, Translation};
+use neap_gateway::{Gateway, GatewayConfig, GatewayHandle, Resolver, Translation};
 use rustix::process::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use std::ffi::OsString;
@@ -18,7 +19,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Run a command in a sandbox that reaches the network through this gateway
 ///
@@ -35,6 +39,8 @@ pub(crate) struct Args {
     /// or 8000-8010:9000-9010; may be repeated
     #[arg(short, long, value_name = "PORTS")]
     publish: Vec<Ports>,
+    #[command(flatten)]
+    after: AfterCommand,
     #[command(flatten)]
     way_out: WayOut,
     #[command(flatten)]
@@ -71,7 +77,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         _ => return Err(Failure::System("the sandbox did not hand over its device".to_owned())),
     };
     let served = serve(device, args, way, config, &child);
-    let (mut gateway, watched) = match served {
+    let (mut gateway, watched, tunnel) = match served {
         Ok(served) => served,
         Err(failure) => {
             let _ = child.kill();
@@ -88,13 +94,34 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         .spawn(move || gateway.run())
         .map_err(system("a thread"))?;
     passing::send(&socket, &Message::Ready).map_err(system("the sandbox"))?;
-    forward(signals, &child);
+    let (over, is_over) = channel();
+    let has_ended = Arc::<AtomicBool>::default();
+    forward(signals, &child, has_ended.clone(), (stop.clone(), over.clone()));
     let status = child.wait().map_err(system("waiting for the command"))?;
-    stop.stop();
+    has_ended.store(true, SeqCst);
+    let until = Instant::now() + args.after.time();
+    args.after.end(&stop);
     let ended = engine.join().map_err(|_| Failure::System("the gateway ended".to_owned()))?;
     ended.map_err(system("the gateway"))?;
+    if let Some(stack) = tunnel.and_then(Arc::into_inner) {
+        close(stack, until.saturating_duration_since(Instant::now()), over);
+        // It is closed, or there was a signal.
+        let _ = is_over.recv();
+    }
     drop(watched);
     Ok(exit_code(status))
+}
+
+/// Lets the connections of a tunnel send what they have not sent yet, in a thread of its own that
+/// tells of the end.
+fn close(stack: Stack, time: Duration, over: Sender<()>) {
+    thread::spawn(move || {
+        if !time.is_zero() {
+            stack.close(time);
+        }
+        // A signal may have come before.
+        let _ = over.send(());
+    });
 }
 
 fn system(what: &'static str) -> impl Fn(io::Error) -> Failure {
@@ -116,15 +143,15 @@ fn start(args: &Args, way: &Way, socket: OwnedFd) -> Result<Child, Failure> {
         .map_err(system("this program"))
 }
 
-/// A stack on the device of the sandbox, and the gateway on it. The process has given up its rights
-/// then.
+/// A stack on the device of the sandbox, the gateway on it, and the stack of a tunnel. The process
+/// has given up its rights then.
 fn serve(
     device: TunQueue,
     args: &Args,
     way: Way,
     config: GatewayConfig,
     child: &Child,
-) -> Result<(Gateway, Watched), Failure> {
+) -> Result<(Gateway, Watched, Option<Arc<Stack>>), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
     let bound = args.publish.iter().map(Ports::bind).collect::<Result<Vec<_>, _>>()?;
     let listening = args.watching.listen(watching::NAME)?;
@@ -152,8 +179,9 @@ fn serve(
     for (socket, publication) in bound.into_iter().flatten() {
         gateway.publish_socket(socket, publication).map_err(system("a published port"))?;
     }
+    let of_tunnel = tunnel.as_ref().map(|tunnel| tunnel.stack.clone());
     let watched = way_out::serve(listening, &stack, &gateway, tunnel)?;
-    Ok((gateway, watched))
+    Ok((gateway, watched, of_tunnel))
 }
 
 /// Signals that the command gets, unless they are ignored.
@@ -163,12 +191,24 @@ fn pid_of(child: &Child) -> Option<Pid> {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
-/// Passes signals on, by a thread of its own.
-fn forward(mut signals: SignalsFrom, child: &Child) {
+/// Passes signals on, by a thread of its own. Once the command has ended they end the gateway, and
+/// are told of.
+fn forward(
+    mut signals: SignalsFrom,
+    child: &Child,
+    has_ended: Arc<AtomicBool>,
+    (gateway, over): (GatewayHandle, Sender<()>),
+) {
     let Some(pid) = pid_of(child) else { return };
     thread::spawn(move || {
         for signal in signals.forever() {
-            pass_on(&signal, pid);
+            if has_ended.load(SeqCst) {
+                gateway.stop();
+                // Nobody may wait for it.
+                let _ = over.send(());
+            } else {
+                pass_on(&signal, pid);
+            }
         }
     });
 }

@@ -100,8 +100,13 @@ pub(super) enum Way {
     Tunnel(Box<Prepared>, Option<ControlListener>),
 }
 
-/// What others see of a tunnel that runs, and its control socket.
-pub(super) type Tunnelled = (Shown, Option<Control>);
+/// A tunnel that runs.
+pub(super) struct Tunnelled {
+    pub(super) stack: Arc<Stack>,
+    /// What others see of it, and its control socket.
+    shown: Shown,
+    control: Option<Control>,
+}
 
 impl Way {
     /// Adds what the way keeps to what the gateway keeps.
@@ -122,7 +127,7 @@ impl Way {
         }
     }
 
-    /// The upstream, once rights are given up, and what others see of a tunnel.
+    /// The upstream, once rights are given up, and the tunnel if it is one.
     pub(super) fn start(self) -> Result<(Box<dyn Upstream>, Option<Tunnelled>), Failure> {
         match self {
             Self::Ready(upstream) => Ok((upstream, None)),
@@ -134,7 +139,9 @@ impl Way {
                 };
                 let control = control.map(serve).transpose();
                 let control = control.map_err(|error| Failure::System(error.to_string()))?;
-                Ok((Box::new(StackUpstream::new(tunnel.stack)), Some((shown, control))))
+                let stack = tunnel.stack;
+                let upstream = Box::new(StackUpstream::new(stack.clone()));
+                Ok((upstream, Some(Tunnelled { stack, shown, control })))
             }
         }
     }
@@ -175,7 +182,7 @@ pub(super) fn serve(
 ) -> Result<Watched, Failure> {
     let gateway = gateway.inspector();
     let shown: Arc<dyn Application> = Arc::new(gateway.clone());
-    let Some((tunnel, control)) = tunnel else {
+    let Some(Tunnelled { shown: tunnel, control, .. }) = tunnel else {
         return listening.serve(stack, shown.clone(), shown);
     };
     let both = Arc::new(Both { gateway, tunnel });

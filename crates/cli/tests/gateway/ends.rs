@@ -148,6 +148,66 @@ fn what_the_command_has_started_ends_with_it() {
     });
 }
 
+/// Bytes that the kernels and the gateway take while the server takes none.
+const TAIL: usize = 256 << 10;
+
+/// In the sandbox: sends something, and ends at once.
+pub(super) fn write_and_end(server: SocketAddr) {
+    let mut stream = TcpStream::connect(server).expect("the server accepts");
+    stream.write_all(&vec![b'x'; TAIL]).expect("there is room");
+}
+
+/// A sandbox whose command has ended, while a server has read nothing of what it sent; and the
+/// server's side of that.
+fn ended_with_a_tail(options: &[&str]) -> (Child, TcpStream) {
+    let listener = TcpListener::bind((SERVER, 0)).expect("a port");
+    let server = listener.local_addr().expect("an address");
+    let script = "readlink /proc/self/ns/net; exec \"$0\" \"$@\"";
+    let own = env::current_exe().expect("the test knows its binary");
+    let mut command = gateway(&[options, &["--", "sh", "-c", script]].concat());
+    command.arg(own).args(["--exact", "inside", "--nocapture"]);
+    command.env(PROGRAM, "write and end").env(TARGET, server.to_string());
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("neap runs");
+    let (mut lines, namespace) = namespace_of(&mut child);
+    let (stream, _) = listener.accept().expect("a connection");
+    assert!(lines.any(|line| line.contains("1 passed")), "the command has failed");
+    wait_until_empty(&namespace);
+    (child, stream)
+}
+
+#[test]
+fn the_tail_of_what_a_command_has_sent_arrives_with_drain() {
+    in_namespace(|| {
+        in_network(|| {
+            let (mut child, mut stream) = ended_with_a_tail(&["--drain", "3600"]);
+            let mut received = Vec::new();
+            stream.read_to_end(&mut received).expect("no reset");
+            assert_eq!(received.len(), TAIL);
+            drop(stream);
+            // It does not wait for the hour to be over.
+            assert_eq!(child.wait().expect("it ends").code(), Some(0));
+        });
+    });
+}
+
+#[test]
+fn a_signal_ends_a_drain_at_once() {
+    in_namespace(|| {
+        in_network(|| {
+            let (mut child, stream) = ended_with_a_tail(&["--drain", "3600"]);
+            // The first ones may come before it knows that the command has ended.
+            let status = loop {
+                run(&format!("kill -TERM {}", child.id()));
+                if let Some(status) = child.try_wait().expect("it is there") {
+                    break status;
+                }
+            };
+            assert_eq!(status.code(), Some(0), "that of the command");
+            drop(stream);
+        });
+    });
+}
+
 /// Outside: takes a connection, and leaves unread what comes.
 pub(super) fn accept(at: SocketAddr) {
     let listener = TcpListener::bind(at).expect("a port");

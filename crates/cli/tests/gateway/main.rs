@@ -121,6 +121,7 @@ fn inside() {
         "path mtu" => path::learn_mtu(to(&target)),
         "hold" => ends::hold(to(&target)),
         "accept" => ends::accept(to(&target)),
+        "write and end" => ends::write_and_end(to(&target)),
         other => panic!("there is no program {other}"),
     }
 }
