@@ -3,8 +3,8 @@
 //!
 //! Cost: two descriptors for each mapping, a system call for each datagram and one for those of a
 //! destination that leave together, and what is held until the proxy has answered, see [`Early`].
-//! At most [`MOST_NAMED`] names and [`MOST_NUMERIC`] addresses of destinations are remembered, which
-//! each datagram costs a look at.
+//! At most [`MOST_NAMED`] names and [`MOST_NUMERIC`] addresses of destinations are remembered,
+//! which each datagram costs a look at.
 
 use super::early::Early;
 use super::error::of_the_way;
