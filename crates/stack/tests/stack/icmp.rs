@@ -95,8 +95,9 @@ fn a_message_that_must_not_be_cut_leaves_whole_or_not_at_all() {
         let mtu = world.a.path_mtu(world.now, ip(foreign)).unwrap();
         let headers = if ip(own).is_ipv4() { 28 } else { 48 };
         let send = |len: u32, dont_fragment: bool| {
-            let asked = request(own, foreign, len as usize);
-            guest.send(world.now, &IcmpMessage { dont_fragment, ..asked })
+            let mut asked = request(own, foreign, len as usize);
+            asked.dont_fragment = dont_fragment;
+            guest.send(world.now, &asked)
         };
         assert_eq!(send(mtu - headers, true), Ok(()));
         assert_eq!(send(mtu - headers + 1, true), Err(SocketError::MessageTooLong));
