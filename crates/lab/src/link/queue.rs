@@ -121,7 +121,6 @@ impl Hop {
         if path.wifi.is_none() && !matches!(path.discipline, Discipline::CoDel(_)) {
             let hop = AtArrival {
                 is_wire: is_router,
-                typical: limits.rate.time_for(1500),
                 discipline: path.discipline,
                 limits,
                 service,
@@ -146,6 +145,7 @@ impl Hop {
             bytes: 0,
             free: Instant::ZERO,
             last: 0,
+            since: Vec::new(),
         })))
     }
 
@@ -216,11 +216,15 @@ impl Hop {
             Self::AtDeparture(hop) => hop.incoming.len() + hop.queue.len(),
         }
     }
+    /// Another rate from now on; a trace goes on as it is.
 
     pub(super) fn set_rate(&mut self, rate: Rate) {
-        match self {
-            Self::AtArrival(hop) => hop.service.set_rate(rate),
-            Self::AtDeparture(hop) => hop.service.set_rate(rate),
+        let (service, limits) = match self {
+            Self::AtArrival(hop) => (&mut hop.service, &mut hop.limits),
+            Self::AtDeparture(hop) => (&mut hop.service, &mut hop.limits),
+        };
+        if service.set_rate(rate) {
+            limits.rate = rate;
         }
     }
 }
@@ -231,7 +235,6 @@ pub(super) struct AtArrival {
     /// No card comes before this hop, so what it sends counts as on the wire.
     is_wire: bool,
     limits: Bottleneck,
-    typical: Nanos,
     discipline: Discipline,
     service: Service,
     red: RedState,
@@ -269,7 +272,8 @@ impl AtArrival {
         let (is_hit, may_mark) = match &self.discipline {
             Discipline::MarkAbove(bytes) => (self.bytes > *bytes, true),
             Discipline::Red(red) => {
-                (self.red.hits(red, at, self.bytes, self.typical, early), red.ecn)
+                let typical = self.limits.rate.time_for(1500);
+                (self.red.hits(red, at, self.bytes, typical, early), red.ecn)
             }
             Discipline::DropTail | Discipline::CoDel(_) => (false, false),
         };
@@ -334,6 +338,8 @@ pub(super) struct AtDeparture {
     free: Instant,
     /// Bytes of what leaves at `free`.
     last: u64,
+    /// When the packets came that are leaving; empty between the turns.
+    since: Vec<Instant>,
 }
 
 impl AtDeparture {
@@ -415,14 +421,16 @@ impl AtDeparture {
             }
             self.last += next.on_wire;
             end = left;
-            stats.queued.record(end.since(next.at));
+            self.since.push(next.at);
             out.push((end, next.packet));
         }
         if out.len() > first {
             for (left, _) in &mut out[first..] {
+            // All frames of an aggregate leave with its last one.
                 *left = end;
             }
             self.free = end;
+            self.since.drain(..).for_each(|since| stats.queued.record(end.since(since)));
         }
     }
 

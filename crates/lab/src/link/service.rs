@@ -205,10 +205,14 @@ impl Service {
         }
     }
 
-    /// Another rate from now on; a trace goes on as it is.
-    pub(super) fn set_rate(&mut self, rate: Rate) {
-        if let Self::Constant(serializer) = self {
-            serializer.set_rate(rate);
+    /// Another rate from now on; a trace goes on as it is. Whether it has another one.
+    pub(super) fn set_rate(&mut self, rate: Rate) -> bool {
+        match self {
+            Self::Constant(serializer) => {
+                serializer.set_rate(rate);
+                true
+            }
+            Self::Trace(_) => false,
         }
     }
 }

@@ -343,6 +343,65 @@ fn a_policer_passes_a_burst_and_then_its_rate() {
     let policed = PathConfig { policer: Some(policer), ..path() };
     let (stats, arrived) = stream(policed, 200, TWICE);
     let passed = arrived.iter().take_while(|&&(i, _)| i < 18).count();
+/// An aggregate of ten frames at 100 Mbit/s needs less airtime than it may have, at 10 Mbit/s more.
+const WIFI: Wifi =
+    Wifi { overhead: Nanos::from_millis(1), frames: 10, airtime: Nanos::from_millis(4) };
+
+/// How many frames arrive together of those that are sent at once.
+fn aggregates(link: &Link, a: &mut Device, b: &mut Device, frames: u32) -> Vec<usize> {
+    send(a, (0..frames).map(|i| frame(i * SIZE, 1, Flags::ACK)));
+    while link.next_turn(0, false) < FAR {
+        link.advance(0, link.next_turn(0, false));
+    }
+    let next = || Some(link.next_interrupt(1)).filter(|&now| now < FAR);
+    core::iter::from_fn(|| next().map(|now| all(b, now).len())).collect()
+}
+
+#[test]
+fn aggregates_are_as_long_as_the_rate_of_their_time_allows() {
+    let air = PathConfig { wifi: Some(WIFI), ..overloaded(Discipline::DropTail) };
+    let (link, [mut a, mut b]) = link(no_gro(), air);
+    link.set_rate(0, Rate::from_bits(10_000_000));
+    // A frame takes 0.86 ms of the 4 ms.
+    assert_eq!(aggregates(&link, &mut a, &mut b, 9), [1, 4, 4]);
+}
+
+#[test]
+fn frames_of_an_aggregate_are_queued_until_its_end() {
+    let air = PathConfig { wifi: Some(WIFI), ..overloaded(Discipline::DropTail) };
+    let (link, [mut a, mut b]) = link(no_gro(), air);
+    assert_eq!(aggregates(&link, &mut a, &mut b, 11), [1, 10]);
+    let queued = link.stats(0, FAR).queued;
+    // The last of the eleven came ten frames behind the first one.
+    let of = |frames: u64| WIFI.overhead + Nanos(ONE.0 * 10 * frames);
+    let least = (of(1) + of(10)).saturating_sub(ONE.saturating_mul(10));
+    let second = queued.percentile(15.0);
+    assert!(second.0 * 100 >= least.0 * 98, "{second:?} {least:?}");
+}
+
+#[test]
+fn early_detection_forgets_by_the_rate_of_the_time() {
+    let red =
+        Red { min: 20_000, max: 25_000, probability: Ppm::percent(100), weight_log: 9, ecn: false };
+    // A backlog, and one frame long after it.
+    let late = |rate: u64| {
+        let (link, [mut a, _]) = link(no_gro(), overloaded(Discipline::Red(red)));
+        let mut at = |time: Nanos| {
+            let now = START + time;
+            a.queues[0].tx.reap(now);
+            assert!(a.queues[0].tx.submit(frame(0, 1, Flags::ACK), now).is_ok());
+            a.queues[0].tx.flush(now);
+        };
+        (0..400).for_each(|i| at(TWICE.saturating_mul(i)));
+        let before = link.stats(0, FAR).early_drops;
+        link.set_rate(0, Rate::from_bits(rate));
+        at(Nanos::from_millis(300));
+        link.stats(0, FAR).early_drops - before
+    };
+    // As many packets as the idle time carries are forgotten: two thousand, or two.
+    assert_eq!((late(100_000_000), late(100_000)), (0, 1));
+}
+
     assert_eq!(passed, 18, "ten of the burst, and what came in meanwhile");
     assert!((106..114).contains(&arrived.len()), "{}", arrived.len());
     assert_eq!(arrived.len() as u64 + stats.policed, 200);
