@@ -303,6 +303,42 @@ fn contradictions_of_links_are_refused() {
 }
 
 #[test]
+fn keys_of_queues_that_are_not_there_are_refused() {
+    let red = "red = { min = 1000, max = 9000, probability = \"1%\" }";
+    let hop = "bottleneck = { rate = \"10mbit\" }";
+    let wifi = "wifi = { overhead = \"1ms\", frames = 3, airtime = \"4ms\" }";
+    let refused = [
+        (format!("there = {{ {red} }}"), "red: a host's card has no queue"),
+        ("back = { codel = {} }".to_owned(), "codel: a host's card has no queue"),
+        ("mark_above = 5000".to_owned(), "mark_above: a host's card has no queue"),
+        (format!("there = {{ {red}, {wifi} }}"), "red: excludes wifi"),
+        (format!("{wifi}\nthere = {{ mark_above = 5000 }}"), "mark_above: excludes wifi"),
+        (format!("there = {{ {hop}, buffer = \"10k\" }}"), "buffer: excludes bottleneck"),
+        (format!("{hop}\nbuffer = \"10k\"\ncodel = {{}}"), "a bottleneck has a buffer of its own"),
+        ("buffer = \"10k\"\ncodel = {}".to_owned(), "buffer: no router begins here"),
+    ];
+    for (keys, said) in refused {
+        let error = error(&pair(&keys, BULK));
+        assert!(error.contains(said), "{error}\n  instead of\n{said}");
+    }
+    let taken = [
+        format!("there = {{ {red}, {hop} }}"),
+        format!("{hop}\ncodel = {{}}"),
+        format!("there = {{ codel = {{}}, {wifi}, buffer = \"10k\" }}"),
+        format!("buffer = \"10k\"\nthere = {{ {hop} }}\nback = {{ {wifi} }}"),
+        format!("there = {{ {red}, trace = \"steady\" }}"),
+        "there = { buffer = \"10k\", trace = \"steady\" }".to_owned(),
+    ];
+    for keys in taken {
+        let parsed = Experiment::parse("test.toml", &pair(&keys, BULK), &no_files).map(|_| ());
+        assert!(parsed.is_ok(), "{keys}: {parsed:?}");
+    }
+    // What is said of both ways is about the port of the router.
+    let both = BASE.replace("delay = \"9ms\"", "delay = \"9ms\"\ncodel = {}");
+    assert!(Experiment::parse("test.toml", &both, &no_files).is_ok());
+}
+
+#[test]
 fn queues_are_managed_as_the_file_says() {
     let with = |keys: &str| figures(&BASE.replace("buffer = \"100 packets\"", keys)).0;
     let deep = with("buffer = \"1000 packets\"");

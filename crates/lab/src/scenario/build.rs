@@ -7,8 +7,8 @@ mod session;
 
 use super::Extensions;
 use super::model::{
-    AppKind, AppSpec, COLUMN, EventSpec, HostSpec, LatenessSpec, LinkSpec, Name, Scenario,
-    WriterKind,
+    AppKind, AppSpec, COLUMN, DirectionSpec, EventSpec, HostSpec, LatenessSpec, LinkSpec, Name,
+    Scenario, WriterKind,
 };
 use super::source::{Files, ScenarioError, SourceFile};
 use super::units::{Share, Size, Speed, Time};
@@ -18,7 +18,7 @@ use crate::rng::{Ppm, Rng};
 use crate::world::{ActorId, Cpu, End, HostId, Lateness, LinkId, RouterId, World, WorldConfig};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::ops::RangeInclusive;
-use link::{IPV6_MTU, LinkReader, nic};
+use link::{IPV6_MTU, LinkReader, UNMANAGED, nic};
 use neap_stack::interface::Address;
 use neap_stack::route::{Prefix, Route, RouteEntry};
 use neap_stack::stack::{ConnectOptions, ListenOptions, StackConfig};
@@ -274,8 +274,7 @@ impl<'a> Builder<'a> {
                 let ipv6 = self.scenario.ipv6;
                 LinkReader { source, link, from, is_router, ipv6, files }.path()
             };
-            let has_port = nodes.iter().any(|node| matches!(node, NodeId::Router(_)));
-            self.check_buffer(link, has_port)?;
+            self.check_queues(link, nodes.map(|node| matches!(node, NodeId::Router(_))))?;
             let config = LinkConfig {
                 nics: [self.nic(&ends[0])?, self.nic(&ends[1])?],
                 paths: [path(0)?, path(1)?],
@@ -298,16 +297,33 @@ impl<'a> Builder<'a> {
         self.configure_interfaces()
     }
 
-    /// Only routers' ports have a buffer; one that is said of both ways must have one.
-    fn check_buffer(&self, link: &Spanned<LinkSpec>, has_port: bool) -> Result<(), ScenarioError> {
+    /// Refuses what is said of the queues of both ways if neither has such a queue: only routers'
+    /// ports and hops have. `are_ports` says which ends are routers.
+    fn check_queues(
+        &self,
+        link: &Spanned<LinkSpec>,
+        are_ports: [bool; ENDS],
+    ) -> Result<(), ScenarioError> {
         let said = link.get_ref();
-        let is_special = said.codel.is_some() || said.red.is_some() || said.mark_above.is_some();
-        let has_queue = has_port || is_special || said.wifi.is_some() || said.trace.is_some();
-        if said.buffer.is_some() && !has_queue {
-            let what = "no router begins here: use a bottleneck, or nic.ring of the host";
-            return Err(self.source.error_in(link.span(), "buffer", what));
+        let ways = [0, 1].map(|from| said.direction(from));
+        let has_port = are_ports.contains(&true);
+        let has_bottleneck = ways.iter().any(|way| way.bottleneck.is_some());
+        let has_room = ways.iter().any(|way| way.has_hop() && way.bottleneck.is_none());
+        let error = |key: &str, what: &str| Err(self.source.error_in(link.span(), key, what));
+        match said.managed() {
+            _ if said.buffer.is_some() && !has_port && !has_room => {
+                let what = if has_bottleneck {
+                    "no router begins here, and a bottleneck has a buffer of its own"
+                } else {
+                    "no router begins here: use a bottleneck, or nic.ring of the host"
+                };
+                error("buffer", what)
+            }
+            Some(key) if !has_port && !ways.iter().any(DirectionSpec::has_hop) => {
+                error(key, UNMANAGED)
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn configure_interfaces(&mut self) -> Result<(), ScenarioError> {

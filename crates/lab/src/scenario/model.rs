@@ -303,20 +303,52 @@ macro_rules! directions {
     };
 }
 
+/// The key by which a queue is managed, if there is one.
+macro_rules! managed {
+    ($said:expr) => {
+        match $said {
+            said if said.codel.is_some() => Some("codel"),
+            said if said.red.is_some() => Some("red"),
+            said if said.mark_above.is_some() => Some("mark_above"),
+            _ => None,
+        }
+    };
+}
+
+impl LinkSpec {
+    /// The key of both directions by which queues are managed.
+    pub(super) fn managed(&self) -> Option<&'static str> {
+        managed!(self)
+    }
+}
+
+impl DirectionSpec {
+    /// The key of this direction by which its queue is managed.
+    pub(super) fn managed(&self) -> Option<&'static str> {
+        managed!(self)
+    }
+
+    /// Whether packets of a host wait for something other than its card.
+    pub(super) fn has_hop(&self) -> bool {
+        self.bottleneck.is_some() || self.wifi.is_some() || self.trace.is_some()
+    }
+}
+
 directions! {
     /// Rate of the wire.
     rate: Speed,
     /// Propagation delay.
     delay: Time,
-    /// Room in the router's port that sends into this link.
+    /// Room in the router's port that sends into this link, or in front of wifi or a trace. A
+    /// bottleneck has its own.
     buffer: Room,
     /// A slower hop behind the card of a host.
     bottleneck: BottleneckSpec,
-    /// CoDel manages the queue of port or hop.
+    /// CoDel manages the queue of port or hop. A host's card alone has none, but a bottleneck has.
     codel: CodelSpec,
-    /// Random early detection manages the queue of port or hop.
+    /// Random early detection manages the queue of port or hop; not with wifi.
     red: RedSpec,
-    /// The queue of port or hop marks what finds more bytes waiting.
+    /// The queue of port or hop marks what finds more bytes waiting; not with wifi.
     mark_above: Size,
     /// Aggregation at port or hop.
     wifi: WifiSpec,

@@ -430,3 +430,4 @@ mod tests {
         }
     }
 }
+            ("mark_above 5k wifi overhead 1ms frames 3 airtime 4ms", "excludes wifi"),

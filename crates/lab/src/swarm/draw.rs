@@ -176,6 +176,7 @@ impl Drawer {
         if self.often(20) {
             self.events();
         }
+        self.leave_out_idle_queues();
         if self.theme == Theme::Pair && self.is_clean() && self.often(50) {
             for host in &hosts {
                 let host = within(within(&mut self.table, "host"), host);

@@ -14,6 +14,10 @@ use toml::Spanned;
 /// The queue of a port or hop of which nothing is said.
 const DEFAULT_BUFFER: Buffer = Buffer { packets: 1000, bytes: u64::MAX };
 
+/// What is said of the management of a queue that is not there.
+pub(super) const UNMANAGED: &str =
+    "a host's card has no queue that fills: use a bottleneck, or the qdisc of the host";
+
 /// The mean of RED moves by 1/512 of the difference, as is usual.
 const RED_WEIGHT_LOG: u32 = 9;
 
@@ -72,10 +76,8 @@ impl LinkReader<'_> {
             path.bottleneck = Some(limits(buffer, hop.rate.0));
         } else if self.is_router || is_special {
             path.bottleneck = Some(limits(room.unwrap_or(DEFAULT_BUFFER), path.rate));
-        } else if room.is_some() && self.own_direction().buffer.is_some() {
-            let what = "a host's card has a ring, not a buffer: use a bottleneck, or nic.ring";
-            return Err(self.error("buffer", what));
         }
+        self.check_card(direction)?;
         path.discipline = self.discipline(direction)?;
         if direction.wifi.is_some() && direction.trace.is_some() {
             return Err(self.error("wifi", "excludes trace: both say when packets leave"));
@@ -99,6 +101,26 @@ impl LinkReader<'_> {
             path.trace = Some(trace);
         }
         Ok(())
+    }
+
+    /// Refuses what a host's card would not heed. What is said of both directions may be about the
+    /// other one.
+    fn check_card(&self, direction: &DirectionSpec) -> Result<(), ScenarioError> {
+        let own = self.own_direction();
+        if self.is_router {
+            return Ok(());
+        }
+        if own.buffer.is_some() && direction.bottleneck.is_some() {
+            return Err(self.error("buffer", "excludes bottleneck, which has a buffer of its own"));
+        }
+        if own.buffer.is_some() && !direction.has_hop() {
+            let what = "a host's card has a ring, not a buffer: use a bottleneck, or nic.ring";
+            return Err(self.error("buffer", what));
+        }
+        match own.managed() {
+            Some(key) if !direction.has_hop() => Err(self.error(key, UNMANAGED)),
+            _ => Ok(()),
+        }
     }
 
     fn own_direction(&self) -> &DirectionSpec {
@@ -135,6 +157,10 @@ impl LinkReader<'_> {
         match said.next() {
             Some((second, _)) => {
                 Err(self.error(second, &format!("excludes {first}: a queue is managed once")))
+            }
+            None if direction.wifi.is_some() && direction.codel.is_none() => {
+                let what = "excludes wifi, where nobody knows how long a packet will wait";
+                Err(self.error(first, what))
             }
             None => Ok(discipline),
         }

@@ -138,6 +138,30 @@ impl Drawer {
         }
     }
 
+    /// Leaves out the management of queues where it means nothing: at a host's card, whose queue
+    /// never fills, and of RED and marks at a wifi hop. It is drawn all the same, so that the world
+    /// of a seed stays what it was besides.
+    pub(super) fn leave_out_idle_queues(&mut self) {
+        let routers: Vec<String> = within(&mut self.table, "router").keys().cloned().collect();
+        for (_, link) in within(&mut self.table, "link") {
+            let Some(link) = link.as_table_mut() else { continue };
+            for (end, way) in ["there", "back"].into_iter().enumerate() {
+                let begins = link.get("ends").and_then(|ends| ends.get(end)?.as_str());
+                let is_port = begins.is_some_and(|begins| routers.iter().any(|one| one == begins));
+                let Some(way) = link.get_mut(way).and_then(Value::as_table_mut) else { continue };
+                let has_wifi = way.contains_key("wifi");
+                let has_hop = is_port || has_wifi || way.contains_key("bottleneck");
+                if has_wifi || !has_hop {
+                    way.remove("red");
+                    way.remove("mark_above");
+                }
+                if !has_hop {
+                    way.remove("codel");
+                }
+            }
+        }
+    }
+
     /// Loss, corruption, duplicates, overtaking, jitter.
     fn impairments(&mut self, way: &mut Table) {
         let worst = if self.delivers { 1 } else { 4 };
