@@ -78,16 +78,27 @@ pub fn parse(words: &[String], files: &Files<'_>) -> Result<RelayConfig, NetemEr
             word => reader.option(word, &mut sections[section])?,
         }
     }
-    let shared_delay = sections[BOTH].get(DELAY).cloned();
-    for keys in &mut sections {
-        if keys.contains_key("reorder") && !keys.contains_key("reorder_delay") {
-            let delay = keys.get(DELAY).or(shared_delay.as_ref()).cloned();
-            let what = "needs a delay, or a time: how late packets are";
-            keys.insert("reorder_delay", delay.ok_or_else(|| NetemError::new("reorder", what))?);
+    reorder_by_the_delay(&mut sections)?;
+    link_of(&sections, files)
+}
+
+/// Each direction that reorders without a time does so by its own delay.
+fn reorder_by_the_delay(sections: &mut [Keys; ENDS + 1]) -> Result<(), NetemError> {
+    for from in 0..ENDS {
+        let says = |section: &usize| sections[*section].contains_key("reorder");
+        let Some(section) = [from, BOTH].into_iter().find(says) else { continue };
+        if sections[section].contains_key("reorder_delay") {
+            continue;
         }
+        let delay = [from, BOTH].iter().find_map(|&section| sections[section].get(DELAY)).cloned();
+        let what = "needs a delay, or a time: how late packets are";
+        let delay = delay.ok_or_else(|| NetemError::new("reorder", what))?;
+        sections[from].insert("reorder_delay", delay);
+    }
+    for keys in sections {
         keys.remove(DELAY);
     }
-    link_of(&sections, files)
+    Ok(())
 }
 
 /// Stands for the delay as it was said, which is no key.
@@ -382,6 +393,18 @@ mod tests {
     }
 
     #[test]
+    fn each_direction_reorders_by_its_own_delay() {
+        let ms = Nanos::from_millis;
+        let delays = |line: &str| read(line).expect("a link").map(|path| path.reorder_delay);
+        let all = |there, back| [ms(there), ms(back)];
+        assert_eq!(delays("delay 20ms reorder 25% there delay 100ms"), all(100, 20));
+        assert_eq!(delays("reorder 25% there delay 100ms back delay 30ms"), all(100, 30));
+        assert_eq!(delays("delay 20ms reorder 25% 5ms there delay 100ms"), all(5, 5));
+        assert_eq!(delays("delay 20ms reorder 25% 5ms there reorder 1%"), all(20, 5));
+        assert!(read("reorder 25% there delay 100ms").is_err());
+    }
+
+    #[test]
     fn every_option_of_the_lab_has_words() {
         let [path, _] = read(
             "loss gemodel 1% 20% 90% 0.1% mark 2% police rate 10mbit burst 64k drop 0,7 \
@@ -420,6 +443,7 @@ mod tests {
             ("police rate 5mbit burst 100", "policer: a burst below 1538 bytes"),
             ("red min 5k max 4k probability 1%", "red: min must be below max"),
             ("codel mark_above 5k", "a queue is managed once"),
+            ("mark_above 5k wifi overhead 1ms frames 3 airtime 4ms", "excludes wifi"),
             ("mtu 60", "mtu: no link carries less than 68 bytes"),
             ("trace nowhere", "there is no file nowhere"),
             ("drop 5,3", "ascending"),
@@ -430,4 +454,3 @@ mod tests {
         }
     }
 }
-            ("mark_above 5k wifi overhead 1ms frames 3 airtime 4ms", "excludes wifi"),
