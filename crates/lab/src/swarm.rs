@@ -38,12 +38,17 @@ impl Broken {
 /// # Errors
 /// [`Broken`]. A text that is not a scenario is a fault of the oracle `file`.
 pub fn run(text: &str, most: u64) -> Result<Outcome, Broken> {
-    let result = catch_unwind(AssertUnwindSafe(|| {
+    caught(|| {
         let files = |_: &str| Err("a world of the swarm names no files".to_owned());
         let experiment = Experiment::parse("swarm.toml", text, &files)
             .map_err(|error| format!("file: {error}"))?;
         experiment.check(&Vec::new(), most)
-    }));
+    })
+}
+
+/// What `work` returns; a panic is a fault.
+fn caught<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, Broken> {
+    let result = catch_unwind(AssertUnwindSafe(work));
     let result = result.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
@@ -62,7 +67,11 @@ pub fn is_repeated(seed: u64) -> bool {
 /// # Errors
 /// [`Broken`].
 pub fn run_seed(seed: u64) -> Result<Outcome, Broken> {
-    let text = draw(seed);
+    run_drawn(seed, draw)
+}
+
+fn run_drawn(seed: u64, draw: impl FnOnce(u64) -> String) -> Result<Outcome, Broken> {
+    let text = caught(|| Ok(draw(seed)))?;
     let outcome = run(&text, LONGEST)?;
     if is_repeated(seed) {
         let again = run(&text, LONGEST)?;
@@ -72,4 +81,33 @@ pub fn run_seed(seed: u64) -> Result<Outcome, Broken> {
         }
     }
     Ok(outcome)
+}
+
+/// Returns a smaller scenario in which the fault of the world of this seed is found, or `None` if
+/// the fault is that there is no scenario.
+pub fn shrink_seed(seed: u64, broken: &Broken) -> Option<(String, Broken)> {
+    let text = caught(|| Ok(draw(seed))).ok()?;
+    Some(shrink(&text, broken, &|_| {}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_is_drawn_means_something() {
+        let files = |_: &str| Err("no files".to_owned());
+        for seed in 0..300 {
+            for text in [draw(seed), draw_pair(seed)] {
+                let parsed = Experiment::parse("swarm.toml", &text, &files).map(|_| ());
+                assert!(parsed.is_ok(), "seed {seed}: {parsed:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_world_that_cannot_be_drawn_is_broken() {
+        let broken = run_drawn(7, |seed| panic!("no world of seed {seed}"));
+        assert_eq!(broken.expect_err("a fault").fault, "panic: no world of seed 7");
+    }
 }

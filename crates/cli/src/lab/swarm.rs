@@ -109,7 +109,7 @@ pub(super) fn main(args: &Args, out: &mut Output) -> Result<bool, Box<dyn Error>
     let result: std::io::Result<()> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| swarm.work())).collect();
         let watcher = scope.spawn(|| swarm.watch());
-        let results = workers.into_iter().map(|worker| worker.join().unwrap_or(Ok(())));
+        let results = workers.into_iter().map(|worker| returned(worker.join()));
         let result = results.collect();
         swarm.done.is_over.store(true, Relaxed);
         watcher.thread().unpark();
@@ -120,6 +120,12 @@ pub(super) fn main(args: &Args, out: &mut Output) -> Result<bool, Box<dyn Error>
     let faults = swarm.done.faults.load(Relaxed);
     swarm.say(&swarm.figures())?;
     Ok(faults == 0)
+}
+
+/// What a thread has returned. One that panicked has not run its worlds, so the command fails.
+fn returned(result: std::thread::Result<std::io::Result<()>>) -> std::io::Result<()> {
+    let failed = |_| Err(std::io::Error::other("a thread of the swarm has panicked"));
+    result.unwrap_or_else(failed)
 }
 
 /// The table of hostile peers; whether no limit was exceeded.
@@ -212,7 +218,7 @@ impl Swarm<'_> {
         if self.args.no_shrink {
             return Ok(());
         }
-        let (text, small) = swarm::shrink(&swarm::draw(seed), broken, &|_| {});
+        let Some((text, small)) = swarm::shrink_seed(seed, broken) else { return Ok(()) };
         let Some(directory) = &self.args.save else {
             return self.say(&format!("shrunk: {}\n{text}", small.fault));
         };
@@ -254,6 +260,12 @@ mod tests {
         assert_eq!(worlds(&["--seeds", "50", "--until", "600"]), 50);
         assert_eq!(worlds(&["--seconds", "600"]), 2000);
         assert_eq!(worlds(&["--seed", "3129", "--seconds", "600"]), 1);
+    }
+
+    #[test]
+    fn a_thread_that_panicked_is_an_error() {
+        assert!(returned(Ok(Ok(()))).is_ok());
+        assert!(returned(Err(Box::new("no world"))).is_err());
     }
 
     #[test]

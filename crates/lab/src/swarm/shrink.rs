@@ -1,13 +1,17 @@
 //! Shrinks a broken world: everything that can be left out or made smaller without healing it is.
 
-use super::{Broken, run};
+use super::{Broken, LONGEST, run};
 use toml::{Table, Value};
 
 /// Runs that shrinking may take.
 const RUNS: u32 = 400;
 
 /// Turns of hosts in a run; what takes longer is not smaller.
-const LONGEST: u64 = 300_000;
+const TURNS: u64 = 300_000;
+
+/// Runs that shrinking may take if the fault is that a world never ends: each may take as many
+/// turns as the one that did not.
+const LONG_RUNS: u32 = 20;
 
 /// Keys whose numbers are halved.
 const SIZES: [&str; 5] = ["bytes", "answer", "count", "burst", "request"];
@@ -22,17 +26,27 @@ enum PathStep {
 /// Returns a smaller scenario in which the same oracle finds a fault, or `text` if there is none.
 /// `progress` is told how many runs were made.
 pub fn shrink(text: &str, broken: &Broken, progress: &dyn Fn(u32)) -> (String, Broken) {
+    let (turns, left) = limits(broken);
     let Ok(table) = text.parse::<Table>() else { return (text.to_owned(), broken.clone()) };
-    let mut shrinking =
-        Shrinking { table, text: text.to_owned(), broken: broken.clone(), runs: 0, progress };
-    while shrinking.pass() && shrinking.runs < RUNS {}
+    let (text, broken) = (text.to_owned(), broken.clone());
+    let mut shrinking = Shrinking { table, text, broken, turns, left, runs: 0, progress };
+    while shrinking.pass() && shrinking.left > 0 {}
     (shrinking.text, shrinking.broken)
+}
+
+/// Turns of a run that looks for this fault, and how many runs there may be.
+fn limits(broken: &Broken) -> (u64, u32) {
+    // With fewer turns, sound worlds would have the same fault.
+    if broken.oracle() == "long" { (LONGEST, LONG_RUNS) } else { (TURNS, RUNS) }
 }
 
 struct Shrinking<'a> {
     table: Table,
     text: String,
     broken: Broken,
+    /// Turns of a run, and runs that are left.
+    turns: u64,
+    left: u32,
     runs: u32,
     progress: &'a dyn Fn(u32),
 }
@@ -64,15 +78,15 @@ impl Shrinking<'_> {
 
     fn attempt(&mut self, change: impl FnOnce(&mut Value) -> bool) -> bool {
         let mut value = Value::Table(self.table.clone());
-        if self.runs >= RUNS || !change(&mut value) {
+        if self.left == 0 || !change(&mut value) {
             return false;
         }
         let Value::Table(mut table) = value else { return false };
         unlink(&mut table);
         let text = table.to_string();
-        self.runs += 1;
+        (self.left, self.runs) = (self.left - 1, self.runs + 1);
         (self.progress)(self.runs);
-        match run(&text, LONGEST) {
+        match run(&text, self.turns) {
             Err(broken) if broken.oracle() == self.broken.oracle() => {
                 (self.table, self.text, self.broken) = (table, text, broken);
                 true
@@ -148,4 +162,16 @@ fn unlink(table: &mut Table) {
                 .all(|end| end.as_str().is_none_or(|end| nodes.iter().any(|node| node == end)))
         })
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_world_that_never_ends_is_looked_for_with_as_many_turns_as_the_first_one() {
+        let long = run(super::super::draw(1).as_str(), 1).expect_err("it needs more turns");
+        assert_eq!(limits(&long), (LONGEST, LONG_RUNS));
+        assert_eq!(limits(&Broken { fault: "stream: other bytes".to_owned() }), (TURNS, RUNS));
+    }
 }
