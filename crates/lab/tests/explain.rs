@@ -105,6 +105,29 @@ fn a_short_transfer_is_made_of_round_trips() {
     says(&flow, "Round trips decided the rate");
 }
 
+#[test]
+fn the_rate_of_a_link_is_that_of_the_time_that_was_measured() {
+    // Three seconds of 10 Mbit/s and one of 50.
+    let event = "[[event]]\nat = \"3s\"\nlink = \"wire\"\nrate = \"50mbit\"\n";
+    let raised = one(&format!("kind = \"bulk\"\n{event}"), "");
+    says(&raised, "of the 20.0 Mbit/s that the slowest link of its way (wire there) carries");
+    let hop = "there = { bottleneck = { rate = \"5mbit\" } }";
+    let hop = one(&format!("kind = \"bulk\"\n{}", event.replace("50mbit", "1mbit")), hop);
+    says(&hop, "of the 4.00 Mbit/s that");
+}
+
+#[test]
+fn answers_on_many_connections_are_all_counted() {
+    let app = "kind = \"request-response\"\nrequest = 100\nresponse = \"5k\"\n\
+               think = \"100ms\"\ncount = 100";
+    let flows = one(app, "");
+    let text = &flows.sentences[0];
+    assert!(text.starts_with("The answers on 100 connections together got "), "{text}");
+    let part = text.split("which is ").nth(1).and_then(|rest| rest.split(' ').next());
+    let part: f64 = part.expect("a share").parse().expect("a number");
+    assert!((80.0..=100.0).contains(&part), "the link is full of them: {text}");
+}
+
 /// Neither figures nor hash change, which `explain` checks, and a run explains itself again.
 #[test]
 fn scenarios_of_the_library_are_explained() {

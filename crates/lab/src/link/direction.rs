@@ -186,8 +186,13 @@ impl Direction {
     /// What was counted as sent and has not left at `now`.
     fn unsent(&self, now: Instant) -> Unsent {
         let of_card = self.wire.unsent(now);
-        let of_hop = self.path.unsent(now);
-        Unsent { time: of_card.time + of_hop.time, bytes: of_card.bytes + of_hop.bytes }
+        let of_port = self.path.unsent(now).filter(|_| self.path.is_wire()).unwrap_or_default();
+        Unsent { time: of_card.time + of_port.time, bytes: of_card.bytes + of_port.bytes }
+    }
+
+    /// Bytes that were counted as carried and have not left hop or card at `now`.
+    fn uncarried(&self, now: Instant) -> u64 {
+        self.path.unsent(now).unwrap_or_else(|| self.wire.unsent(now)).bytes
     }
 
     /// The figures at `now`.
@@ -195,14 +200,17 @@ impl Direction {
         let (mut stats, unsent) = (self.stats.clone(), self.unsent(now));
         stats.busy = Nanos(stats.busy.0.saturating_sub(unsent.time.0));
         stats.wire_bytes = stats.wire_bytes.saturating_sub(unsent.bytes);
+        stats.carried_bytes = stats.carried_bytes.saturating_sub(self.uncarried(now));
         stats
     }
 
     /// Begins anew at `now`: what is still to be sent counts from here on.
     pub(super) fn clear_stats(&mut self, now: Instant) {
         let Unsent { time, bytes } = self.unsent(now);
+        let carried_bytes = self.uncarried(now);
         self.stats.clear();
         self.stats.on_wire(bytes, time);
+        self.stats.carried_bytes = carried_bytes;
     }
 
     pub(super) fn completes_at_once(&self) -> bool {

@@ -77,6 +77,7 @@ impl Path {
             return None;
         }
         let Some(hop) = &mut self.hop else {
+            stats.carried_bytes += on_wire;
             self.carry(at, packet, stats);
             return None;
         };
@@ -156,9 +157,14 @@ impl Path {
         self.leaving = leaving;
     }
 
-    /// What the hop has counted as sent and has not let out at `now`.
-    pub(super) fn unsent(&self, now: Instant) -> Unsent {
-        self.hop.as_ref().map_or(Unsent::default(), |hop| hop.unsent(now))
+    /// What the hop has counted as carried and has not let out at `now`; `None` without a hop.
+    pub(super) fn unsent(&self, now: Instant) -> Option<Unsent> {
+        self.hop.as_ref().map(|hop| hop.unsent(now))
+    }
+
+    /// Whether the hop is the wire that figures are about: no card comes before it.
+    pub(super) fn is_wire(&self) -> bool {
+        self.is_port
     }
 
     /// Most bytes that the trace lets pass between two times; `None` without a trace.

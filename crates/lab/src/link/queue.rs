@@ -199,13 +199,12 @@ impl Hop {
         }
     }
 
-    /// What was counted as sent and has not left at `now`. O(n) of the packets that wait, where a
-    /// trace serves them.
+    /// What was counted as carried and has not left at `now`. O(n) of the packets that wait, where
+    /// a trace serves them.
     pub(super) fn unsent(&self, now: Instant) -> Unsent {
         match self {
-            Self::AtArrival(hop) if hop.is_wire => hop.unsent(now),
-            Self::AtDeparture(hop) if hop.is_wire => hop.unsent(now),
-            _ => Unsent::default(),
+            Self::AtArrival(hop) => hop.unsent(now),
+            Self::AtDeparture(hop) => hop.unsent(now),
         }
     }
 
@@ -216,8 +215,8 @@ impl Hop {
             Self::AtDeparture(hop) => hop.incoming.len() + hop.queue.len(),
         }
     }
-    /// Another rate from now on; a trace goes on as it is.
 
+    /// Another rate from now on; a trace goes on as it is.
     pub(super) fn set_rate(&mut self, rate: Rate) {
         let (service, limits) = match self {
             Self::AtArrival(hop) => (&mut hop.service, &mut hop.limits),
@@ -294,6 +293,7 @@ impl AtArrival {
         if self.is_wire {
             stats.on_wire(on_wire, took);
         }
+        stats.carried_bytes += on_wire;
         stats.queued.record(left.since(at));
         self.waiting.push_back((left, on_wire));
         self.bytes += on_wire;
@@ -419,18 +419,19 @@ impl AtDeparture {
             if self.is_wire {
                 stats.on_wire(next.on_wire, took);
             }
+            stats.carried_bytes += next.on_wire;
             self.last += next.on_wire;
             end = left;
             self.since.push(next.at);
             out.push((end, next.packet));
         }
         if out.len() > first {
-            for (left, _) in &mut out[first..] {
             // All frames of an aggregate leave with its last one.
+            for (left, _) in &mut out[first..] {
                 *left = end;
             }
-            self.free = end;
             self.since.drain(..).for_each(|since| stats.queued.record(end.since(since)));
+            self.free = end;
         }
     }
 

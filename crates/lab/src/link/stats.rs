@@ -20,6 +20,9 @@ pub struct LinkStats {
     /// Time in which that card or port was sending. It is not known where a trace says when packets
     /// leave.
     pub busy: Nanos,
+    /// Bytes that policer and hop have passed, or the card where there is neither; as
+    /// [`wire_bytes`](Self::wire_bytes).
+    pub carried_bytes: u64,
     /// Packets lost at random, by script, or on a link that is down.
     pub lost: u64,
     /// Packets dropped at the tail of the hop's queue.

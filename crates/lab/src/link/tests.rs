@@ -204,7 +204,13 @@ fn a_bottleneck_drops_at_its_tail() {
     send(&mut a, (0..50).map(|i| frame(i * SIZE, 1, Flags::ACK)));
     let seqs: Vec<u32> = all(&mut b, FAR).iter().map(|p| parse(p).expect("sound").0).collect();
     // While 50 arrive four leave, and ten are there.
-    assert_eq!((seqs.len(), link.stats(0, FAR).dropped), (14, 36));
+    let stats = link.stats(0, FAR);
+    assert_eq!((seqs.len(), stats.dropped), (14, 36));
+    let frame = ONE.0 / 8;
+    assert_eq!((stats.wire_bytes, stats.carried_bytes), (50 * frame, 14 * frame));
+    // The hop has begun with the eleventh: half of it has left.
+    let half = START + ONE.saturating_mul(1 + 10 * 10 + 5);
+    assert_eq!(link.stats(0, half).carried_bytes, 10 * frame + frame / 2);
     assert_eq!(seqs[..10], core::array::from_fn::<u32, 10, _>(|i| i as u32 * SIZE));
 }
 
@@ -337,12 +343,6 @@ fn an_aggregate_arrives_as_a_whole_and_costs_its_overhead_once() {
     assert_eq!(times, [(first + DELAY, 1), (second + DELAY, 10), (third + DELAY, 10)]);
 }
 
-#[test]
-fn a_policer_passes_a_burst_and_then_its_rate() {
-    let policer = Policer { rate: Rate::from_bits(100_000_000), burst: 10_780 };
-    let policed = PathConfig { policer: Some(policer), ..path() };
-    let (stats, arrived) = stream(policed, 200, TWICE);
-    let passed = arrived.iter().take_while(|&&(i, _)| i < 18).count();
 /// An aggregate of ten frames at 100 Mbit/s needs less airtime than it may have, at 10 Mbit/s more.
 const WIFI: Wifi =
     Wifi { overhead: Nanos::from_millis(1), frames: 10, airtime: Nanos::from_millis(4) };
@@ -402,7 +402,14 @@ fn early_detection_forgets_by_the_rate_of_the_time() {
     assert_eq!((late(100_000_000), late(100_000)), (0, 1));
 }
 
+#[test]
+fn a_policer_passes_a_burst_and_then_its_rate() {
+    let policer = Policer { rate: Rate::from_bits(100_000_000), burst: 10_780 };
+    let policed = PathConfig { policer: Some(policer), ..path() };
+    let (stats, arrived) = stream(policed, 200, TWICE);
+    let passed = arrived.iter().take_while(|&&(i, _)| i < 18).count();
     assert_eq!(passed, 18, "ten of the burst, and what came in meanwhile");
     assert!((106..114).contains(&arrived.len()), "{}", arrived.len());
     assert_eq!(arrived.len() as u64 + stats.policed, 200);
+    assert_eq!(stats.carried_bytes, arrived.len() as u64 * (ONE.0 / 8));
 }

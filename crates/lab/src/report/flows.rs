@@ -244,8 +244,7 @@ pub struct AppFlows {
     pub connections: usize,
     /// The first of these connections, [`WATCHED`] at the most; none sends datagrams.
     pub flows: Vec<FlowRecord>,
-    /// Payload that arrived, Mbit/s, of all connections where the client sends, and of those
-    /// recorded where the server does.
+    /// Payload that arrived, Mbit/s, of all connections.
     pub goodput_mbit: f64,
     /// Slowest link on the way; none if several ways lead to the receiver.
     pub slowest: Option<Slowest>,
@@ -448,6 +447,13 @@ pub(crate) type FlowSource = (String, [HostId; ENDS], SharedGroupLog);
 struct AppWatch<'a> {
     source: &'a FlowSource,
     sides: [SideWatch; ENDS],
+    /// Bytes that had arrived at all clients at the beginning.
+    answered: u64,
+}
+
+/// Bytes that have arrived at all clients.
+fn answered(log: &GroupLog, now: Instant) -> u64 {
+    log.clients.iter().map(|client| client.received(now)).sum()
 }
 
 /// The logs of one end.
@@ -463,7 +469,11 @@ pub(crate) struct FlowRecorder<'a> {
 
 impl<'a> FlowRecorder<'a> {
     pub(crate) fn begin(world: &World, sources: &'a [FlowSource]) -> Self {
-        let apps = sources.iter().map(|source| AppWatch { source, sides: Default::default() });
+        let apps = sources.iter().map(|source| AppWatch {
+            source,
+            sides: Default::default(),
+            answered: answered(&source.2.borrow(), world.now()),
+        });
         let mut recorder = Self { begun: world.now(), apps: apps.collect() };
         recorder.look(world.now(), None);
         recorder
@@ -471,7 +481,7 @@ impl<'a> FlowRecorder<'a> {
 
     /// A host has had its turn; without one, all flows are looked at.
     pub(crate) fn look(&mut self, now: Instant, turn: Option<HostId>) {
-        for AppWatch { source: (_, hosts, log), sides } in &mut self.apps {
+        for AppWatch { source: (_, hosts, log), sides, .. } in &mut self.apps {
             for (side, host) in hosts.iter().enumerate() {
                 if turn.is_none_or(|turn| turn == *host) {
                     sides[side].look(now, self.begun, logs(&log.borrow(), side));
@@ -486,30 +496,34 @@ impl<'a> FlowRecorder<'a> {
         self.apps.iter_mut().flat_map(|app| &mut app.sides).for_each(SideWatch::sample);
     }
 
-    /// The records; goodput and slowest link are not known here.
+    /// The records; what arrived at servers and the slowest link are not known here.
     pub(crate) fn finish(mut self, now: Instant) -> Vec<AppFlows> {
         self.look(now, None);
         let seconds = now.since(self.begun).as_secs_f64();
-        let finish = |AppWatch { source: (name, _, log), mut sides }: AppWatch<'_>| {
-            sides
-                .iter_mut()
-                .flat_map(|side| &mut side.ends)
-                .flatten()
-                .for_each(|end| end.finish(None));
-            let side = usize::from(sides[1].acked() > sides[0].acked());
-            let SideWatch { ends, shares, .. } = core::mem::take(&mut sides[side]);
-            let flows: Vec<_> = ends.into_iter().flatten().map(|end| end.record).collect();
-            let acked: u64 = flows.iter().map(|flow| flow.acked).sum();
-            AppFlows {
-                app: name.clone(),
-                side: [Side::Client, Side::Server][side],
-                connections: logs(&log.borrow(), side).len(),
-                flows,
-                goodput_mbit: acked as f64 * 8e-6 / seconds,
-                slowest: None,
-                shares,
-            }
-        };
+        let finish =
+            |AppWatch { source: (name, _, log), mut sides, answered: before }: AppWatch<'_>| {
+                sides
+                    .iter_mut()
+                    .flat_map(|side| &mut side.ends)
+                    .flatten()
+                    .for_each(|end| end.finish(None));
+                let side = usize::from(sides[1].acked() > sides[0].acked());
+                let SideWatch { ends, shares, .. } = core::mem::take(&mut sides[side]);
+                let flows: Vec<_> = ends.into_iter().flatten().map(|end| end.record).collect();
+                let arrived = match side {
+                    0 => flows.iter().map(|flow| flow.acked).sum(),
+                    _ => answered(&log.borrow(), now).saturating_sub(before),
+                };
+                AppFlows {
+                    app: name.clone(),
+                    side: [Side::Client, Side::Server][side],
+                    connections: logs(&log.borrow(), side).len(),
+                    flows,
+                    goodput_mbit: arrived as f64 * 8e-6 / seconds,
+                    slowest: None,
+                    shares,
+                }
+            };
         self.apps.into_iter().map(finish).collect()
     }
 }

@@ -31,6 +31,8 @@ struct Way {
     /// Highest rate of card, hop and policer together, and what they pass at once beside it.
     carries: Rate,
     burst: u64,
+    /// Rate of the three from each of these times of the world on; ascending, the first is zero.
+    rates: Vec<(Nanos, Rate)>,
     /// A recorded rate, which the link knows.
     has_trace: bool,
     /// Shortest propagation delay at any time.
@@ -42,7 +44,23 @@ struct Way {
 impl Way {
     /// Most bytes that it delivers between two times.
     fn capacity(&self, world: &World, from: Instant, to: Instant) -> u64 {
-        let bytes = self.carries.bytes_in(to.since(from)).saturating_add(self.burst);
+        self.passes_at_most(self.carries.bytes_in(to.since(from)), world, from, to)
+    }
+
+    /// Bytes that it can carry between two times of a world that began at `start`, at the rates
+    /// that it has in them.
+    fn room(&self, world: &World, start: Instant, [from, to]: [Instant; 2]) -> u64 {
+        let ends = self.rates.iter().skip(1).map(|(at, _)| (start + *at).min(to)).chain([to]);
+        let parts = self.rates.iter().zip(ends).map(|((at, rate), end)| {
+            let begin = (start + *at).max(from);
+            rate.bytes_in(end.since(begin))
+        });
+        self.passes_at_most(parts.fold(0, u64::saturating_add), world, from, to)
+    }
+
+    /// The same with what passes beside the rate, and no more than a trace has.
+    fn passes_at_most(&self, bytes: u64, world: &World, from: Instant, to: Instant) -> u64 {
+        let bytes = bytes.saturating_add(self.burst);
         if self.has_trace {
             let traced = world.link(self.link).trace_bytes(self.end, from, to);
             return bytes.min(traced.unwrap_or(u64::MAX));
@@ -70,6 +88,8 @@ pub(super) struct Bounds {
     ways: BTreeMap<String, Way>,
     /// By application. None in a scenario where two ways lead to one host.
     trips: BTreeMap<String, Trip>,
+    /// From the start of the world to what is measured.
+    warm_up: Nanos,
 }
 
 impl Bounds {
@@ -82,7 +102,8 @@ impl Bounds {
                 ways.insert(format!("{name}.{way}"), bounds);
             }
         }
-        let mut bounds = Self { ways, trips: BTreeMap::new() };
+        let warm_up = scenario.warm_up.map_or(Nanos::ZERO, |Time(time)| time);
+        let mut bounds = Self { ways, trips: BTreeMap::new(), warm_up };
         let nodes: BTreeSet<&String> =
             scenario.link.values().flat_map(|link| link.get_ref().ends.iter()).map(inner).collect();
         if scenario.link.len() + 1 == nodes.len() {
@@ -216,7 +237,7 @@ impl Bounds {
         apps: &mut [AppFlows],
         [from, to]: [Instant; 2],
     ) {
-        let seconds = to.since(from).as_secs_f64();
+        let (start, seconds) = (from - self.warm_up, to.since(from).as_secs_f64());
         for app in apps {
             // The figure is of what arrives at servers.
             let goodput = figures.get(&format!("app.{}.goodput_mbit", app.app));
@@ -228,13 +249,13 @@ impl Bounds {
             let link = |name: &String| {
                 let way = self.ways.get(name)?;
                 let is_limited = way.carries != Rate::UNLIMITED || way.has_trace;
-                let most = is_limited.then(|| way.capacity(world, from, to))?;
-                let carried_mbit = figures.get(&format!("link.{name}.wire_mbit"))?;
+                let most = is_limited.then(|| way.room(world, start, [from, to]))?;
+                let carried = world.link(way.link).stats(way.end, to).carried_bytes;
                 let (link, direction) = name.rsplit_once('.')?;
                 Some(Slowest {
                     link: format!("{link} {direction}"),
                     mbit: most as f64 * 8e-6 / seconds,
-                    carried_mbit: *carried_mbit,
+                    carried_mbit: carried as f64 * 8e-6 / seconds,
                 })
             };
             let links = names.iter().filter_map(link);
@@ -291,11 +312,23 @@ fn way_of(scenario: &Scenario, name: &str, spec: &LinkSpec, (link, end): (LinkId
     let has_hop = direction.bottleneck.is_some() || is_special || direction.mark_above.is_some();
     // A change is one of the hop if there is one.
     let card = if has_hop { rate } else { raised(rate) };
-    let hop = raised(direction.bottleneck.map_or(rate, |hop| hop.rate.0));
+    let first = direction.bottleneck.map_or(rate, |hop| hop.rate.0);
     let has_trace = direction.trace.is_some();
-    let hop = if has_trace { Rate::UNLIMITED } else { hop };
+    let hop = if has_trace { Rate::UNLIMITED } else { raised(first) };
     let wire = if is_host { card } else { hop };
     let policer = direction.policer.map_or(Rate::UNLIMITED, |policer| policer.rate.0);
+    let carries = |hop: Rate| {
+        let (card, hop) = match () {
+            () if has_trace => (rate, Rate::UNLIMITED),
+            () if has_hop => (rate, hop),
+            () => (hop, hop),
+        };
+        if is_host { card.min(hop).min(policer) } else { hop.min(policer) }
+    };
+    let changes = events.iter().filter_map(|event| Some((event.at.0, event.rate?.0)));
+    let mut rates: Vec<_> = changes.map(|(at, hop)| (at, carries(hop))).collect();
+    rates.sort_by_key(|&(at, _)| at);
+    rates.insert(0, (Nanos::ZERO, carries(first)));
     let time = |time: Option<Time>| time.map_or(Nanos::ZERO, |Time(time)| time);
     let delays = events.iter().filter_map(|event| event.delay).map(|Time(delay)| delay);
     // An aggregate arrives at once.
@@ -308,6 +341,7 @@ fn way_of(scenario: &Scenario, name: &str, spec: &LinkSpec, (link, end): (LinkId
         end,
         wire: (wire != Rate::UNLIMITED).then_some(wire),
         carries: wire.min(hop).min(policer),
+        rates,
         burst: direction.policer.map_or(0, |policer| policer.burst.0),
         has_trace,
         delay: delays.fold(time(direction.delay), Nanos::min),
