@@ -208,11 +208,7 @@ fn tracks<'a>(
     let own = own.map(|track| TrackData {
         subject: &track.subject,
         quantity: track.quantity.name().to_owned(),
-        values: match track.quantity {
-            // While no frame left, the last one is what is known.
-            Quantity::Below => Values::new(&extremes(&held(&track.values), bin)),
-            _ => Values::new(&extremes(&track.values, bin)),
-        },
+        values: Values::new(&thinned(recording, track, bin)),
     });
     let held = recording.flows.iter().flat_map(|flows| {
         gates.iter().map(|gate| TrackData {
@@ -225,6 +221,29 @@ fn tracks<'a>(
         })
     });
     own.chain(held.filter(|track| track.values != Values::Constant(0.0))).collect()
+}
+
+/// The values of a track of which two of each `bin` stay.
+fn thinned(recording: &Recording, track: &Track, bin: usize) -> Vec<f64> {
+    let (quantity, values) = (track.quantity, &track.values);
+    let is_rate = |one: &(_, Quantity, _, &str)| one.1 == quantity && one.3 == RATE;
+    let is_layer = |quantity: Quantity| PLACES.iter().any(|(place, _)| *place == quantity);
+    match quantity {
+        // While no frame left, the last one is what is known.
+        Quantity::Below => extremes(&held(values), bin),
+        // Means of what the page has must be means of what there was.
+        _ if OVER_TIME.iter().any(is_rate) => means(values, bin),
+        // Layers that lie on each other are of one time.
+        _ if is_layer(quantity) && bin > 1 => {
+            let mut sums = vec![0.0; values.len()];
+            let is_of_it = |one: &&Track| one.subject == track.subject && is_layer(one.quantity);
+            for layer in recording.tracks.iter().filter(is_of_it) {
+                sums.iter_mut().zip(&layer.values).for_each(|(sum, value)| *sum += value);
+            }
+            chosen(&sums, bin).into_iter().map(|index| values[index]).collect()
+        }
+        _ => extremes(values, bin),
+    }
 }
 
 /// The values with those before in place of zeros.
@@ -372,8 +391,13 @@ fn extremes(values: &[f64], bin: usize) -> Vec<f64> {
     if bin == 1 {
         return values.to_vec();
     }
+    chosen(values, bin).into_iter().map(|index| values[index]).collect()
+}
+
+/// Where the least and the largest of each `bin` values are, ascending.
+fn chosen(values: &[f64], bin: usize) -> Vec<usize> {
     let mut kept = Vec::with_capacity(values.len().div_ceil(bin) * 2);
-    for values in values.chunks(bin) {
+    for (number, values) in values.chunks(bin).enumerate() {
         let (mut least, mut most) = (0, 0);
         for (index, value) in values.iter().enumerate() {
             if *value < values[least] {
@@ -383,8 +407,7 @@ fn extremes(values: &[f64], bin: usize) -> Vec<f64> {
                 most = index;
             }
         }
-        kept.push(values[least.min(most)]);
-        kept.push(values[least.max(most)]);
+        kept.extend([least.min(most), least.max(most)].map(|index| number * bin + index));
     }
     kept
 }
@@ -414,6 +437,29 @@ fn share(times: &super::super::record::Distribution) -> Share<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn track(quantity: Quantity, values: Vec<f64>) -> Track {
+        Track { subject: "flow".to_owned(), quantity, values }
+    }
+
+    #[test]
+    fn thinned_rates_keep_their_mean() {
+        // One sample of eight has all of it.
+        let values = (0..800).map(|i| if i % 8 == 3 { 80.0 } else { 0.0 }).collect();
+        let goodput = track(Quantity::Goodput, values);
+        assert_eq!(thinned(&Recording::default(), &goodput, 8), [10.0; 200]);
+    }
+
+    #[test]
+    fn thinned_layers_are_of_the_same_times() {
+        // A hundred bytes wait at one time of eight, and are on the wire at another one.
+        let at = |time| (0..80).map(|i| if i % 8 == time { 100.0 } else { 0.0 }).collect();
+        let tracks = vec![track(Quantity::Unsent, at(2)), track(Quantity::InFlight, at(5))];
+        let recording = Recording { tracks, ..Recording::default() };
+        let [wait, fly] = [0, 1].map(|index| thinned(&recording, &recording.tracks[index], 8));
+        let sums: Vec<f64> = wait.iter().zip(&fly).map(|(wait, fly)| wait + fly).collect();
+        assert_eq!(sums, [0.0, 100.0].repeat(10));
+    }
 
     #[test]
     fn thinned_series_keep_their_peaks_and_their_times() {
