@@ -484,6 +484,19 @@ fn events_change_links_while_they_carry() {
 }
 
 #[test]
+fn a_connection_that_opens_has_no_part_in_the_mean_round_trip() {
+    // Its SYN is lost, so it has no round-trip time for a second.
+    let text = pair("there = { drop = [0] }", &format!("{BULK}count = 2\nstagger = \"1ms\"\n"));
+    let experiment = Experiment::parse("test.toml", &text, &no_files).expect("a scenario");
+    let series = experiment.run(&vec![], &|_| {}).expect("a run").series;
+    let column = series.names.iter().position(|one| one == "app.x.srtt_ms").expect("a column");
+    let times: Vec<f64> = series.rows.iter().map(|row| row[column]).collect();
+    let known: Vec<f64> = times.into_iter().filter(|time| *time > 0.0).collect();
+    // The path takes 20 ms.
+    assert!(known.len() > 900 && known.iter().all(|time| *time >= 20.0), "{known:?}");
+}
+
+#[test]
 fn two_changes_of_a_rate_leave_the_wire_its_bytes() {
     let text =
         "about = \"a port that is raised while packets wait\"\n[host.a]\n[host.b]\n[router.r]

@@ -154,7 +154,8 @@ impl<'a> Probes<'a> {
                 in_flight += u64::from(info.unacked_bytes);
                 cwnd += u64::from(info.snd_cwnd) * u64::from(info.snd_mss);
                 srtt += info.rtt.0;
-                count += 1;
+                // One that opens has no round-trip time yet.
+                count += u32::from(info.rtt > Nanos::ZERO);
             }
             for server in log.borrow().servers.iter().filter_map(|end| end.handle.as_ref()) {
                 probe.rcvbuf_max = probe.rcvbuf_max.max(server.info(now).rcvbuf.into());
