@@ -528,7 +528,8 @@ pub struct EventSpec {
     pub delay: Option<Time>,
     /// The new share of packets lost at random.
     pub loss: Option<Share>,
-    /// Whether the link loses everything.
+    /// Whether the link loses everything that comes from then on. What a queue that decides at
+    /// arrival has taken still arrives.
     pub down: Option<bool>,
 }
 
