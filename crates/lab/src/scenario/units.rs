@@ -58,7 +58,9 @@ fn share(text: &str) -> Option<Ppm> {
         "ppm" => 1.0,
         _ => return None,
     };
-    whole(number, ppm).filter(|&ppm| ppm <= 1_000_000).map(|ppm| Ppm(ppm as u32))
+    // What is above zero must not become zero: it would never happen.
+    let may_be = |&ppm: &u64| ppm <= 1_000_000 && (ppm > 0 || number == 0.0);
+    whole(number, ppm).filter(may_be).map(|ppm| Ppm(ppm as u32))
 }
 
 /// Room in a queue.
@@ -132,7 +134,7 @@ quantity! {
 }
 quantity! {
     /// A share: `"1%"`.
-    Share(Ppm) = share, "a share from \"0%\" to \"100%\", or in \"ppm\"", None
+    Share(Ppm) = share, "a share from \"0%\" to \"100%\", or in \"ppm\", in whole ppm", None
 }
 quantity! {
     /// Room in a queue: `"1000 packets"`, `"256k"`.
@@ -157,5 +159,8 @@ mod tests {
             assert!(wrong.parse::<Time>().is_err(), "{wrong}");
         }
         assert!("0mbit".parse::<Speed>().is_err() && "101%".parse::<Share>().is_err());
+        assert_eq!("0%".parse(), Ok(Share(Ppm(0))));
+        assert_eq!("0.0001%".parse(), Ok(Share(Ppm(1))));
+        assert!("0.00001%".parse::<Share>().is_err() && "0.4ppm".parse::<Share>().is_err());
     }
 }
