@@ -49,6 +49,15 @@ pub(super) fn now() -> Instant {
     Instant::from_nanos(time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
 }
 
+/// A frame that a device had no room for.
+struct Refused {
+    frame: Frame,
+    /// When its packets were due.
+    dues: Vec<Instant>,
+    /// When it is offered again. What is behind it waits too.
+    retry: Instant,
+}
+
 /// The device of an end.
 struct Port {
     spec: EndSpec,
@@ -57,8 +66,8 @@ struct Port {
     descriptor: Arc<OwnedFd>,
     monitor: Option<Box<dyn LinkMonitor>>,
     completion: Completion,
-    /// A frame that the device had no room for, with the times at which its packets were due.
-    refused: Option<(Frame, Vec<Instant>)>,
+    /// A frame that the device had no room for.
+    refused: Option<Refused>,
     /// When the packets were due that the device got and has not been told to send.
     unflushed: Vec<Instant>,
     /// Of the packets that left by this device.
@@ -112,7 +121,8 @@ impl Port {
     /// Gives the device a frame; whether it took it.
     fn send(&mut self, frame: Frame, dues: &mut Vec<Instant>) -> bool {
         if let Err(frame) = self.tx.submit(frame, now()) {
-            self.refused = Some((frame, core::mem::take(dues)));
+            let (dues, retry) = (core::mem::take(dues), now() + RETRY);
+            self.refused = Some(Refused { frame, dues, retry });
             return false;
         }
         self.unflushed.append(dues);
@@ -164,26 +174,29 @@ impl Driver {
     pub(super) fn run(&mut self, until: Option<Instant>, interrupt: &Interrupt) -> io::Result<()> {
         let until = until.unwrap_or(Instant::FAR_FUTURE);
         while !interrupt.is_set() && now() < until {
-            let mut has_more = false;
-            for end in 0..self.ports.len() {
-                has_more |= self.receive(end);
-            }
-            self.relay.advance(now());
-            if self.next_release() <= now() {
-                for from in 0..self.ports.len() {
-                    has_more |= self.release(from);
-                }
-                self.last_release = now();
-            }
-            for port in &mut self.ports {
-                let _ = port.tx.reap(now());
-            }
-            self.look(now())?;
-            if !has_more {
-                self.wait(until)?;
-            }
+            self.turn(until)?;
         }
         Ok(())
+    }
+
+    /// Moves what has come and what is due, and waits for more until then.
+    fn turn(&mut self, until: Instant) -> io::Result<()> {
+        let mut has_more = false;
+        for end in 0..self.ports.len() {
+            has_more |= self.receive(end);
+        }
+        self.relay.advance(now());
+        if self.next_release() <= now() {
+            for from in 0..self.ports.len() {
+                has_more |= self.release(from);
+            }
+            self.last_release = now();
+        }
+        for port in &mut self.ports {
+            let _ = port.tx.reap(now());
+        }
+        self.look(now())?;
+        if has_more { Ok(()) } else { self.wait(until) }
     }
 
     /// Looks at the interfaces if it is time to. AF_PACKET tells of the end of an interface by its
@@ -213,7 +226,13 @@ impl Driver {
 
     /// When packets are released next.
     fn next_release(&self) -> Instant {
-        self.relay.next_event().max(self.last_release + self.pace.batch)
+        // What waits behind a refused frame can only leave after it.
+        let next = |from: usize| match &self.ports[1 - from].refused {
+            Some(refused) => refused.retry,
+            None => self.relay.next_arrival(from),
+        };
+        let next = (0..self.ports.len()).map(next).fold(self.relay.next_turn(), Instant::min);
+        next.max(self.last_release + self.pace.batch)
     }
 
     /// Reads what a device received; whether it may have more.
@@ -232,7 +251,10 @@ impl Driver {
     /// Gives a device what has come through the link from the other end; whether there may be more.
     fn release(&mut self, from: usize) -> bool {
         let port = &mut self.ports[1 - from];
-        if let Some((frame, mut dues)) = port.refused.take()
+        if port.refused.as_ref().is_some_and(|refused| refused.retry > now()) {
+            return false;
+        }
+        if let Some(Refused { frame, mut dues, .. }) = port.refused.take()
             && !port.send(frame, &mut dues)
         {
             return false;
@@ -258,9 +280,7 @@ impl Driver {
             return Ok(());
         }
         let begin = now();
-        let is_refused = self.ports.iter().any(|port| port.refused.is_some());
-        let retry = if is_refused { begin + RETRY } else { Instant::FAR_FUTURE };
-        let due = self.next_release().min(retry).min(until).min(begin + LONGEST_SLEEP);
+        let due = self.next_release().min(until).min(begin + LONGEST_SLEEP);
         if due <= begin {
             return Ok(());
         }
@@ -277,5 +297,115 @@ impl Driver {
         let failed = descriptors.each_ref().map(|one| has_any && one.revents().intersects(trouble));
         let failed = self.ports.iter_mut().zip(failed).filter(|(_, failed)| *failed);
         failed.map(|(port, _)| port).try_for_each(Port::look)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use neap::device::{Capabilities, Completed, Device, Medium, QueuePair, Received, RxChecksum};
+    use neap_lab::link::{PathConfig, RelayConfig};
+    use neap_lab::rng::Rng;
+    use neap_tcp::time::Rate;
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// A device that refuses the first frames, and counts what it is offered and what it takes.
+    #[derive(Clone, Default)]
+    struct Narrow {
+        refusals: usize,
+        offered: Arc<AtomicUsize>,
+        taken: Arc<AtomicUsize>,
+    }
+
+    impl TxQueue for Narrow {
+        fn submit(&mut self, frame: Frame, _: Instant) -> Result<(), Frame> {
+            let before = self.offered.fetch_add(1, Ordering::Relaxed);
+            if before < self.refusals {
+                return Err(frame);
+            }
+            self.taken.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+
+        fn flush(&mut self, _: Instant) {}
+
+        fn reap(&mut self, _: Instant) -> Completed {
+            Completed::default()
+        }
+
+        fn next_event(&self) -> Instant {
+            Instant::FAR_FUTURE
+        }
+    }
+
+    /// A device from which nothing comes.
+    struct Quiet;
+
+    impl RxQueue for Quiet {
+        fn receive(&mut self, _: Instant) -> Option<Received> {
+            None
+        }
+    }
+
+    fn end(tx: Narrow, descriptor: UnixStream) -> End {
+        let (tx, rx) = (Box::new(tx), Box::new(Quiet));
+        let descriptor = Some(Arc::new(descriptor.into()));
+        let device = Device {
+            name: "t0".to_owned(),
+            capabilities: Capabilities::new(Medium::Ip, 1500, Completion::OnSubmit),
+            queues: vec![QueuePair { tx, rx, bulk: None, descriptor }],
+            steering: None,
+            monitor: None,
+        };
+        End { spec: "t0".parse().expect("an end"), device }
+    }
+
+    /// A link through which so many datagrams have come, and whose second device is this one. The
+    /// descriptors stay silent while the sockets live.
+    fn driver(datagrams: usize, narrow: &Narrow, spins: bool) -> (Driver, [UnixStream; 2]) {
+        let path = PathConfig::clean(Rate::UNLIMITED, Nanos::ZERO);
+        let (paths, changes) = ([path.clone(), path], Vec::new());
+        let config = RelayConfig { paths, changes, most_packets: 100 };
+        let mut relay = Relay::new(config, &Rng::new(1), now(), false);
+        let header = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        let data = [&header[..], &[0; 8]].concat();
+        for _ in 0..datagrams {
+            let (data, checksum) = (data.clone().into(), RxChecksum::Good);
+            relay.enter(0, now(), Received { data, gso_size: 0, checksum });
+        }
+        let (near, far) = UnixStream::pair().expect("sockets");
+        let (other_near, other_far) = UnixStream::pair().expect("sockets");
+        let ends = [end(Narrow::default(), near), end(narrow.clone(), other_near)];
+        let pace = Pace { spins, batch: Nanos::ZERO, late: Nanos::from_secs(1) };
+        (Driver::new(relay, ends, pace).expect("a driver"), [far, other_far])
+    }
+
+    #[test]
+    fn a_frame_that_was_refused_is_offered_again_though_nothing_else_comes() {
+        let narrow = Narrow { refusals: 2, ..Narrow::default() };
+        let (mut driver, _silent) = driver(1, &narrow, false);
+        let until = now() + Nanos::from_secs(600);
+        let is_taken = (0..1000).any(|_| {
+            driver.turn(until).expect("both ends are there");
+            narrow.taken.load(Ordering::Relaxed) == 1
+        });
+        assert!(is_taken);
+        assert_eq!(narrow.offered.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn a_device_is_offered_nothing_before_the_time_to_try_again() {
+        for spins in [false, true] {
+            let narrow = Narrow { refusals: usize::MAX, ..Narrow::default() };
+            let (mut driver, _silent) = driver(2, &narrow, spins);
+            driver.turn(now()).expect("both ends are there");
+            assert_eq!(narrow.offered.load(Ordering::Relaxed), 1);
+            let later = now() + Nanos::from_secs(600);
+            driver.ports[1].refused.as_mut().expect("a refused frame").retry = later;
+            assert_eq!(driver.next_release(), later, "what waits behind it cannot leave");
+            (0..100).for_each(|_| driver.turn(now()).expect("both ends are there"));
+            assert_eq!(narrow.offered.load(Ordering::Relaxed), 1);
+        }
     }
 }

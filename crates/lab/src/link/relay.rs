@@ -166,11 +166,20 @@ impl Relay {
 
     /// Returns when [`advance`](Self::advance) or [`leave`](Self::leave) next has something to do.
     pub fn next_event(&self) -> Instant {
+        (0..ENDS).map(|from| self.next_arrival(from)).fold(self.next_turn(), Instant::min)
+    }
+
+    /// Returns when [`advance`](Self::advance) next has something to do.
+    pub fn next_turn(&self) -> Instant {
         let change = self.changes.get(self.next_change);
         let change = change.map_or(Instant::FAR_FUTURE, |change| self.start + change.at);
-        let next =
-            |direction: &Direction| direction.path.next_event().min(direction.path.next_arrival());
-        self.directions.iter().map(next).fold(change, Instant::min)
+        let turns = self.directions.iter().map(|direction| direction.path.next_event());
+        turns.fold(change, Instant::min)
+    }
+
+    /// Returns when [`leave`](Self::leave) next has a frame that came in at `from`.
+    pub fn next_arrival(&self, from: usize) -> Instant {
+        self.directions[from].path.next_arrival()
     }
 
     /// Returns the counters of the packets that come in at `end`.
