@@ -82,14 +82,14 @@ impl Stacks {
     ) -> Result<(Vec<(StackReport, T)>, Silent), Failure> {
         let found = self.find()?;
         let mut answers = Vec::new();
-        let mut failed: Vec<ControlError> = Vec::new();
-        for endpoint in &found {
-            match endpoint.stack().and_then(|stack| Ok((stack, question(endpoint)?))) {
+        let (mut ended, mut silent) = (Vec::new(), Vec::new());
+        for endpoint in found {
+            match endpoint.stack().and_then(|stack| Ok((stack, question(&endpoint)?))) {
                 Ok(answer) => answers.push(answer),
-                Err(error) => failed.push(error),
+                Err(error) if has_ended(&error) => ended.push(error),
+                Err(error) => silent.push((endpoint, error)),
             }
         }
-        let (ended, silent): (Vec<_>, Vec<_>) = failed.into_iter().partition(has_ended);
         let silent = Silent(silent);
         if answers.is_empty() {
             silent.tell()?;
@@ -115,20 +115,25 @@ fn has_ended(error: &ControlError) -> bool {
 /// Why stacks that are there have no part in what is printed.
 #[derive(Debug)]
 #[must_use = "the user has to know that something is missing"]
-pub(crate) struct Silent(Vec<ControlError>);
+pub(crate) struct Silent(Vec<(Endpoint, ControlError)>);
 
 impl Silent {
+    /// The stacks that are there and do not answer.
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
+        self.0.iter().map(|(endpoint, _)| endpoint)
+    }
+
     /// A failure if there is any.
     pub(crate) fn tell(self) -> Result<(), Failure> {
         if self.0.is_empty() {
             return Ok(());
         }
-        Err(Failure::Nothing(said(&self.0)))
+        Err(Failure::Nothing(said(self.0.iter().map(|(_, error)| error))))
     }
 }
 
-fn said(errors: &[ControlError]) -> String {
-    let all: Vec<_> = errors.iter().map(ControlError::to_string).collect();
+fn said<'a>(errors: impl IntoIterator<Item = &'a ControlError>) -> String {
+    let all: Vec<_> = errors.into_iter().map(ControlError::to_string).collect();
     all.join("; ")
 }
 

@@ -43,6 +43,11 @@ impl History {
         self.0.insert(stack.to_owned(), counters.collect());
     }
 
+    /// Takes over what another one has of a stack.
+    pub(super) fn keep(&mut self, stack: &str, other: &mut Self) {
+        self.0.extend(other.0.remove_entry(stack));
+    }
+
     /// What a counter has risen by. One that is lower than it was belongs to a new stack.
     pub(super) fn risen(&self, stack: &str, counter: &CounterReport) -> u64 {
         let last = self.0.get(stack).and_then(|values| values.get(&counter.name));
