@@ -56,12 +56,15 @@ fn card(story: &Story) -> Card<'_> {
     };
     let comma = if story.unit.is_empty() { "" } else { ", " };
     let held = format!("{} of {} bounds hold.", story.bounds_held, story.bounds);
+    let differs = story.bars.iter().any(|bar| !bar.agrees());
+    let note = story.note.as_ref().filter(|_| differs);
+    let note = note.map(|note| format!(" What was published differs, because {note}."));
     Card {
         heading: &story.heading,
         sentence: &story.sentence,
         what: format!("{}{comma}{}", story.what, story.unit),
         bars: story.bars.iter().map(bar).collect(),
-        more: [held.as_str(), story.note.as_deref().unwrap_or_default()].join(" "),
+        more: held + &note.unwrap_or_default(),
     }
 }
 
@@ -187,4 +190,32 @@ fn number(value: Option<f64>) -> String {
     let Some(value) = value else { return String::new() };
     let digits = if value.fract() == 0.0 { 0 } else { 3 };
     format!("{value:.digits$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_says_why_it_differs_if_it_does() {
+        let story = |published| Story {
+            heading: "A change (2012)".into(),
+            sentence: "It did much.".into(),
+            what: "delay of a flow".into(),
+            unit: "ms".into(),
+            bars: vec![Bar {
+                label: "before".into(),
+                role: Role::Before,
+                value: 100.0,
+                published: Some(published),
+                published_bound: None,
+            }],
+            note: Some("the machines were others".into()),
+            bounds_held: 3,
+            bounds: 3,
+        };
+        assert_eq!(card(&story(100.0)).more, "3 of 3 bounds hold.");
+        let differs = "What was published differs, because the machines were others.";
+        assert_eq!(card(&story(200.0)).more, format!("3 of 3 bounds hold. {differs}"));
+    }
 }
