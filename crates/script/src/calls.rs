@@ -12,11 +12,13 @@ use crate::settings::Settings;
 use crate::stream::{PEER_BYTES, WRITTEN_BYTES};
 use arguments::Arguments;
 use bytes::Bytes;
+use core::cell::Cell;
 use core::net::SocketAddr;
 use expected::ExpectedReply;
 use neap_posix::Fd;
 use neap_posix::abi::{F_DUPFD, F_DUPFD_CLOEXEC, MSG_ERRQUEUE, MSG_PEEK, MSG_TRUNC};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 /// A descriptor as the script numbers it.
 pub(crate) type ScriptFd = i64;
@@ -61,16 +63,21 @@ const ARGUMENT_COUNTS: &[(&str, usize, usize)] = &[
 const MAX_EVENTS: usize = 65_536;
 
 /// What a descriptor of the script stands for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct OpenFd {
     /// The host's number of it.
     fd: Fd,
-    /// Bytes written so far.
-    written: u64,
-    /// Bytes read so far.
-    read: u64,
+    /// What went through it so far. Its duplicates have the same.
+    passed: Rc<Cell<Passed>>,
     /// What is read may be what the script has written, not only what the peer has sent.
     is_pipe: bool,
+}
+
+/// Bytes of the two streams of a descriptor.
+#[derive(Clone, Copy, Debug, Default)]
+struct Passed {
+    written: u64,
+    read: u64,
 }
 
 /// The script's descriptors.
@@ -100,6 +107,8 @@ enum DescriptorEffect {
     None,
     /// There is one more.
     Open,
+    /// There is one more for what this one stands for.
+    Duplicate(ScriptFd),
     /// There are two more: the end of a pipe that reads, and the one that writes.
     OpenPipe(ScriptFd, ScriptFd),
     Close(ScriptFd),
@@ -130,7 +139,14 @@ impl PreparedCall {
     /// The script's number of the descriptor that the call made, if it made one.
     pub(crate) fn opened(&self, reply: &Reply) -> Option<ScriptFd> {
         let fd = reply.result.ok()?;
-        (self.on_descriptors == DescriptorEffect::Open).then(|| self.expected.result.unwrap_or(fd))
+        self.on_descriptors.opens().then(|| self.expected.result.unwrap_or(fd))
+    }
+}
+
+impl DescriptorEffect {
+    /// Whether the call returns a new descriptor.
+    fn opens(self) -> bool {
+        matches!(self, Self::Open | Self::Duplicate(_))
     }
 }
 
@@ -157,7 +173,7 @@ impl Descriptors {
 
     /// The next bytes that the script writes to a descriptor, in pieces of these sizes.
     fn pieces(&self, script_fd: ScriptFd, sizes: &[usize]) -> Vec<Bytes> {
-        let mut at = self.0.get(&script_fd).map_or(0, |open| open.written);
+        let mut at = self.0.get(&script_fd).map_or(0, |open| open.passed.get().written);
         let piece = |&size: &usize| {
             let piece = WRITTEN_BYTES.bytes(at, size);
             at += size as u64;
@@ -295,7 +311,7 @@ impl Descriptors {
             "fcntl" => {
                 let command = arguments.int(1)?;
                 if matches!(command, F_DUPFD | F_DUPFD_CLOEXEC) {
-                    on_descriptors = DescriptorEffect::Open;
+                    on_descriptors = DescriptorEffect::Duplicate(script_fd(0)?);
                 }
                 let argument = if arguments.has(2) { arguments.int(2)? } else { 0 };
                 SystemCall::Fcntl { fd: fd(0)?, command, argument }
@@ -350,7 +366,7 @@ impl Descriptors {
             }
             name => return Err(arguments.error(format!("unknown system call {name}"))),
         };
-        expected.is_descriptor = on_descriptors == DescriptorEffect::Open;
+        expected.is_descriptor = on_descriptors.opens();
         Ok(PreparedCall { name: spec.name.clone(), call, on_connections, expected, on_descriptors })
     }
 
@@ -363,6 +379,12 @@ impl Descriptors {
             DescriptorEffect::Open => {
                 if let Some(script_fd) = prepared.opened(reply) {
                     self.open(script_fd, result as Fd, false);
+                }
+            }
+            DescriptorEffect::Duplicate(source) => {
+                let source = self.0.get(&source).cloned();
+                if let Some((script_fd, open)) = prepared.opened(reply).zip(source) {
+                    self.0.insert(script_fd, OpenFd { fd: result as Fd, ..open });
                 }
             }
             DescriptorEffect::OpenPipe(reader, writer) => {
@@ -379,37 +401,38 @@ impl Descriptors {
                 self.count_written(to, bytes);
             }
             DescriptorEffect::Read(script_fd) => {
-                let open = self.0.get(&script_fd).copied();
+                let open = self.0.get(&script_fd);
+                let checked = open.map_or(Ok(()), |open| open.check_read(&reply.data));
                 self.count_read(script_fd, bytes);
-                if let Some(open) = open {
-                    open.check_read(&reply.data)?;
-                }
+                checked?;
             }
         }
         Ok(())
     }
 
     fn open(&mut self, script_fd: ScriptFd, fd: Fd, is_pipe: bool) {
-        self.0.insert(script_fd, OpenFd { fd, written: 0, read: 0, is_pipe });
+        self.0.insert(script_fd, OpenFd { fd, passed: Rc::default(), is_pipe });
     }
 
-    fn count_written(&mut self, script_fd: ScriptFd, bytes: u64) {
-        if let Some(open) = self.0.get_mut(&script_fd) {
-            open.written += bytes;
+    fn count_written(&self, script_fd: ScriptFd, bytes: u64) {
+        if let Some(open) = self.0.get(&script_fd) {
+            let passed = open.passed.get();
+            open.passed.set(Passed { written: passed.written + bytes, ..passed });
         }
     }
 
-    fn count_read(&mut self, script_fd: ScriptFd, bytes: u64) {
-        if let Some(open) = self.0.get_mut(&script_fd) {
-            open.read += bytes;
+    fn count_read(&self, script_fd: ScriptFd, bytes: u64) {
+        if let Some(open) = self.0.get(&script_fd) {
+            let passed = open.passed.get();
+            open.passed.set(Passed { read: passed.read + bytes, ..passed });
         }
     }
 }
 
 impl OpenFd {
     /// Compares what was read next with what the peer sent, or the script wrote into the pipe.
-    fn check_read(self, data: &[u8]) -> Result<(), String> {
-        let at = self.read;
+    fn check_read(&self, data: &[u8]) -> Result<(), String> {
+        let at = self.passed.get().read;
         let is_own = self.is_pipe && WRITTEN_BYTES.mismatch(at, data).is_none();
         match PEER_BYTES.mismatch(at, data).filter(|_| !is_own) {
             None => Ok(()),

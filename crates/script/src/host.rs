@@ -301,11 +301,11 @@ pub trait Host {
     /// Takes the reply of the call that blocked, and the time at which it returned.
     fn take_reply(&mut self) -> Option<(Nanos, Reply)>;
 
-    /// Sets the clock back by the time that an event was late.
+    /// Sets the clock back by the time that an event was late, and returns by how much it moved.
     ///
     /// A host whose clock cannot be stopped does so, so that the times that follow keep their
-    /// distance.
-    fn set_clock_back(&mut self, by: Nanos);
+    /// distance. In virtual time nothing moves: what is late was so by the stack's own choice.
+    fn set_clock_back(&mut self, by: Nanos) -> Nanos;
 
     /// Returns how late an event that takes `span` may be, beyond a script's tolerance.
     fn slack(&self, span: Nanos) -> Nanos;

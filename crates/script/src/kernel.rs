@@ -173,11 +173,12 @@ impl Host for KernelHost {
         self.late_reply.take()
     }
 
-    fn set_clock_back(&mut self, by: Nanos) {
+    fn set_clock_back(&mut self, by: Nanos) -> Nanos {
         self.begin += Duration::from_nanos(by.0);
         for sent in &mut self.sent {
             sent.at = sent.at.saturating_sub(by);
         }
+        by
     }
 
     fn slack(&self, span: Nanos) -> Nanos {

@@ -80,20 +80,7 @@ struct Runner<'a> {
 /// # Errors
 /// [`Failure`]: the first difference, or that something cannot be run.
 pub fn run(script: &Script, settings: &Settings, host: &mut dyn Host) -> Result<(), Failure> {
-    let mut runner = Runner {
-        host,
-        settings,
-        connections: Connections::new(settings.clone()),
-        descriptors: Descriptors::default(),
-        bound: BTreeMap::new(),
-        connecting: BTreeSet::new(),
-        unexpected: VecDeque::new(),
-        blocked: None,
-        asserted: None,
-        history: History::default(),
-        previous: Nanos::ZERO,
-        lateness: Nanos::ZERO,
-    };
+    let mut runner = Runner::new(settings, host);
     for event in &script.events {
         runner.run_event(event).map_err(|failure| failure.at(event.at))?;
     }
@@ -107,19 +94,37 @@ struct Span {
     nominal: Option<Nanos>,
 }
 
-impl Runner<'_> {
+impl<'a> Runner<'a> {
+    fn new(settings: &'a Settings, host: &'a mut dyn Host) -> Self {
+        Self {
+            host,
+            settings,
+            connections: Connections::new(settings.clone()),
+            descriptors: Descriptors::default(),
+            bound: BTreeMap::new(),
+            connecting: BTreeSet::new(),
+            unexpected: VecDeque::new(),
+            blocked: None,
+            asserted: None,
+            history: History::default(),
+            previous: Nanos::ZERO,
+            lateness: Nanos::ZERO,
+        }
+    }
+
     fn tolerance(&self) -> Nanos {
         self.settings.tolerance + self.host.slack(Nanos::ZERO)
     }
 
-    /// What was to happen at `nominal` happened at `at`: all that follows moves by the difference.
+    /// What was to happen at `nominal` happened at `at`: all that follows moves by the difference,
+    /// if the clock of the host does.
     fn set_clock_back(&mut self, nominal: Nanos, at: Nanos) {
         let late = at.saturating_sub(nominal);
         if late > Nanos::ZERO {
-            self.lateness = self.lateness + late;
-            self.host.set_clock_back(late);
+            let moved = self.host.set_clock_back(late);
+            self.lateness = self.lateness + moved;
             for sent in &mut self.unexpected {
-                sent.at = sent.at.saturating_sub(late);
+                sent.at = sent.at.saturating_sub(moved);
             }
         }
     }
@@ -519,4 +524,22 @@ impl Runner<'_> {
 /// Whether the script expects that a `connect` fails before anything is sent.
 fn is_refused_at_once(spec: &CallSpec) -> bool {
     spec.errno.as_deref().is_some_and(|errno| REFUSED_AT_ONCE.contains(&errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parser;
+    use crate::virtual_host::VirtualHost;
+
+    #[test]
+    fn a_packet_that_was_late_in_virtual_time_is_so_once() {
+        let script = parser::parse("+0 close(9) = -1 EBADF\n").expect("a script");
+        let settings = Settings::new(&script).expect("settings");
+        let mut host = VirtualHost::new(&settings).expect("a host");
+        let mut runner = Runner::new(&settings, &mut host);
+        // The events that follow are at the time when it should have left.
+        (0..10).for_each(|_| runner.set_clock_back(Nanos::ZERO, Nanos::from_millis(3)));
+        assert_eq!(runner.lateness, Nanos::ZERO);
+    }
 }

@@ -256,7 +256,9 @@ impl Host for VirtualHost {
         self.late_reply.take()
     }
 
-    fn set_clock_back(&mut self, _by: Nanos) {}
+    fn set_clock_back(&mut self, _by: Nanos) -> Nanos {
+        Nanos::ZERO
+    }
 
     fn slack(&self, _span: Nanos) -> Nanos {
         Nanos::ZERO

@@ -262,7 +262,7 @@ fn a_remark_names_the_event_where_linux_differs() {
     assert_eq!(at("+0 close(3) = 0\n+0 close(4) = 0  # linux: differs, so\n"), Some(2));
 }
 
-/// neap on a clock that is some microseconds late whenever a packet leaves, and can be set back.
+/// neap where packets seem to leave some microseconds late.
 struct Late {
     neap: VirtualHost,
     by: Nanos,
@@ -296,7 +296,9 @@ impl Host for Late {
         self.neap.take_reply()
     }
 
-    fn set_clock_back(&mut self, _by: Nanos) {}
+    fn set_clock_back(&mut self, _by: Nanos) -> Nanos {
+        Nanos::ZERO
+    }
 
     fn slack(&self, _span: Nanos) -> Nanos {
         Nanos::ZERO
