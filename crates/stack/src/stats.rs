@@ -53,6 +53,8 @@ ip_counters! {
     IpReasmFails = "IpReasmFails",
     /// IPv4 datagrams cut into fragments.
     IpFragOKs = "IpFragOKs",
+    /// IPv4 datagrams of which not all fragments could be sent.
+    IpFragFails = "IpFragFails",
     /// IPv4 fragments sent.
     IpFragCreates = "IpFragCreates",
     /// Bytes of IPv4 packets received.
@@ -83,6 +85,8 @@ ip_counters! {
     Ip6ReasmFails = "Ip6ReasmFails",
     /// IPv6 datagrams cut into fragments.
     Ip6FragOKs = "Ip6FragOKs",
+    /// IPv6 datagrams of which not all fragments could be sent.
+    Ip6FragFails = "Ip6FragFails",
     /// IPv6 fragments sent.
     Ip6FragCreates = "Ip6FragCreates",
     /// Bytes of IPv6 packets received.
@@ -174,6 +178,7 @@ impl IpCounter {
             Self::IpReasmOKs => Self::Ip6ReasmOKs,
             Self::IpReasmFails => Self::Ip6ReasmFails,
             Self::IpFragOKs => Self::Ip6FragOKs,
+            Self::IpFragFails => Self::Ip6FragFails,
             Self::IpFragCreates => Self::Ip6FragCreates,
             Self::UdpInDatagrams => Self::Udp6InDatagrams,
             Self::UdpNoPorts => Self::Udp6NoPorts,

@@ -493,6 +493,7 @@ impl IcmpSocket {
             hop_limit,
             tos,
             interface: None,
+            may_be_cut: !message.dont_fragment,
         };
         let visit = Visit::new(now, SHARD);
         let output = host.net.send_datagram(visit, &mut route, datagram)?;

@@ -40,6 +40,14 @@ impl Host {
                 }
                 socket.on_report(self, report(error, &tuple, udp::HEADER_LEN));
             }),
+            (Protocol::ICMP | Protocol::ICMPV6, _) => {
+                // ICMP sockets hear of it besides (`icmp_err`, `icmpv6_err`).
+                if error.is_too_big {
+                    let (topology, remote) = (&self.net.topology, error.quoted.destination);
+                    topology.on_packet_too_big(visit.now, remote, error.info, u32::MAX);
+                }
+                false
+            }
             _ => false,
         }
     }

@@ -178,6 +178,9 @@ pub(crate) struct UdpSocket {
     forwards: Option<UdpForwarderOptions>,
     readiness: Arc<UdpReadiness>,
     pub(super) account: Arc<TxAccount>,
+    /// A datagram in fragments did not fit beside the socket's own frames. The next one waits until
+    /// all of them have left.
+    pub(super) waits_for_all: AtomicBool,
     /// Datagrams that were not queued for lack of memory.
     drops: AtomicU64,
     state: Mutex<UdpState>,
@@ -228,6 +231,7 @@ impl UdpSocket {
             forwards: None,
             readiness,
             account,
+            waits_for_all: AtomicBool::new(false),
             drops: AtomicU64::new(0),
             state: Mutex::new(state),
         }

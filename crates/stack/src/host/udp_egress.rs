@@ -17,6 +17,7 @@ use crate::wire::{ChecksumBy, Ports, Protocol, checksum::Pseudo, ipv4, ipv6, udp
 use bytes::Bytes;
 use core::iter::Peekable;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::sync::atomic::Ordering::Relaxed;
 use neap_tcp::connection::ConnectionError;
 use neap_tcp::segment::Payload;
 use neap_tcp::time::{Instant, Rate};
@@ -275,7 +276,8 @@ impl UdpSocket {
         {
             return Err(error);
         }
-        self.admit(way.limit)?;
+        self.admit(if self.waits_for_all.load(Relaxed) { 0 } else { way.limit })?;
+        self.waits_for_all.store(false, Relaxed);
         let is_broadcast = way.remote != Some(remote) && host.is_broadcast(remote.ip());
         if is_broadcast && !way.may_broadcast {
             host.net.topology.source_for(remote.ip(), interface)?;
@@ -429,6 +431,7 @@ impl UdpSocket {
         let by = if gso_size.is_some() { ChecksumBy::Device } else { ChecksumBy::Stack };
         let mut headers = Headers::default();
         udp::emit(&mut headers, ports, &payload, pseudo, by);
+        let is_alone = self.account.bytes() == 0;
         let flow = if way.remote == Some(remote) {
             DATAGRAM | self.number
         } else {
@@ -447,6 +450,7 @@ impl UdpSocket {
             hop_limit,
             tos,
             interface: way.route_to.and_then(|(_, interface)| interface),
+            may_be_cut: false,
         };
         let visit = Visit::new(now, SHARD);
         let has_more = way.batch.is_some();
@@ -454,15 +458,27 @@ impl UdpSocket {
         if let (Some(batch), Ok(_)) = (&mut way.batch, &sent) {
             batch.hold(&way.route);
         }
-        let Output { verdict, undeliverable } = sent?;
+        let Output { verdict, is_in_part, undeliverable } = sent?;
         host.on_undeliverable(visit, undeliverable);
         let count_all = |counter: IpCounter| {
             host.net.counters.ip.add(counter.of_family(remote.is_ipv4()), count.into());
         };
         if verdict == Verdict::Dropped {
+            if is_in_part && !is_alone {
+                // Room for one fragment is no room for all of them. They fit when the socket's own
+                // frames have left, or never.
+                self.waits_for_all.store(true, Relaxed);
+                if self.admit(0).is_ok() {
+                    self.readiness().clear(Ready::WRITABLE);
+                    self.readiness().signal(Ready::WRITABLE);
+                }
+                return Err(SocketError::WouldBlock);
+            }
             // What was refused because of the socket's own frames may be tried again when one of
             // them has left.
-            self.admit(0)?;
+            if !is_in_part {
+                self.admit(0)?;
+            }
             count_all(IpCounter::UdpSndbufErrors);
             return Err(SocketError::NoBuffers);
         }
@@ -495,6 +511,7 @@ impl ReceivedDatagram {
             hop_limit: self.hop_limit,
             tos: self.tos,
             interface: None,
+            may_be_cut: false,
         };
         Some(packet.quoted())
     }

@@ -321,6 +321,8 @@ pub(crate) struct OutgoingDatagram {
     pub(crate) tos: u8,
     /// The only interface that it may leave by.
     pub(crate) interface: Option<InterfaceId>,
+    /// Routers of IPv4 may cut it.
+    pub(crate) may_be_cut: bool,
 }
 
 /// Priority of a datagram of IPv4 by its TOS byte (`rt_tos2priority`): best effort, bulk,
@@ -339,9 +341,12 @@ impl OutgoingDatagram {
         self.frame(0, u32::MAX, hop_limit).to_bytes()
     }
 
-    /// Whether it leaves whole over a path that takes `mtu` bytes, or each of several does. Then
-    /// its identification says nothing (RFC 6864).
+    /// Whether it leaves whole over a path that takes `mtu` bytes, or each of several does, and
+    /// stays so. Then its identification says nothing (RFC 6864).
     fn is_atomic(&self, mtu: u32) -> bool {
+        if self.may_be_cut && self.local.is_ipv4() {
+            return false;
+        }
         let data = self.gso_size.map_or(self.payload.len(), u32::from);
         let ip = if self.local.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
         (ip + self.headers.len()) as u32 + data <= mtu
@@ -472,8 +477,9 @@ impl Net {
     }
 
     /// Sends a datagram over its route, in fragments if it is longer than the route takes. The
-    /// answer is that of the last fragment. Several datagrams with a
-    /// [`gso_size`](OutgoingDatagram::gso_size) are within the [bounds](Self::super_datagram).
+    /// answer is that of the last fragment, or of the first one that is dropped. Several datagrams
+    /// with a [`gso_size`](OutgoingDatagram::gso_size) are within the
+    /// [bounds](Self::super_datagram).
     pub(crate) fn send_datagram(
         &self,
         visit: Visit,
@@ -495,25 +501,46 @@ impl Net {
         let Some(ResolvedRoute { next_hop, .. }) = cached.get() else { return Err(NoRoute) };
         let hop_limit = self.hop_limit(datagram.hop_limit, local.is_ipv4());
         let frame = datagram.frame(identification as u16, mtu, hop_limit);
-        if next_hop.is_broadcast() {
-            // This host is one of all (`ip_mc_output`).
-            let copy = Frame::new(Headers::default(), frame.to_bytes().into());
-            let _ = self.loop_back(copy);
+        // This host is one of all (`ip_mc_output`).
+        let copy = next_hop.is_broadcast().then(|| frame.to_bytes());
+        let output = self.send_pieces(visit, next_hop, frame, mtu as usize, identification);
+        // What is dropped may be sent again.
+        if let Some(copy) = copy.filter(|_| output.verdict != Verdict::Dropped) {
+            let _ = self.loop_back(Frame::new(Headers::default(), copy.into()));
         }
-        if frame.len() <= mtu as usize || frame.gso.is_some() {
-            return Ok(self.output(visit, next_hop, frame));
+        Ok(output)
+    }
+
+    /// Sends a packet whole, or in fragments if it is longer than `mtu` bytes.
+    fn send_pieces(
+        &self,
+        visit: Visit,
+        next_hop: &NextHop,
+        frame: Frame,
+        mtu: usize,
+        identification: u32,
+    ) -> Output {
+        if frame.len() <= mtu || frame.gso.is_some() {
+            return self.output(visit, next_hop, frame);
         }
+        let is_v4 = frame.headers.as_slice().first().is_some_and(|byte| byte >> 4 == 4);
         let count = |counter: IpCounter| {
-            self.counters.ip.add(counter.of_family(remote.is_ipv4()), 1);
+            self.counters.ip.add(counter.of_family(is_v4), 1);
         };
-        count(IpCounter::IpFragOKs);
         let mut all = Output::of(Verdict::Queued);
-        for piece in fragment(frame, mtu as usize, identification) {
-            count(IpCounter::IpFragCreates);
-            let Output { verdict, undeliverable } = self.output(visit, next_hop, piece);
+        for (index, piece) in fragment(frame, mtu, identification).enumerate() {
+            let Output { verdict, undeliverable, .. } = self.output(visit, next_hop, piece);
             all.verdict = verdict;
             all.undeliverable.extend(undeliverable);
+            if verdict == Verdict::Dropped {
+                // Without it the others are of no use (`ip_do_fragment`).
+                count(IpCounter::IpFragFails);
+                all.is_in_part = index > 0;
+                return all;
+            }
+            count(IpCounter::IpFragCreates);
         }
-        Ok(all)
+        count(IpCounter::IpFragOKs);
+        all
     }
 }

@@ -4,6 +4,7 @@
 
 use super::egress::{CachedRoute, OutgoingDatagram};
 use super::interface::{ALL_NODES, Interface, InterfaceId, Output, Station};
+use super::neighbor::Advertisement;
 use super::router::Unheard;
 use super::{Net, Visit};
 use crate::drop_reason::DropReason;
@@ -540,7 +541,9 @@ impl Net {
             }
             M::NeighborAdvertisement { target, target_link, solicited, replace, .. } => {
                 let target = target.into();
-                interface.on_advertisement(visit, target, target_link, solicited, replace);
+                let link = target_link;
+                let said = Advertisement { link, solicited, replace, is_claim: false };
+                interface.on_advertisement(visit, target, said);
             }
             M::RouterSolicitation { source_link } => {
                 interface.on_router_solicitation(visit, ip.source, source_link);
@@ -764,6 +767,8 @@ impl Net {
             hop_limit: 0,
             tos,
             interface: None,
+            // As `icmp_sk_init` has it: nobody sends an answer again that is too long on its way.
+            may_be_cut: true,
         };
         // An answer leaves from the address that the packet was for, which may be a foreign one.
         let sent = self.send_datagram(visit, &mut CachedRoute::new(true), datagram);

@@ -6,7 +6,9 @@ use super::Visit;
 use super::address::Prefix;
 use super::error::NetError;
 use super::housekeeping::Housekeeping;
-use super::neighbor::{LinkAddress, Neighbor, Neighbors, Outcome, Resolved, Solicit};
+use super::neighbor::{
+    Advertisement, LinkAddress, Neighbor, Neighbors, Outcome, Resolved, Solicit,
+};
 use super::port::{Port, PortStats};
 use super::router::{Heard, Router};
 use crate::device::{Capabilities, LinkMonitor, LinkState, LinkStatus, Medium, Steering};
@@ -150,6 +152,8 @@ fn pack(address: LinkAddress) -> u64 {
 #[must_use = "a socket may have to hear of what cannot be delivered"]
 pub(crate) struct Output {
     pub(crate) verdict: Verdict,
+    /// Fragments in front of the one that was dropped have left.
+    pub(crate) is_in_part: bool,
     /// Packets that no neighbour will take, with their IP headers at the front.
     pub(crate) undeliverable: Vec<Frame>,
 }
@@ -157,7 +161,7 @@ pub(crate) struct Output {
 impl Output {
     /// Nothing is undeliverable.
     pub(crate) fn of(verdict: Verdict) -> Self {
-        Self { verdict, undeliverable: Vec::new() }
+        Self { verdict, is_in_part: false, undeliverable: Vec::new() }
     }
 }
 
@@ -558,7 +562,8 @@ impl Interface {
         let hold = |neighbors: &mut Neighbors, out: &mut Outcome| {
             neighbors.hold(visit.now, neighbor, frame, out);
         };
-        Output { verdict: Verdict::Queued, undeliverable: self.ask_neighbors(visit, hold) }
+        let undeliverable = self.ask_neighbors(visit, hold);
+        Output { undeliverable, ..Output::of(Verdict::Queued) }
     }
 
     /// Tells the device of what it has and was not told of; see [`Visit::has_more`].
@@ -706,8 +711,9 @@ impl Interface {
             self.on_solicited_by(visit, packet.sender.into(), packet.sender_link);
         } else {
             let solicited = packet.operation == arp::Operation::Reply && is_for_us && !is_claim;
-            let (sender, link) = (packet.sender.into(), Some(packet.sender_link));
-            self.on_advertisement(visit, sender, link, solicited, true);
+            let link = Some(packet.sender_link);
+            let said = Advertisement { link, solicited, replace: true, is_claim };
+            self.on_advertisement(visit, packet.sender.into(), said);
         }
         if packet.operation == arp::Operation::Request && is_for_us {
             let reply = arp::Packet {
@@ -726,12 +732,10 @@ impl Interface {
         &self,
         visit: Visit,
         address: IpAddr,
-        link: Option<LinkAddress>,
-        solicited: bool,
-        replace: bool,
+        advertisement: Advertisement,
     ) {
         let failed = self.ask_neighbors(visit, |neighbors, out| {
-            neighbors.on_advertisement(visit.now, address, link, solicited, replace, out);
+            neighbors.on_advertisement(visit.now, address, advertisement, out);
         });
         debug_assert!(failed.is_empty(), "an answer fails nobody");
     }

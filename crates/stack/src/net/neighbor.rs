@@ -41,6 +41,21 @@ const UNRES_QLEN: usize = 101;
 /// `locktime` of ARP: of several answers to one request the first counts.
 const LOCKTIME: Nanos = Nanos::from_secs(1);
 
+/// What an answer or an announcement says of a neighbour.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Advertisement {
+    /// Where it is. `None` confirms the address that is known: who is asked at it need not repeat
+    /// it (RFC 4861 section 7.2.4), and Linux does not.
+    pub link: Option<LinkAddress>,
+    /// It answers a request of this host.
+    pub solicited: bool,
+    /// It may change a known link address (ND's override flag; always for ARP).
+    pub replace: bool,
+    /// The neighbour claims its address by itself (gratuitous ARP). Of several answers to one
+    /// request the first counts, of claims the last (`arp_process`).
+    pub is_claim: bool,
+}
+
 /// State of a neighbour, by the names that `ip neighbour` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -267,21 +282,15 @@ impl Neighbors {
     }
 
     /// Takes an answer (an ARP reply to this host, a neighbour advertisement) or an announcement
-    /// (gratuitous ARP: `solicited` is false).
-    ///
-    /// With `replace` it may change a known link address (ND's override flag; always for ARP, whose
-    /// `locktime` is observed here). Without `link` it confirms the one that is known: who is asked
-    /// at its address need not repeat it (RFC 4861 section 7.2.4), and Linux does not. An answer
-    /// without a request is ignored.
+    /// (gratuitous ARP). An answer without a request is ignored.
     pub fn on_advertisement(
         &mut self,
         now: Instant,
         address: IpAddr,
-        link: Option<LinkAddress>,
-        solicited: bool,
-        replace: bool,
+        advertisement: Advertisement,
         out: &mut Outcome,
     ) {
+        let Advertisement { link, solicited, replace, is_claim } = advertisement;
         let Some(key) = self.find(address) else { return };
         let entry = &self.entries[key];
         if entry.state == NeighborState::Permanent {
@@ -296,7 +305,8 @@ impl Neighbors {
             }
             return;
         }
-        if changes && address.is_ipv4() && now.since(entry.updated) < LOCKTIME {
+        let locked = address.is_ipv4() && now.since(entry.updated) < LOCKTIME;
+        if changes && locked && !is_claim {
             return;
         }
         if solicited {
@@ -448,9 +458,11 @@ impl Neighbors {
     ) {
         let reachable_until = now + self.reachable_time();
         let entry = &mut self.entries[key];
+        if !entry.has_link() || (entry.link, entry.state) != (link, state) {
+            entry.updated = now;
+        }
         entry.link = link;
         entry.state = state;
-        entry.updated = now;
         entry.deadline = Instant::FAR_FUTURE;
         entry.probes = 0;
         if state == NeighborState::Reachable {
@@ -527,7 +539,7 @@ mod tests {
         let mut table = Neighbors::new(1);
         let mut out = Outcome::default();
         table.hold(at(1), host(1), frame(1), &mut out);
-        table.on_advertisement(at(1), host(1), Some(MAC), true, true, &mut out);
+        table.on_advertisement(at(1), host(1), said(Some(MAC), true, true), &mut out);
         assert_eq!(out.send.len(), 1);
         table
     }
@@ -545,6 +557,21 @@ mod tests {
         table.resolve(at(seconds), host(1)).map(|resolved| resolved.link)
     }
 
+    fn said(link: Option<LinkAddress>, solicited: bool, replace: bool) -> Advertisement {
+        Advertisement { link, solicited, replace, is_claim: false }
+    }
+
+    #[test]
+    fn of_several_claims_of_an_address_the_last_one_counts() {
+        let mut table = resolved();
+        for (second, claimed) in [(1, OTHER), (1, MAC), (2, OTHER)] {
+            let claim = Advertisement { is_claim: true, ..said(Some(claimed), false, true) };
+            let mut out = Outcome::default();
+            table.on_advertisement(at(second), host(1), claim, &mut out);
+            assert_eq!(link(&mut table, second), Some(claimed), "{second}");
+        }
+    }
+
     #[test]
     fn frames_wait_for_the_answer_and_leave_in_order() {
         let mut table = Neighbors::new(1);
@@ -555,7 +582,7 @@ mod tests {
         }
         assert_eq!(out.solicit[..], [Solicit { target: host(1), to: None }], "one request");
         assert_eq!(table.deadline(), at(1));
-        table.on_advertisement(at(0), host(1), Some(MAC), true, true, &mut out);
+        table.on_advertisement(at(0), host(1), said(Some(MAC), true, true), &mut out);
         let sent: Vec<_> = out.send.iter().map(|(link, frame)| (*link, frame.flow)).collect();
         assert_eq!(sent, [(MAC, 0), (MAC, 1), (MAC, 2)]);
         assert_eq!(link(&mut table, 0), Some(MAC));
@@ -609,7 +636,7 @@ mod tests {
         assert_eq!(out.solicit[..], [Solicit { target: host(1), to: Some(MAC) }; 2]);
         assert_eq!(link(&mut table, 206), Some(MAC), "in use meanwhile");
         let mut out = Outcome::default();
-        table.on_advertisement(at(206), host(1), Some(MAC), true, false, &mut out);
+        table.on_advertisement(at(206), host(1), said(Some(MAC), true, false), &mut out);
         assert_eq!(state(&table, at(206), host(1)), Some(NeighborState::Reachable));
 
         table.resolve(at(300), host(1));
@@ -622,19 +649,19 @@ mod tests {
     fn a_changed_link_address_is_believed_by_the_rules() {
         let mut table = resolved();
         let mut out = Outcome::default();
-        table.on_advertisement(at(1), host(1), Some(OTHER), true, true, &mut out);
+        table.on_advertisement(at(1), host(1), said(Some(OTHER), true, true), &mut out);
         assert_eq!(link(&mut table, 1), Some(MAC), "the first answer counts");
-        table.on_advertisement(at(3), host(1), Some(OTHER), true, false, &mut out);
+        table.on_advertisement(at(3), host(1), said(Some(OTHER), true, false), &mut out);
         assert_eq!(
             table.iter(at(3)).next().map(|n| n.state),
             Some(NeighborState::Stale),
             "a doubt"
         );
-        table.on_advertisement(at(3), host(1), Some(OTHER), false, true, &mut out);
+        table.on_advertisement(at(3), host(1), said(Some(OTHER), false, true), &mut out);
         assert_eq!(link(&mut table, 3), Some(OTHER));
         table.on_solicited_by(at(5), host(1), MAC, &mut out);
         assert_eq!(link(&mut table, 5), Some(MAC));
-        table.on_advertisement(at(5), host(9), Some(OTHER), true, true, &mut out);
+        table.on_advertisement(at(5), host(9), said(Some(OTHER), true, true), &mut out);
         assert_eq!(table.resolve(at(5), host(9)), None, "nobody asked");
     }
 

@@ -726,7 +726,8 @@ impl Transmitter {
 
     /// Returns when the queue wants to be looked at again, other than by an event of the device.
     fn send_all(&mut self, round: &mut Drain<'_>) -> Instant {
-        while self.has_room() {
+        // Without a link there is nothing to wait for: all is dropped.
+        while !self.is_up || self.has_room() {
             if round.quota == 0 {
                 if self.pieces.is_empty() && round.port.backlog.load(Acquire) == 0 {
                     break;

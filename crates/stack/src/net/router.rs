@@ -215,11 +215,13 @@ impl RouterAdvertisement {
                 NdOption::SourceLink(link) => source = Some(link),
                 NdOption::Mtu(mtu) => read.mtu = Some(mtu),
                 NdOption::Prefix { network, len, on_link, autonomous, valid, preferred } => {
-                    let prefix = Prefix::new(network.into(), len).ok();
-                    let one = |prefix| {
-                        let preferred = preferred.min(valid);
-                        AdvertisedPrefix { prefix, on_link, autonomous, valid, preferred }
-                    };
+                    // RFC 4861 section 6.3.4, RFC 4862 section 5.5.3 (b, c).
+                    let is_ignored = network.is_unicast_link_local()
+                        || network.is_multicast()
+                        || preferred > valid;
+                    let prefix = Prefix::new(network.into(), len).ok().filter(|_| !is_ignored);
+                    let one =
+                        |prefix| AdvertisedPrefix { prefix, on_link, autonomous, valid, preferred };
                     read.prefixes.extend(prefix.map(one));
                 }
                 NdOption::Rdnss { lifetime, servers } => {
@@ -426,6 +428,18 @@ mod tests {
         heard.on_advertisement(NOW, host(1), full().message(true), &body).unwrap();
         let list = heard.list();
         assert_eq!((list.len(), list[0].advertisement.lifetime), (1, 0), "in the same place");
+    }
+
+    #[test]
+    fn prefixes_that_no_host_may_use_are_not_heard() {
+        let mut heard = Heard::default();
+        let prefix = |text: &str| AdvertisedPrefix::new(text.parse().unwrap());
+        let too_long = AdvertisedPrefix { valid: 10, preferred: 20, ..prefix("fd00:2::/64") };
+        let prefixes = vec![too_long, prefix("fe80::/64"), prefix("ff02::/64")];
+        let said = RouterAdvertisement { prefixes, ..full() };
+        let (message, body) = (said.message(false), said.body(None));
+        let one = heard.on_advertisement(NOW, host(1), message, &body).unwrap();
+        assert_eq!(one.advertisement.prefixes, []);
     }
 
     #[test]

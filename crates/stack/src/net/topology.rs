@@ -21,6 +21,20 @@ pub(crate) fn is_nobody(source: IpAddr) -> bool {
     source.is_multicast() || is_mapped(source)
 }
 
+/// Whether it names a host of "this network" (RFC 1122 section 3.2.1.3), which no source is but
+/// that of who has no address yet.
+fn is_of_this_network(source: IpAddr) -> bool {
+    match source {
+        IpAddr::V4(ip) => ip.octets()[0] == 0,
+        IpAddr::V6(ip) => ip.is_unspecified(),
+    }
+}
+
+/// Whether a host that has no address yet speaks to all hosts.
+fn is_first_word(source: IpAddr, destination: IpAddr) -> bool {
+    source.is_unspecified() && destination == IpAddr::V4(Ipv4Addr::BROADCAST)
+}
+
 /// Whether it is an IPv4-mapped address of IPv6.
 fn is_mapped(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some())
@@ -55,8 +69,7 @@ impl Locals {
     ) -> bool {
         is_nobody(source)
             || self.is_broadcast(source)
-            // Who has no address yet speaks to all hosts.
-            || (source.is_unspecified() && destination != IpAddr::V4(Ipv4Addr::BROADCAST))
+            || (is_of_this_network(source) && !is_first_word(source, destination))
             || (is_from_outside
                 && (source.is_loopback()
                     || destination.is_loopback()
@@ -210,7 +223,10 @@ impl Tables {
     /// where packets come from.
     fn wanted(&self) -> Vec<RouteEntry> {
         let mut wanted: Vec<RouteEntry> = Vec::new();
-        for interface in &self.interfaces {
+        // A disabled interface keeps no network from another one.
+        let enabled = self.interfaces.iter().filter(|interface| interface.is_enabled());
+        let disabled = self.interfaces.iter().filter(|interface| !interface.is_enabled());
+        for interface in enabled.chain(disabled) {
             for Address { ip, prefix } in interface.addresses() {
                 if wanted.iter().any(|entry| entry.prefix == prefix) {
                     continue;
@@ -328,6 +344,11 @@ impl Topology {
     /// Lets all sockets look again at what they found, and at the settings of their host.
     pub(crate) fn note_change(&self) {
         self.change(|tables| tables.changes += 1);
+    }
+
+    /// An interface was enabled or disabled.
+    pub(crate) fn follow_links(&self) {
+        self.change(Tables::follow_addresses);
     }
 
     /// Adds an interface and the routes to its networks.

@@ -185,7 +185,7 @@ impl Stack {
         let interface = self.host.net.topology.interface(interface)?;
         let link = interface.set_enabled(is_up, now);
         // Routes depend on it even where the device has no link.
-        self.host.net.topology.note_change();
+        self.host.net.topology.follow_links();
         self.host.on_link_changes(now, &interface, LinkChanges { link, ..Default::default() })
     }
 

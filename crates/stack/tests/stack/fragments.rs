@@ -36,6 +36,56 @@ fn a_port_without_socket_is_reported_for_a_datagram_in_fragments() {
     }
 }
 
+/// Room for some fragments is no room for a datagram.
+#[test]
+fn a_datagram_in_fragments_waits_until_all_of_them_fit() {
+    for (from, to) in FAMILIES {
+        let mut world = World::new(&WireConfig { ring: 1, ..WireConfig::default() });
+        let qdisc = "pfifo_fast limit 4".parse().unwrap();
+        world.a.set_qdisc(world.now, world.a_interface, &qdisc).unwrap();
+        let server = world.b.bind_udp(address(to), UdpOptions::default()).unwrap();
+        let client = world.a.bind_udp(address(from), UdpOptions::default()).unwrap();
+        let (mut sent, mut arrived) = (0, 0);
+        for _ in 0..200 {
+            while client.readiness().bits().contains(Ready::WRITABLE) {
+                let data = Bytes::from(pattern(4000));
+                match client.send_to(world.now, data, Some(address(to))) {
+                    Ok(()) => sent += 1,
+                    Err(error) => assert_eq!(error, SocketError::WouldBlock),
+                }
+            }
+            world.run(Nanos::from_millis(5));
+            arrived += core::iter::from_fn(|| server.recv_from().ok()).count();
+        }
+        world.run(SECOND);
+        arrived += core::iter::from_fn(|| server.recv_from().ok()).count();
+        assert!(arrived == sent && sent >= 100, "{sent} sent to {to}, {arrived} arrived");
+    }
+}
+
+#[test]
+fn a_datagram_in_fragments_that_can_never_fit_is_refused() {
+    for (from, to) in FAMILIES {
+        let mut world = World::new(&WireConfig::default());
+        // The last fragment alone would fit.
+        let qdisc = "tbf rate 8mbit burst 2000 limit 3500".parse().unwrap();
+        world.a.set_qdisc(world.now, world.a_interface, &qdisc).unwrap();
+        let client = world.a.bind_udp(address(from), UdpOptions::default()).unwrap();
+        let data = Bytes::from(pattern(6100));
+        let refused = client.send_to(world.now, data, Some(address(to)));
+        assert_eq!(refused, Err(SocketError::NoBuffers), "{to}");
+        world.run(SECOND);
+        let counters = world.a.ip_counters();
+        let is_v4 = address(to).is_ipv4();
+        let [fails, oks, out] = if is_v4 {
+            [IpCounter::IpFragFails, IpCounter::IpFragOKs, IpCounter::UdpOutDatagrams]
+        } else {
+            [IpCounter::Ip6FragFails, IpCounter::Ip6FragOKs, IpCounter::Udp6OutDatagrams]
+        };
+        assert_eq!([fails, oks, out].map(|counter| counters.get(counter)), [1, 0, 0]);
+    }
+}
+
 #[test]
 fn the_sender_hears_that_fragments_did_not_come() {
     for (from, to) in FAMILIES {

@@ -61,6 +61,7 @@ fn pings_of_foreign_addresses_reach_the_socket_and_are_answered_by_it() {
                     asked.source = ip("::");
                 }
                 (asked.hop_limit, asked.tos) = (17, 0xb9);
+                asked.dont_fragment = len == 56;
                 guest.send(world.now, &asked).unwrap();
                 world.run(SECOND);
                 assert!(gateway.readiness().bits().contains(Ready::READABLE));
@@ -315,6 +316,28 @@ fn errors_of_each_kind_reach_the_guest_whose_packet_they_quote() {
                 assert_eq!(record.info, mtu);
             }
         }
+    }
+}
+
+#[test]
+fn a_ping_that_was_too_long_for_its_way_teaches_the_path_mtu() {
+    for (foreign, own, _) in FAMILIES {
+        let mut world = World::with_any_destination(&WireConfig::default());
+        let (guest, gateway) = (guest(&world), gateway(&world));
+        let asked = request(own, foreign, 1400);
+        guest.send(world.now, &asked).unwrap();
+        world.run(MILLISECOND);
+        let packet = world.ab.lock().unwrap().sent.last().unwrap().clone();
+        assert!(ip(own).is_ipv6() || packet[6] & 0x40 == 0, "routers may cut it");
+        let error = IcmpErrorKind::PacketTooBig { mtu: 1300 };
+        assert_eq!(gateway.send_error(world.now, ip(foreign), &packet, error), Ok(true));
+        world.run(MILLISECOND);
+        assert_eq!(world.a.path_mtu(world.now, ip(foreign)), Some(1300));
+        let before = world.ab.lock().unwrap().sent.len();
+        guest.send(world.now, &asked).unwrap();
+        world.run(MILLISECOND);
+        let sent = world.ab.lock().unwrap().sent[before..].to_vec();
+        assert!(sent.len() == 2 && sent.iter().all(|packet| packet.len() <= 1300), "{foreign}");
     }
 }
 

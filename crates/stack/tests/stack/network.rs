@@ -567,6 +567,18 @@ fn no_route_leads_through_an_interface_that_is_disabled() {
 }
 
 #[test]
+fn a_disabled_interface_leaves_its_network_to_another_one() {
+    let mut world = World::new(&WireConfig::default());
+    second_wire(&mut world, &WireConfig::default(), "10.0.0.3/24", "10.0.0.4/24");
+    world.a.add_route(via(world.a_interface, "0.0.0.0/0", Some("10.0.0.2"))).unwrap();
+    assert_eq!(world.a.source_for(ip("10.0.0.9")), Ok(ip("10.0.0.1")));
+    world.a.set_link(world.now, world.a_interface, false).unwrap();
+    assert_eq!(world.a.source_for(ip("10.0.0.9")), Ok(ip("10.0.0.3")));
+    world.a.set_link(world.now, world.a_interface, true).unwrap();
+    assert_eq!(world.a.source_for(ip("10.0.0.9")), Ok(ip("10.0.0.1")));
+}
+
+#[test]
 fn sockets_hear_at_once_that_their_device_is_gone() {
     let mut world = World::new(&WireConfig::default());
     let wire = second_wire(&mut world, &WireConfig::default(), "10.1.0.1/24", "10.1.0.2/24");

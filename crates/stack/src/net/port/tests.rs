@@ -228,6 +228,21 @@ fn a_full_ring_puts_frames_back_in_order_until_it_is_reaped() {
 }
 
 #[test]
+fn a_link_that_goes_down_drops_what_waits_behind_a_full_ring() {
+    for world in [
+        World::new(2, capabilities(Completion::OnWire)),
+        World::new(2, capabilities(Completion::OnWire)).without_bql(),
+    ] {
+        world.enqueue(0..5);
+        let waits = world.port.stats(ZERO).qdisc.backlog_packets;
+        assert!(waits >= 3);
+        world.port.set_link(false, ms(1));
+        let stats = world.port.stats(ms(1));
+        assert_eq!((stats.link_drops, stats.qdisc.backlog_packets), (waits.into(), 0));
+    }
+}
+
+#[test]
 fn frames_that_the_wire_has_at_once_need_no_limit_doorbell_or_completion() {
     let world = World::new(4, capabilities(Completion::OnWire));
     let is_at_once = |port: &Port| port.load().is_some_and(|load| load.is_at_once);

@@ -391,21 +391,22 @@ fn tbf(mut words: Words<'_>) -> Result<QdiscConfig, QdiscError> {
     let missing = |name| QdiscError::MissingParameter { kind: "tbf", name };
     let rate = rate.ok_or_else(|| missing("rate"))?;
     let burst = burst.ok_or_else(|| missing("burst"))?;
-    // What comes in within the latency, and the bucket.
-    let by_latency = |latency| {
-        let bytes = rate.bytes_in(latency).saturating_add(burst.into());
-        u32::try_from(bytes).unwrap_or(u32::MAX)
-    };
-    let limit = limit.or(latency.map(by_latency));
-    // The other qdisc has a limit of its own.
-    let limit = limit.or(child.is_some().then_some(burst));
-    let limit = limit.ok_or_else(|| missing("limit or latency"))?;
     let peak = match (peak_rate, peak_size) {
         (Some(rate), Some(size)) => Some((rate, size)),
         (None, None) => None,
         (Some(_), None) => return Err(missing("mtu with its peakrate")),
         (None, Some(_)) => return Err(missing("peakrate with its mtu")),
     };
+    // What comes in within the latency, and the bucket; with a peak rate the lesser of both.
+    let by_latency = |latency| {
+        let within = |rate: Rate, bucket: u32| rate.bytes_in(latency).saturating_add(bucket.into());
+        let at_peak = peak.map_or(u64::MAX, |(rate, size)| within(rate, size));
+        u32::try_from(within(rate, burst).min(at_peak)).unwrap_or(u32::MAX)
+    };
+    let limit = limit.or(latency.map(by_latency));
+    // The other qdisc has a limit of its own.
+    let limit = limit.or(child.is_some().then_some(burst));
+    let limit = limit.ok_or_else(|| missing("limit or latency"))?;
     let config = tbf::Config { rate, burst, limit, peak };
     Ok(match child {
         None => QdiscConfig::Tbf(config),
@@ -529,6 +530,10 @@ mod tests {
             peak: Some((Rate(2_000_000), 1514)),
         };
         assert_eq!(parse(tbf), Ok(QdiscConfig::Tbf(expected)));
+        // 50 ms of the peak rate are less than the bucket.
+        let tbf = "tbf rate 8mbit burst 1mb latency 50ms peakrate 9mbit mtu 1514";
+        let Ok(QdiscConfig::Tbf(config)) = parse(tbf) else { panic!("well formed") };
+        assert_eq!(config.limit, 57_764);
         assert_eq!(parse(" mq  fq ").map(|mq| mq.to_string()).unwrap().get(..5), Some("mq fq"));
         assert_eq!(parse("mq"), Ok(QdiscConfig::Mq(Box::default())));
     }
