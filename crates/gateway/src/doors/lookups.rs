@@ -42,8 +42,9 @@ const MOST_STRANGERS: usize = 64;
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// The same over TCP.
 const TIMEOUT_OF_STREAM: Duration = Duration::from_secs(5);
-/// Where the family that is tried first has addresses, those of the other one are waited for as
-/// long as this (RFC 8305 section 3, the Resolution Delay).
+/// Where one family has addresses, those of the other one are waited for as long as this (RFC 8305
+/// section 3, the Resolution Delay). A server that never answers the other question costs a name no
+/// more.
 const TIME_OF_THE_OTHER: Duration = Duration::from_millis(50);
 /// Each server is asked so often.
 const ROUNDS: usize = 2;
@@ -389,12 +390,11 @@ impl Lookups {
         self.conclude(query.lookup, poller);
     }
 
-    /// Ends a lookup if all is known. If the family that is tried first is, the other one has a
-    /// short time.
+    /// Ends a lookup if all is known. If one family is, the other one has a short time.
     fn conclude(&mut self, key: usize, poller: &Poller) {
         let lookup = &mut self.table[key];
         if lookup.asked().is_some() {
-            if matches!(lookup.parts[lookup.order()[0]], Part::Known(..)) {
+            if lookup.parts.iter().any(|part| matches!(part, Part::Known(..))) {
                 let slot = Slot { key, generation: lookup.generation };
                 self.telling.set(Instant::now() + TIME_OF_THE_OTHER, slot);
             }
@@ -653,6 +653,21 @@ mod tests {
         let both = vec![IpAddr::from(V6), V4.into()];
         assert_eq!((world.told(), world.known()), (vec![both.clone()], Some(both)));
         assert_eq!((world.lookups.table.len(), world.lookups.next_expiry()), (0, None));
+    }
+
+    #[test]
+    fn a_server_that_answers_for_ipv4_alone_delays_a_name_no_more_than_one_for_ipv6_alone() {
+        for is_v6 in [false, true] {
+            let mut world = World::new();
+            world.ask();
+            let questions = world.questions(0);
+            world.answer(0, &questions[usize::from(is_v6)]);
+            let due = world.lookups.next_expiry().expect("somebody waits");
+            assert!(due <= Instant::now() + TIME_OF_THE_OTHER);
+            world.lookups.expire(due, &world.poller);
+            let own = if is_v6 { IpAddr::from(V6) } else { V4.into() };
+            assert_eq!(world.told(), [vec![own]]);
+        }
     }
 
     #[test]
