@@ -219,7 +219,9 @@ pub struct DoorsConfig {
     pub most_of_a_client: usize,
     /// Clients of [`Door::Udp`] and associations of [`Door::Socks5`] at the same time. Beyond it a
     /// client that was silent for ten seconds loses its place to another one. Where none was,
-    /// datagrams of more clients are dropped.
+    /// datagrams of more clients are dropped. An association keeps its place as long as its
+    /// connection is open, so all of them have half of the places, and those of one address an
+    /// eighth; all programs of the host share its loopback addresses, which have no such bound.
     pub most_mappings: usize,
     /// A client of a proxy has so long to say what it wants.
     pub patience: Duration,

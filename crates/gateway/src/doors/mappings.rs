@@ -5,21 +5,24 @@
 //! about 400 bytes. A datagram is one system call of the host; those of one length from or to one
 //! place share a call, except for what an association gets, each datagram of which has a header of
 //! its own. What waits for a name is at most [`MOST_EARLY`] datagrams of [`MOST_EARLY_BYTES`].
+//!
+//! A client of a tunnel that is silent may lose its place. An association lasts as long as its
+//! connection, so associations have a part of the places alone.
 
 use super::config::{Host, Target};
 use super::figures::Counters;
 use super::lookups::{Lookups, Waiter};
-use super::step::Found;
+use super::step::{Failure, Found};
 use super::{ports, socks};
 use crate::ages::Ages;
-use crate::host_datagrams::{HostDatagrams, MOST_SEGMENTS, RECEIVE_ROOM, first_run};
+use crate::host_datagrams::{HostDatagrams, MOST_SEGMENTS, RECEIVE_ROOM, Sent, first_run};
 use crate::host_errors::Manner;
 use crate::own_address::OwnAddress;
 use crate::stack_upstream::StackDatagrams;
 use crate::token::{Generation, Slot, Token};
 use crate::upstream::FarDatagrams;
 use bytes::Bytes;
-use neap::{Events, Poller, Stack};
+use neap::{Events, Poller, Refusal, Stack};
 use slab::Slab;
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
@@ -38,6 +41,10 @@ const MOST_EARLY_BYTES: usize = 64 << 10;
 const IDLE: Duration = Duration::from_secs(10);
 /// This part of the places becomes free at once, so that a look at all of them serves many clients.
 const FREED: usize = 16;
+/// This part of the places associations may have, and this part of that those of one address. All
+/// programs of the host share its loopback addresses, which have no such bound.
+const OF_ASSOCIATIONS: usize = 2;
+const OF_AN_ADDRESS: usize = 4;
 /// Looks at all places that were in vain are so far apart.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// As a host sends datagrams of its own.
@@ -49,6 +56,8 @@ pub(super) struct Mappings {
     table: Slab<Mapping>,
     /// Those of tunnels, by door and client.
     of_client: HashMap<(usize, SocketAddr), usize>,
+    /// How many associations each address has.
+    associations: HashMap<IpAddr, usize>,
     generation: Generation,
     /// Clients of tunnels by the time when they may have to be forgotten.
     ages: Ages,
@@ -104,6 +113,7 @@ impl Mappings {
             stack,
             table: Slab::new(),
             of_client: HashMap::new(),
+            associations: HashMap::new(),
             generation: Generation::default(),
             ages: Ages::default(),
             most,
@@ -115,9 +125,19 @@ impl Mappings {
 
     /// A mapping; `None` if there are too many.
     fn insert(&mut self, kind: Kind) -> Option<Slot> {
-        if self.table.len() >= self.most && !self.make_room(Instant::now()) {
+        let associated = match &kind {
+            Kind::Association { client, .. } => Some(*client),
+            Kind::Tunnel { .. } => None,
+        };
+        let may_have_one = associated.is_none_or(|client| self.may_associate(client));
+        let has_room =
+            may_have_one && (self.table.len() < self.most || self.make_room(Instant::now()));
+        if !has_room {
             self.counters.count(|counters| &counters.full_mappings);
             return None;
+        }
+        if let Some(client) = associated {
+            *self.associations.entry(client).or_default() += 1;
         }
         let (generation, last_used) = (self.generation.advance(), Instant::now());
         let (sockets, early, early_bytes) = ([None, None], VecDeque::new(), 0);
@@ -125,6 +145,15 @@ impl Mappings {
         let mapping = Mapping { generation, kind, sockets, early, early_bytes, last_used, timeout };
         self.counters.count(|counters| &counters.mappings);
         Some(Slot { key: self.table.insert(mapping), generation })
+    }
+
+    /// Whether an address may have one more association.
+    fn may_associate(&self, client: IpAddr) -> bool {
+        // All others are of tunnels.
+        let number = self.table.len() - self.of_client.len();
+        let own = self.associations.get(&client).copied().unwrap_or(0);
+        let most = self.most.div_ceil(OF_ASSOCIATIONS);
+        number < most && (client.is_loopback() || own < most.div_ceil(OF_AN_ADDRESS))
     }
 
     /// Forgets the clients of tunnels that have been silent for longest. Whether there is room
@@ -173,7 +202,7 @@ impl Mappings {
         };
         let entered = poller.add(host, Token::Mapping(slot).to_bits(), Events::IN | Events::ET);
         if let Err(error) = entered {
-            self.table.remove(slot.key);
+            self.remove(slot);
             return Err(error);
         }
         Ok((slot, bound))
@@ -184,8 +213,16 @@ impl Mappings {
         if self.is_there(slot) {
             let mapping = self.table.remove(slot.key);
             self.count_early(&mapping);
-            if let Kind::Tunnel { door, client, .. } = mapping.kind {
-                self.of_client.remove(&(door, client));
+            match mapping.kind {
+                Kind::Tunnel { door, client, .. } => drop(self.of_client.remove(&(door, client))),
+                Kind::Association { client, .. } => {
+                    if let Some(number) = self.associations.get_mut(&client) {
+                        *number -= 1;
+                        if *number == 0 {
+                            self.associations.remove(&client);
+                        }
+                    }
+                }
             }
         }
     }
@@ -263,10 +300,16 @@ impl Mappings {
     /// Sends datagrams of a mapping to a target, now or when its name is known.
     fn send(&mut self, key: usize, target: &Target, data: &[Bytes], ways: &mut Ways<'_>) {
         let mapping = &mut self.table[key];
-        let ip = match (&target.host, &mapping.kind) {
-            (_, Kind::Tunnel { to: Some(to), .. }) => Ok(to.ip()),
-            (Host::Address(ip), _) => Ok(*ip),
-            (Host::Name(name), _) => {
+        let fixed = match (&target.host, &mapping.kind) {
+            (_, Kind::Tunnel { to: Some(to), .. }) => Some(to.ip()),
+            (Host::Address(ip), _) => Some(*ip),
+            _ => None,
+        };
+        if let Some(ip) = fixed {
+            return self.pass_on(key, (&[ip], target.port), data, ways.poller);
+        }
+        let found = match &target.host {
+            Host::Name(name) => {
                 let waits = |(early, _): &(Target, Bytes)| early.host == target.host;
                 // A name that is waited for is not asked for again.
                 if mapping.early.iter().any(waits) {
@@ -280,15 +323,16 @@ impl Mappings {
                     ways.lookups.known(name)
                 };
                 match found {
-                    Some(Ok(found)) => Ok(found[0]),
-                    Some(Err(_)) => Err(()),
+                    Some(found) => found,
                     None => return self.hold(key, target, data),
                 }
             }
+            // The stack does not have the link.
+            _ => Err(Failure::Network),
         };
-        match ip {
-            Ok(ip) => self.pass_on(key, SocketAddr::new(ip, target.port), data, ways.poller),
-            Err(()) => {
+        match found {
+            Ok(found) => self.pass_on(key, (&found, target.port), data, ways.poller),
+            Err(_) => {
                 let number = data.len() as u64;
                 self.counters.add(|counters| &counters.unresolved_datagrams, number);
             }
@@ -325,21 +369,54 @@ impl Mappings {
                 continue;
             }
             match found {
-                Ok(found) => {
-                    let to = SocketAddr::new(found[0], target.port);
-                    self.pass_on(slot.key, to, &[data], poller);
-                }
+                Ok(found) => self.pass_on(slot.key, (found, target.port), &[data], poller),
                 Err(_) => self.counters.count(|counters| &counters.unresolved_datagrams),
             }
         }
     }
 
-    fn pass_on(&mut self, key: usize, to: SocketAddr, data: &[Bytes], poller: &Poller) {
-        let mapping = &mut self.table[key];
-        let to = ports::canonical(to);
-        if let Kind::Tunnel { to: known, .. } = &mut mapping.kind {
-            *known = Some(to);
+    /// Sends datagrams to the first of some addresses that a route leads to. That is where those of
+    /// a tunnel's client go from then on, and who answers it, until no route leads there any more.
+    fn pass_on(
+        &mut self,
+        key: usize,
+        (found, port): (&[IpAddr], u16),
+        data: &[Bytes],
+        poller: &Poller,
+    ) {
+        let mut number = 0;
+        for &ip in found {
+            let to = ports::canonical(SocketAddr::new(ip, port));
+            let Some(sent) = self.send_to(key, to, data, poller) else {
+                let number = data.len() as u64;
+                return self.counters.add(|counters| &counters.full_mappings, number);
+            };
+            number = sent.count;
+            let is_unreachable = number == 0 && sent.why == Some(Refusal::Network);
+            if let Kind::Tunnel { to: known, .. } = &mut self.table[key].kind {
+                if number > 0 {
+                    *known = Some(to);
+                } else if is_unreachable {
+                    *known = None;
+                }
+            }
+            if !is_unreachable {
+                break;
+            }
         }
+        self.counters.add(|counters| &counters.datagrams_out, number as u64);
+        self.counters.add(|counters| &counters.unsent_datagrams, (data.len() - number) as u64);
+    }
+
+    /// Sends datagrams to an address. `None` if there is no socket for them.
+    fn send_to(
+        &mut self,
+        key: usize,
+        to: SocketAddr,
+        data: &[Bytes],
+        poller: &Poller,
+    ) -> Option<Sent> {
+        let mapping = &mut self.table[key];
         let slot = Slot { key, generation: mapping.generation };
         let socket = match &mut mapping.sockets[usize::from(to.is_ipv6())] {
             Some(socket) => socket,
@@ -349,22 +426,15 @@ impl Mappings {
                     socket.enter(poller, Token::Mapping(slot).to_bits())?;
                     Ok(socket)
                 });
-                match opened {
-                    Ok(socket) => place.insert(socket),
-                    Err(_) => {
-                        let number = data.len() as u64;
-                        self.counters.add(|counters| &counters.full_mappings, number);
-                        return;
-                    }
-                }
+                place.insert(opened.ok()?)
             }
         };
-        let mut sent = 0;
+        let mut all = Sent::default();
         for data in data.chunks(MOST_SEGMENTS) {
-            sent += socket.send(data, &to.into(), MANNER).count;
+            let sent = socket.send(data, &to.into(), MANNER);
+            all = Sent { count: all.count + sent.count, ..sent };
         }
-        self.counters.add(|counters| &counters.datagrams_out, sent as u64);
-        self.counters.add(|counters| &counters.unsent_datagrams, (data.len() - sent) as u64);
+        Some(all)
     }
 
     /// Passes on what came to a mapping, from either side. Whether there may be more.
@@ -587,6 +657,35 @@ mod tests {
         let slot = mappings.insert(kind).expect("room");
         mappings.table[slot.key].last_used -= Duration::from_secs(60);
         assert!(add(&mut mappings, MOST).is_none() && mappings.is_there(slot));
+    }
+
+    fn associate(mappings: &mut Mappings, client: &str) -> Option<Slot> {
+        let host = HostDatagrams::bind("127.0.0.1:0".parse().expect("an address"));
+        let client = client.parse().expect("an address");
+        mappings.insert(Kind::Association { host: host.expect("a socket"), client, port: 0 })
+    }
+
+    #[test]
+    fn associations_leave_places_to_clients_of_tunnels_and_to_other_addresses() {
+        let (own, _cable) = UnixDatagram::pair().expect("a pair");
+        let mut mappings = Mappings::new(stack(own, "10.0.2.3/24"), MOST, Arc::default());
+        let mut of_one = Vec::new();
+        while let Some(slot) = associate(&mut mappings, "192.0.2.1") {
+            of_one.push(slot);
+        }
+        assert_eq!(of_one.len(), MOST / 8);
+        let others = (0..MOST).filter(|_| associate(&mut mappings, "127.0.0.1").is_some());
+        assert_eq!(others.count(), MOST / 2 - MOST / 8);
+        assert!(associate(&mut mappings, "192.0.2.2").is_none());
+        // Another one has the place of one that is over.
+        mappings.remove(of_one[0]);
+        assert!(associate(&mut mappings, "192.0.2.2").is_some());
+        let clients = (0..MOST).filter(|&number| add(&mut mappings, number).is_some());
+        assert_eq!(clients.count(), MOST / 2);
+        for slot in of_one {
+            mappings.remove(slot);
+        }
+        assert!(!mappings.associations.contains_key(&"192.0.2.1".parse().expect("an address")));
     }
 
     /// A stack at one end of a cable, and that end of it.

@@ -1,10 +1,11 @@
 //! Tunnels with one target, standard input and output, the end of a run.
 
-use crate::world::{FAR, NEAR, PATIENCE, World, any, echo};
+use crate::world::{FAR, NEAR, PATIENCE, World, any, echo, named};
 use neap::control::Application;
-use neap_gateway::doors::{Door, Target};
+use neap::net::{Prefix, Route, RouteEntry};
+use neap_gateway::doors::{Door, Target, Users};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 fn target(text: &str) -> Target {
@@ -157,6 +158,59 @@ fn datagrams_of_each_client_have_a_port_and_answers_come_back() {
     }
     let figures = world.end();
     assert!(figures.mappings >= 4, "{figures:?}");
+}
+
+/// The route to the network of the far side's IPv4 or IPv6 address.
+fn route(world: &World, network: &str, len: u8) -> RouteEntry {
+    let interface = world.near.host().interfaces()[0].id;
+    let prefix = Prefix::new(network.parse().expect("an address"), len).expect("a prefix");
+    let route = Route { interface, gateway: None, mtu: None, pref_src: None };
+    RouteEntry { prefix, metric: 0, route }
+}
+
+#[test]
+fn datagrams_to_a_name_go_to_the_first_address_that_has_a_route() {
+    let target = target("both.test:9");
+    let udp = Door::Udp { listen: any(), target, timeout: None };
+    let socks5 = Door::Socks5 { listen: any(), users: Users::default() };
+    let world = World::with(vec![udp, socks5], true, |_| {});
+    let far = neap::UdpSocket::bind(&world.far, "[::]:9").expect("a socket");
+    far.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let [v4, v6] = [("10.1.0.0", 24), ("fd01::", 64)].map(|(ip, len)| route(&world, ip, len));
+    let client = UdpSocket::bind(any()).expect("a socket");
+    client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let mut control = world.client(1);
+    control.write_all(&[5, 1, 0, 5, 3, 0, 1, 0, 0, 0, 0, 0, 0]).expect("sent");
+    let mut answer = [0; 12];
+    control.read_exact(&mut answer).expect("an association");
+    let port = u16::from_be_bytes([answer[10], answer[11]]);
+    let relay = SocketAddr::new(any().ip(), port);
+    let mut bytes = [0; 100];
+    let mut ask = |to: SocketAddr, is_v6: bool| {
+        let place = if to == relay { named("both.test", 9) } else { Vec::new() };
+        let header = if to == relay { &[0, 0, 0][..] } else { &[] };
+        client.send_to(&[header, &place, b"question"].concat(), to).expect("sent");
+        let (count, from) = far.recv_from(&mut bytes).expect("a datagram");
+        assert_eq!(&bytes[..count], b"question");
+        assert_eq!(from.ip().to_canonical().is_ipv6(), is_v6);
+        far.send_to(b"answer", from).expect("sent");
+        let count = client.recv(&mut bytes).expect("an answer");
+        assert!(bytes[..count].ends_with(b"answer"));
+    };
+    world.near.remove_route(v6.prefix, v6.route.interface, None).expect("it was there");
+    for _ in 0..2 {
+        ask(world.at(0), false);
+        ask(relay, false);
+    }
+    assert_eq!(world.inspector.figures().unsent_datagrams, 0);
+    // The route to the address that the client has is gone: its next datagram finds another one.
+    world.near.remove_route(v4.prefix, v4.route.interface, None).expect("it was there");
+    world.near.add_route(v6).expect("it was gone");
+    client.send_to(b"lost", world.at(0)).expect("sent");
+    world.until(|figures| figures.unsent_datagrams == 1);
+    ask(world.at(0), true);
+    ask(relay, true);
+    world.end();
 }
 
 #[test]
