@@ -1,5 +1,9 @@
 //! The server's part of an HTTP proxy (RFC 9110, RFC 9112), without I/O: CONNECT, and requests with
 //! a whole URI, one for each connection.
+//!
+//! It adds no `Via`, which RFC 9110 section 7.6.3 wants: that would tell every server of the proxy.
+//! Nor does it pass on `Upgrade` (section 7.8), as that is of one connection and the next one may
+//! have another server; what speaks another protocol has CONNECT.
 
 use super::body::{Body, Chunks};
 use super::config::{Host, Target};
