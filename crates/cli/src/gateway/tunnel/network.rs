@@ -4,7 +4,7 @@
 use neap::net::{Address, InterfaceId, NetError, Prefix, Route, RouteEntry};
 use neap::{InterfaceConfig, Stack};
 use neap_wireguard::file::File;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt::Display;
 use std::net::IpAddr;
 
@@ -70,6 +70,9 @@ impl Network {
             }
             self.routes.remove(&route);
         }
+        // With the last address of a family the stack has given up its routes.
+        let there: HashSet<_> = stack.host().routes().iter().map(|entry| entry.prefix).collect();
+        self.routes.retain(|&(ip, len)| Prefix::new(ip, len).is_ok_and(|one| there.contains(&one)));
         for &(ip, len) in new.routes.difference(&self.routes.clone()) {
             let replaced = stack.replace_route(entry((ip, len), interface));
             if is_done(&format_args!("{ip}/{len}"), replaced.err()) {
@@ -94,4 +97,34 @@ fn entry((ip, len): (IpAddr, u8), interface: InterfaceId) -> RouteEntry {
     let route = Route { interface, gateway: None, mtu: None, pref_src: None };
     let prefix = Prefix::new(ip, len).unwrap_or(Prefix::of_host(ip));
     RouteEntry { prefix, metric: 0, route }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::file;
+    use super::super::{Prepared, Settings, Tunnel};
+    use super::*;
+
+    #[test]
+    fn routes_of_a_family_outlive_its_addresses() {
+        let tunnel = Prepared::open(file("", ""), &Settings::default()).and_then(Prepared::start);
+        let Ok(Tunnel { stack, network: mut current, .. }) = tunnel else { panic!("a tunnel") };
+        let address = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let routes = BTreeSet::from(["0.0.0.0", "::"].map(|all| (address(all), 0)));
+        let of = |addresses: &[&str]| Network {
+            addresses: addresses.iter().map(|text| address(text)).collect(),
+            routes: routes.clone(),
+        };
+        let all = routes.iter().map(|route| Prefix::of_all(route.0)).collect::<Vec<_>>();
+        for (number, addresses) in
+            [&["10.0.0.1", "fd00::1"][..], &["fd00::1"], &["10.0.0.1"], &[], &["10.0.0.1"]]
+                .into_iter()
+                .enumerate()
+        {
+            assert_eq!(current.change(&of(addresses), &stack), Vec::<String>::new());
+            let there: Vec<_> = stack.host().routes().iter().map(|entry| entry.prefix).collect();
+            let has_all = all.iter().all(|prefix| there.contains(prefix));
+            assert!(has_all, "{number}: {there:?}");
+        }
+    }
 }
