@@ -25,6 +25,7 @@ mod slirp4netns;
 mod ss;
 mod stacks;
 mod standard_error;
+mod until_the_end;
 mod wg;
 mod wireguard;
 

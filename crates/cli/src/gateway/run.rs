@@ -8,11 +8,12 @@ use super::ports::Ports;
 use super::watching::{self, Watched, Watching};
 use super::way_out::{self, Way, WayOut};
 use super::{Failure, FileLimit, confine, give_up, sandbox};
+use crate::until_the_end;
 use clap::Args as ClapArgs;
 use neap::device::{Tun, TunQueue};
 use neap::{InterfaceConfig, Stack};
 use neap_gateway::{Gateway, GatewayConfig, GatewayHandle, Resolver, Translation};
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use std::ffi::OsString;
 use std::io;
@@ -21,7 +22,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Sender, channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Run a command in a sandbox that reaches the network through this gateway
@@ -89,10 +90,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         super::tell_of_echo(&gateway, |what| tracing::warn!("{what}"));
     }
     let stop = gateway.handle();
-    let engine = thread::Builder::new()
-        .name("gateway".to_owned())
-        .spawn(move || gateway.run())
-        .map_err(system("a thread"))?;
+    let engine = start_engine(move || gateway.run(), pid_of(&child)).map_err(system("a thread"))?;
     passing::send(&socket, &Message::Ready).map_err(system("the sandbox"))?;
     let (over, is_over) = channel();
     let has_ended = Arc::<AtomicBool>::default();
@@ -102,7 +100,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let until = Instant::now() + args.after.time();
     args.after.end(&stop);
     let ended = engine.join().map_err(|_| Failure::System("the gateway ended".to_owned()))?;
-    ended.map_err(system("the gateway"))?;
+    ended.map_err(|why| Failure::System(format!("the gateway: {why}")))?;
     if let Some(stack) = tunnel.and_then(Arc::into_inner) {
         close(stack, until.saturating_duration_since(Instant::now()), over);
         // It is closed, or there was a signal.
@@ -122,6 +120,22 @@ fn close(stack: Stack, time: Duration, over: Sender<()>) {
         // A signal may have come before.
         let _ = over.send(());
     });
+}
+
+/// Runs the gateway by a thread. If it fails, the command has no network any more, and ends.
+fn start_engine(
+    gateway: impl FnOnce() -> io::Result<()> + Send + 'static,
+    child: Option<Pid>,
+) -> io::Result<JoinHandle<Result<(), String>>> {
+    let run = move || {
+        let ended = until_the_end::run(gateway);
+        if let (Err(_), Some(child)) = (&ended, child) {
+            // It may have ended meanwhile.
+            let _ = kill_process(child, Signal::KILL);
+        }
+        ended
+    };
+    thread::Builder::new().name("gateway".to_owned()).spawn(run)
 }
 
 fn system(what: &'static str) -> impl Fn(io::Error) -> Failure {
@@ -211,4 +225,25 @@ fn forward(
             }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn a_command_ends_with_its_gateway() {
+        for panics in [false, true] {
+            let mut child = Command::new("sleep").arg("1000").spawn().expect("sleep runs");
+            let fails = move || match panics {
+                true => panic!("a fault that a test has made"),
+                false => Err(io::ErrorKind::OutOfMemory.into()),
+            };
+            let engine = start_engine(fails, pid_of(&child)).expect("a thread");
+            let status = child.wait().expect("it ends");
+            assert_eq!(status.signal(), Some(9));
+            assert!(engine.join().expect("no panic").is_err());
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::gateway::refused;
 use crate::gateway::tunnel::names;
+use crate::until_the_end;
 use neap::Stack;
 use neap_gateway::Transport;
 use neap_gateway::doors::{
@@ -64,9 +65,7 @@ impl AllDoors {
         config.most_connections = most_connections;
         let mut doors = Doors::open(config).map_err(|error| failed(&error))?;
         let (handle, inspector) = (doors.handle(), doors.inspector());
-        let run = move || ended(doors.run().map_err(|error| error.to_string()));
-        let thread = thread::Builder::new().name("doors".to_owned()).spawn(run);
-        let thread = thread.map_err(|error| failed(&error))?;
+        let thread = spawn(move || doors.run(), ended).map_err(|error| failed(&error))?;
         Ok(Self { handle, inspector, resolver, opened: Vec::new(), thread })
     }
 
@@ -214,6 +213,15 @@ impl AllDoors {
         // One that panicked has ended too.
         let _ = self.thread.join();
     }
+}
+
+/// Runs doors by a thread, which tells of its end, whatever that is.
+fn spawn(
+    doors: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ended: Ended,
+) -> io::Result<JoinHandle<()>> {
+    let run = move || ended(until_the_end::run(doors));
+    thread::Builder::new().name("doors".to_owned()).spawn(run)
 }
 
 /// A door of a file that is not open.
@@ -396,4 +404,19 @@ pub(super) fn listen(bind: &HostPort) -> Result<SocketAddr, String> {
         Host::Any if !has_v6() => SocketAddr::from((Ipv4Addr::UNSPECIFIED, bind.port)),
         _ => chosen,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn doors_that_panic_are_told_of_as_failed() {
+        let (tell, told) = mpsc::channel();
+        let ended = move |done| tell.send(done).expect("somebody waits");
+        let thread = spawn(|| panic!("a fault that a test has made"), Box::new(ended));
+        thread.expect("a thread").join().expect("it has ended in an orderly way");
+        assert!(told.recv().expect("it is told").is_err());
+    }
 }
