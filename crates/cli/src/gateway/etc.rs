@@ -39,16 +39,17 @@ const SCRATCH: &str = "/tmp";
 /// The host's folder in that of the sandbox.
 const OF_THE_HOST: &str = ".host";
 
-/// Makes the gateway the resolver of the sandbox, in a mount namespace of its own.
+/// Makes the gateway the resolver of the sandbox, in a mount namespace of its own. Names are looked
+/// up in these domains, or without them in those of the host.
 ///
 /// # Errors
 /// What the kernel says of mounts.
-pub(super) fn use_resolver() -> io::Result<()> {
+pub(super) fn use_resolver(search: Option<&str>) -> io::Result<()> {
     // What is mounted here stays here.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     // It may be a link to what is hidden next.
-    let resolver = resolver_of_sandbox(&of_the_host(RESOLVER));
+    let resolver = resolver_of_sandbox(&of_the_host(RESOLVER), search);
     hide_services(flags)?;
     // One that programs cannot read either is none.
     let switch = fs::read(Path::new(FOLDER).join(SWITCH)).unwrap_or_default();
@@ -85,17 +86,21 @@ fn of_the_host(name: &str) -> String {
     read.map_or_else(|_| String::new(), |_| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The `resolv.conf` of a sandbox, of the host's: it asks the gateway, for what the host would ask
-/// for (`search`, `domain`) and as the host would ask (`options`).
-fn resolver_of_sandbox(of_the_host: &str) -> String {
+/// The `resolv.conf` of a sandbox, of the host's: it asks the gateway, as the host would ask
+/// (`options`), and for what the host would ask for (`search`, `domain`) unless there are other
+/// domains.
+fn resolver_of_sandbox(of_the_host: &str, search: Option<&str>) -> String {
     let is_kept = |line: &&str| {
         let word = line.split([' ', '\t']).next();
         let is_text = line.chars().all(|sign| sign == '\t' || (' '..='~').contains(&sign));
-        is_text && matches!(word, Some("search" | "domain" | "options"))
+        let is_search = matches!(word, Some("search" | "domain"));
+        is_text && (word == Some("options") || (is_search && search.is_none()))
     };
     let kept = of_the_host.lines().filter(is_kept).take(MOST_LINES);
     let lines = kept.map(|line| format!("{line}\n"));
-    lines.chain([format!("nameserver {}\n", sandbox::DNS.ip())]).collect()
+    let search = search.filter(|domains| !domains.is_empty());
+    let search = search.map(|domains| format!("search {domains}\n"));
+    lines.chain(search).chain([format!("nameserver {}\n", sandbox::DNS.ip())]).collect()
 }
 
 /// Makes the folders of services empty.
@@ -144,8 +149,17 @@ mod tests {
             (&"options x\n".repeat(100), &"options x\n".repeat(MOST_LINES)),
         ] {
             let expected = format!("{sandbox}nameserver 10.0.2.3\n");
-            assert_eq!(resolver_of_sandbox(host), expected, "{host:?}");
+            assert_eq!(resolver_of_sandbox(host, None), expected, "{host:?}");
         }
+    }
+
+    #[test]
+    fn a_sandbox_looks_names_up_in_the_domains_of_its_way_out() {
+        let host = "search corp.example\ndomain example.org\noptions ndots:5\n";
+        let own = "nameserver 10.0.2.3\n";
+        let with = resolver_of_sandbox(host, Some("vpn.example lab.example"));
+        assert_eq!(with, format!("options ndots:5\nsearch vpn.example lab.example\n{own}"));
+        assert_eq!(resolver_of_sandbox(host, Some("")), format!("options ndots:5\n{own}"));
     }
 
     #[test]

@@ -20,6 +20,9 @@ pub(crate) struct Args {
     /// MTU of the interface
     #[arg(long, default_value_t = MTU)]
     mtu: u16,
+    /// Domains in which names are looked up, with spaces between them, in the place of the host's
+    #[arg(long)]
+    search: Option<String>,
     /// The sandbox is there already: be its first process
     #[arg(long)]
     init: bool,
@@ -48,7 +51,7 @@ fn enter(args: &Args) -> io::Result<()> {
     rustix::stdio::dup2_stdin(input)?;
     // The sandbox has no network without the other half, so the command ends with it.
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    let told = build(args.mtu).and_then(|device| {
+    let told = build(args).and_then(|device| {
         passing::send(&socket, &Message::Device(device)).map_err(|error| error.to_string())
     });
     if let Err(why) = told {
@@ -62,7 +65,7 @@ fn enter(args: &Args) -> io::Result<()> {
 }
 
 /// Makes namespaces, device and addresses.
-fn build(mtu: u16) -> Result<TunQueue, String> {
+fn build(args: &Args) -> Result<TunQueue, String> {
     own_namespaces::make(CloneFlags::empty())?;
     let link = LinkConfig::default();
     configure_link("lo", &link).map_err(|error| error.to_string())?;
@@ -73,7 +76,7 @@ fn build(mtu: u16) -> Result<TunQueue, String> {
     let has_v6 = fs::write(no_detection, "0").is_ok();
     let mut addresses = sandbox::guest_addresses();
     addresses.retain(|(address, _)| address.is_ipv4() || has_v6);
-    let link = LinkConfig { addresses, mtu: Some(mtu), ..LinkConfig::default() };
+    let link = LinkConfig { addresses, mtu: Some(args.mtu), ..LinkConfig::default() };
     configure_link(tap.name(), &link).map_err(|error| error.to_string())?;
 
     let index = routes::index_of(tap.name())
@@ -85,6 +88,7 @@ fn build(mtu: u16) -> Result<TunQueue, String> {
         routes::set_default(gateway, index)
             .map_err(|error| format!("no route through {gateway}: {error}"))?;
     }
-    etc::use_resolver().map_err(|error| format!("no {} of its own: {error}", etc::RESOLVER))?;
+    etc::use_resolver(args.search.as_deref())
+        .map_err(|error| format!("no {} of its own: {error}", etc::RESOLVER))?;
     Ok(tap.into_queues().remove(0))
 }

@@ -62,7 +62,9 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let way = args.way_out.open(&mut config)?;
     let (socket, theirs) = passing::pair().map_err(system("a socket"))?;
     let signals = SignalsFrom::new(not_ignored(&FORWARDED)).map_err(system("signals"))?;
-    let mut child = start(args, &way, theirs)?;
+    // The host knows the names of its own domains alone.
+    let search = if config.resolver == Resolver::Host { None } else { way.search() };
+    let mut child = start(args, &way, search, theirs)?;
     limit.give_to(&child);
     let input = io::stdin().as_fd().try_clone_to_owned().map_err(system("the standard input"))?;
     let device = passing::send(&socket, &Message::Input(input))
@@ -143,14 +145,21 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> Failure {
 }
 
 /// Starts the other half, whose standard input is the socket. It knows no secrets of the way out.
-fn start(args: &Args, way: &Way, socket: OwnedFd) -> Result<Child, Failure> {
+fn start(
+    args: &Args,
+    way: &Way,
+    search: Option<String>,
+    socket: OwnedFd,
+) -> Result<Child, Failure> {
     let program = std::env::current_exe().map_err(system("this program"))?;
     let mut command = Command::new(program);
     for name in way.variables() {
         command.env_remove(name);
     }
+    command.args(["gateway", "inside", "--mtu", &args.mtu.to_string()]);
+    command.args(search.map(|domains| format!("--search={domains}")));
     command
-        .args(["gateway", "inside", "--mtu", &args.mtu.to_string(), "--"])
+        .arg("--")
         .args(&args.command)
         .stdin(Stdio::from(socket))
         .spawn()

@@ -118,6 +118,11 @@ impl Prepared {
         &self.file.variables
     }
 
+    /// Domains in which names are looked up.
+    pub(crate) fn search(&self) -> &[String] {
+        &self.file.interface.search
+    }
+
     /// The folders of the files, where a new file may take the place of an old one, and those that
     /// links lead to.
     pub(crate) fn folders(&self) -> Vec<PathBuf> {

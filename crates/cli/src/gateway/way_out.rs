@@ -127,6 +127,15 @@ impl Way {
         }
     }
 
+    /// The domains in which a tunnel has names looked up, with spaces between them. `None` leaves
+    /// the host's.
+    pub(super) fn search(&self) -> Option<String> {
+        match self {
+            Self::Ready(_) => None,
+            Self::Tunnel(prepared, _) => Some(prepared.search().join(" ")),
+        }
+    }
+
     /// The upstream, once rights are given up, and the tunnel if it is one.
     pub(super) fn start(self) -> Result<(Box<dyn Upstream>, Option<Tunnelled>), Failure> {
         match self {
@@ -308,6 +317,10 @@ impl WayOut {
         set_dumpable_behavior(DumpableBehavior::NotDumpable)
             .map_err(|error| Failure::System(error.to_string()))?;
         let file = tunnel::read(path)?;
+        if !file.interface.check_alive.is_empty() {
+            let path = path.display();
+            tracing::warn!("{path}: CheckAlive is for `neap wireguard`: nothing is pinged here");
+        }
         config.resolver = match self.dns {
             Some(Dns::Proxy) => return wrong("--dns proxy needs a proxy"),
             Some(Dns::Direct) => Resolver::Host,

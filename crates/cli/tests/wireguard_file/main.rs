@@ -673,6 +673,28 @@ fn a_command_in_a_sandbox_gets_no_secrets_of_the_file() {
 }
 
 #[test]
+fn a_sandbox_looks_names_up_in_the_domains_of_the_file() {
+    in_namespace(|| {
+        run("ip link set lo up");
+        let folder = Folder::new("domains");
+        let keys = Keys::new();
+        let dns = "DNS = 10.9.0.2, corp.test\nDNS = lab.test\nCheckAlive = 10.9.0.2\n";
+        let upstream = format!("wireguard:{}", folder.write("near.conf", &keys.near(dns, "")));
+        let search = |options: &[&str]| {
+            let way = ["gateway", "run", "--upstream", &upstream];
+            let command = ["--", "grep", "-e", "^search", "-e", "^domain", "/etc/resolv.conf"];
+            folder.finish(&[&way[..], options, &command].concat())
+        };
+        let (status, out, err) = search(&[]);
+        assert_eq!((status, out.as_str()), (Some(0), "search corp.test lab.test\n"), "{err}");
+        assert!(err.contains("near.conf: CheckAlive is for `neap wireguard`"), "{err}");
+        // The host is asked for what it asks for itself.
+        let (_, out, _) = search(&["--dns", "direct"]);
+        assert!(!out.contains(".test"), "{out}");
+    });
+}
+
+#[test]
 fn a_tunnel_goes_into_the_background_and_ends_by_a_signal() {
     in_namespace(|| {
         run("ip link set lo up");
