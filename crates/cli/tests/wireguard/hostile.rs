@@ -4,15 +4,16 @@ use super::capture::Capture;
 use super::namespace::{in_namespace, run};
 use super::near::{DOORS, HTTP, Neap, SOCKS, TO_WEB, output};
 use super::peers::{Program, can_run};
-use super::world::{FAR, NAME, NEAR, PORT, World, pattern};
+use super::world::{ECHO, FAR, NAME, NEAR, PORT, World, pattern};
 use super::{by_name, eventually, sandbox};
 use blake2::digest::consts::U16;
 use blake2::digest::{KeyInit, Mac};
 use blake2::{Blake2s256, Blake2sMac, Digest};
 use neap_lab::pattern::Pattern;
 use neap_wireguard::PublicKey;
+use std::io::Write;
 use std::net::UdpSocket;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,6 +22,23 @@ const LEN: usize = 256 << 10;
 const FORGED_PER_SECOND: f64 = 20_000.0;
 
 type Blake2sMac128 = Blake2sMac<U16>;
+
+/// Sends a line through the standard streams of a tunnel to a name, by a command that becomes it.
+fn by_standard_streams(world: &World, command: &[&str]) {
+    let file = world.file(&format!("[STDIOTunnel]\nTarget = {NAME}:{ECHO}\n"));
+    let mut child = Command::new(command[0])
+        .args(&command[1..])
+        .args([env!("CARGO_BIN_EXE_neap"), "wireguard", "-c", &file])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("neap runs");
+    let mut input = child.stdin.take().expect("a pipe");
+    input.write_all(b"by hand\n").expect("sent");
+    drop(input);
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success() && output.stdout == b"by hand\n", "{output:?}");
+}
 
 #[test]
 fn nothing_leaves_beside_the_tunnel() {
@@ -60,6 +78,7 @@ fn nothing_leaves_beside_the_tunnel() {
         }
         // The far side knows one place of a peer.
         drop(neap);
+        by_standard_streams(&world, &command);
         let page =
             sandbox::curl(&command.join(" "), &world.file(""), &format!("http://{NAME}/{LEN}"));
         assert!(page == pattern(LEN), "a sandbox: {} bytes of {LEN}, or others", page.len());

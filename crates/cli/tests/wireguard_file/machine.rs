@@ -41,6 +41,63 @@ fn a_target_in_the_network_of_the_machine_is_the_machines_to_resolve() {
 }
 
 #[test]
+fn packets_outside_have_the_mark_of_the_file_and_of_the_next_one() {
+    in_namespace(|| {
+        let folder = Folder::new("mark");
+        let far_host = Host::new(false);
+        veth(&far_host);
+        let keys = Keys::new();
+        let far = folder.write("far.conf", &keys.far("", SERVER));
+        let (_far, _echo) = far_host.inside(|| (Tunnel::start(&folder, &["-c", &far]), echo()));
+        // Only what has the mark has a way out.
+        let let_out = |word: &str, mark: &str| {
+            run(&format!("ip rule {word} pref 10 not fwmark {mark} to {FAR} prohibit"));
+        };
+        let near = |mark: &str| {
+            let mark = format!("FwMark = {mark}\n");
+            folder.write("near.conf", &keys.near(&mark, &client(9001)))
+        };
+        let_out("add", "0xca6c");
+        let tunnel = Tunnel::start(&folder, &["-c", &near("0xca6c")]);
+        let stream = TcpStream::connect("127.0.0.1:9001").expect("a door");
+        say(&stream, "with a mark");
+        assert_eq!(folder.print(&["wg", "show", "near", "fwmark"]), "0xca6c\n");
+        near("48879");
+        tunnel.reload();
+        let_out("del", "0xca6c");
+        let_out("add", "0xbeef");
+        say(&stream, "with another one");
+        assert_eq!(folder.print(&["wg", "show", "near", "fwmark"]), "0xbeef\n");
+        assert_eq!(tunnel.end(), "");
+    });
+}
+
+#[test]
+fn a_second_file_in_another_folder_is_read_again() {
+    in_namespace(|| {
+        run("ip link set lo up");
+        let [doors, tunnels] = ["doors", "tunnels"].map(Folder::new);
+        let keys = Keys::new();
+        let second = tunnels.write("wg.conf", &keys.near("", ""));
+        let first = |port: u16| format!("WGConfig = {second}\n{}", client(port));
+        let file = doors.write("near.conf", &first(9001));
+        let tunnel = Tunnel::start(&doors, &["-c", &file]);
+        TcpStream::connect("127.0.0.1:9001").expect("a door");
+        let keepalive = || doors.print(&["wg", "show", "near", "persistent-keepalive"]);
+        assert_eq!(keepalive(), format!("{}\t25\n", keys.far_public()));
+        tunnels.write("wg.conf", &keys.near("", "").replace("= 25", "= 20"));
+        tunnel.reload();
+        assert_eq!(keepalive(), format!("{}\t20\n", keys.far_public()));
+        TcpStream::connect("127.0.0.1:9001").expect("the door is as it was");
+        // The first one may change as well.
+        doors.write("near.conf", &first(9002));
+        tunnel.reload();
+        TcpStream::connect("127.0.0.1:9002").expect("the new door");
+        assert_eq!(tunnel.end(), "");
+    });
+}
+
+#[test]
 fn a_notify_socket_that_is_of_no_use_is_told_of() {
     in_namespace(|| {
         run("ip link set lo up");
