@@ -19,6 +19,7 @@ mod receive;
 mod sealers;
 mod shared;
 mod socket;
+mod suspends;
 mod toll;
 mod transmit;
 

@@ -263,6 +263,21 @@ impl<P: Protocol> Engine<P> {
         (entry.awaits_answer, entry.awaits_data) = (false, false);
     }
 
+    /// Forgets all sessions and handshakes after a sleep of the machine, which `now` leaves out.
+    /// Peers that were spoken with, or were to answer, get an initiation at once.
+    pub(crate) fn begin_all_anew(&mut self, now: Instant) {
+        for id in self.order.clone() {
+            let is_in_use = self.has_session(id, now) || self.awaits_answer(id);
+            self.begin_anew(id, now);
+            if is_in_use {
+                self.initiate(id, now);
+            }
+            self.keep_alive(id, now, Nanos::ZERO);
+            self.plan(id, now);
+        }
+        self.is_revived = true;
+    }
+
     /// Takes the time of day at `now`, when an initiation was not answered.
     ///
     /// A machine may start with a clock that is behind, and peers drop an initiation whose time is

@@ -4,6 +4,7 @@ use crate::config::{DEFAULT_MTU, MTU_MAX, MTU_MIN, Peer, WireguardConfig};
 use crate::counters::Counters;
 use crate::device::path::Path;
 use crate::device::socket::{Batch, HANDSHAKE_CLASS, HostSocket, MOST_SEGMENTS, Sent};
+use crate::device::suspends::Suspends;
 use crate::engine::{Engine, Outgoing};
 use crate::error::Error;
 use crate::keys::{KeyError, PrivateKey, PublicKey};
@@ -38,6 +39,7 @@ pub(crate) struct Shared {
     deadline: AtomicU64,
     /// Frames that wait for a handshake may be able to go.
     is_revived: AtomicBool,
+    suspends: Suspends,
     fwmark: Mutex<Option<u32>>,
     /// Whom to tell when an initiation was not answered.
     on_failure: OnceLock<OnFailure>,
@@ -61,6 +63,7 @@ impl Shared {
         Ok(Self {
             deadline: AtomicU64::new(engine.deadline().as_nanos()),
             is_revived: AtomicBool::new(false),
+            suspends: Suspends::new(),
             fwmark: Mutex::new(config.fwmark),
             on_failure: OnceLock::new(),
             engine: Mutex::new(engine),
@@ -153,8 +156,11 @@ impl Shared {
         Instant::from_nanos(self.deadline.load(Ordering::Acquire))
     }
 
-    /// Does what is due.
+    /// Does what is due. After a sleep of the machine all sessions begin anew.
     pub(crate) fn advance(&self, now: Instant) {
+        if self.suspends.has_slept(now, clock::asleep) {
+            self.engine(|engine| engine.begin_all_anew(now));
+        }
         if self.deadline() <= now {
             self.engine(|engine| engine.advance(now));
         }
@@ -378,6 +384,37 @@ mod tests {
         shared.socket.is_plain_now();
         shared.set_endpoint(&config.peers[0].public_key, elsewhere).expect("a peer");
         assert!(!shared.socket.is_plain());
+    }
+
+    #[test]
+    fn handshakes_begin_anew_after_a_sleep_of_the_machine() {
+        use neap_tcp::time::Nanos;
+        let mut config = WireguardConfig::new(PrivateKey::from([1; 32]));
+        let mut peer = Peer::new(PrivateKey::from([2; 32]).public_key());
+        peer.allowed_ips = vec!["10.0.0.0/24".parse().expect("a prefix")];
+        // Nobody answers there.
+        let silent = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        peer.endpoint = Some(silent.local_addr().expect("an address"));
+        config.peers = vec![peer];
+        let shared = Shared::open(&config).expect("a socket");
+        // The first look that is not interrupted is the one to compare with.
+        let mut now = clock::now();
+        let mut look = || {
+            for _ in 0..100 {
+                now = now + Nanos::from_millis(101);
+                shared.advance(now);
+            }
+            now
+        };
+        let begun = look();
+        let to = "10.0.0.2".parse().expect("an address");
+        shared.engine(|engine| engine.begin_send(to, (1, 100), &mut Vec::new(), begun));
+        let sent = || shared.counters.initiations_sent.get();
+        assert_eq!(sent(), 1);
+        shared.suspends.sleep(Nanos::from_secs(3600));
+        shared.advance(begun + Nanos::from_millis(101));
+        shared.advance(begun + Nanos::from_millis(202));
+        assert_eq!(sent(), 2);
     }
 
     #[test]

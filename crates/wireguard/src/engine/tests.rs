@@ -228,6 +228,42 @@ fn a_packet_begins_a_handshake_and_the_next_ones_arrive() {
 }
 
 #[test]
+fn sessions_begin_anew_after_a_sleep_of_the_machine() {
+    let mut two = Two::joined();
+    // The session has ended for the peer, whose machine was awake.
+    let mut config = WireguardConfig::new(two.keys[THERE].clone());
+    let mut peer = Peer::new(two.keys[HERE].public_key());
+    peer.allowed_ips = vec![inside(HERE).into()];
+    config.peers = vec![peer];
+    two.engines[THERE] = Two::engine(&config, 7, two.now);
+    let initiations = two.count(HERE, "initiations_sent");
+    two.engines[HERE].begin_all_anew(two.now);
+    two.flush(HERE);
+    assert!(!two.say(HERE), "the old key is used no more");
+    two.run(second(1));
+    assert_eq!(two.count(HERE, "initiations_sent"), initiations + 1);
+    assert!(two.say(HERE) && two.say(THERE));
+    two.run(second(1));
+    assert_eq!((two.arrived[HERE].len(), two.arrived[THERE].len()), (1, 1));
+}
+
+#[test]
+fn a_sleep_of_the_machine_renews_a_handshake_that_waits_and_wakes_no_peer_that_is_idle() {
+    let mut two = Two::new();
+    two.engines[HERE].begin_all_anew(two.now);
+    two.flush(HERE);
+    assert_eq!(two.count(HERE, "initiations_sent"), 0);
+    assert!(!two.say(HERE));
+    two.path.clear();
+    two.run(second(1));
+    two.engines[HERE].begin_all_anew(two.now);
+    assert!(two.engines[HERE].awaits_answer(0), "frames wait for it");
+    two.flush(HERE);
+    two.run(second(2));
+    assert!(two.say(HERE));
+}
+
+#[test]
 fn keys_are_renewed_every_two_minutes_under_load_without_a_gap() {
     let mut two = Two::joined();
     let packets = 3600 * 10;
