@@ -38,8 +38,9 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| failed(&error))?;
     args.watching.start_log(args.silent);
     let file = read(&path(args)?)?;
+    // Before anything is opened, as with `-n`.
+    doors::check(&file).map_err(Failure::Arguments)?;
     if args.configtest {
-        doors::check(&file).map_err(Failure::Arguments)?;
         // The status says the same where nobody reads it.
         let _ = writeln!(std::io::stdout(), "Config OK");
         return Ok(ExitCode::SUCCESS);

@@ -68,6 +68,9 @@ fn a_file_is_checked_without_a_tunnel() {
     let (status, out, err) = folder.finish(&["wireguard", "-n", "-c", &absent]);
     assert_eq!((status, out.as_str()), (Some(2), ""));
     assert!(err.contains("absent.conf:11: [http] ") && err.contains("no.pem: No such"), "{err}");
+    // A start says the same.
+    let (status, _, started) = folder.finish(&["wireguard", "-c", &absent]);
+    assert_eq!((status, started.lines().last()), (Some(2), err.lines().last()));
     // The path that a file has by default.
     fs::create_dir(folder.path(".config")).expect("a folder");
     folder.write(".config/wireproxy.conf", &keys.near("", ""));
