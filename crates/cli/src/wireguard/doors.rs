@@ -6,8 +6,8 @@ use crate::until_the_end;
 use neap::Stack;
 use neap_gateway::Transport;
 use neap_gateway::doors::{
-    Door, DoorId, Doors, DoorsConfig, DoorsHandle, DoorsInspector, ResolveStrategy, Target,
-    TlsIdentity, TunnelResolver, Users,
+    self as gateway, Door, DoorId, Doors, DoorsConfig, DoorsHandle, DoorsInspector,
+    ResolveStrategy, Target, TlsIdentity, TunnelResolver, Users,
 };
 use neap_wireguard::file::{self, Certificate, DoorKind, File, Host, HostPort, Login};
 use socket2::{Domain, Socket, Type};
@@ -308,7 +308,7 @@ fn door(kind: &DoorKind) -> Result<Door, String> {
             Door::Client { listen: listen(bind)?, target: destination(target)? }
         }
         DoorKind::Server { listen_port, target } => {
-            Door::Server { listen_port: *listen_port, target: destination(target)? }
+            Door::Server { listen_port: *listen_port, target: destination_of_host(target)? }
         }
         DoorKind::Stdio { target } => {
             Door::stdio(destination(target)?).map_err(|error| format!("[STDIOTunnel]: {error}"))?
@@ -382,14 +382,28 @@ fn identity(certificate: &Certificate) -> Result<TlsIdentity, String> {
 /// section 6.3).
 pub(super) fn needs_resolver(target: &HostPort) -> bool {
     let Host::Name(name) = &target.host else { return false };
-    // An address with a zone is no name.
     let name = name.trim_end_matches('.').to_ascii_lowercase();
-    name != "localhost" && !name.ends_with(".localhost") && !name.contains('%')
+    name != "localhost" && !name.ends_with(".localhost") && !target.has_zone()
 }
 
 fn destination(target: &HostPort) -> Result<Target, String> {
     let target = target.to_string();
     target.parse().map_err(|error| format!("Target {target}: {error}"))
+}
+
+/// A destination of this machine's network, which may have a zone.
+fn destination_of_host(target: &HostPort) -> Result<Target, String> {
+    if !target.has_zone() {
+        return destination(target);
+    }
+    let failed = |why: &dyn std::fmt::Display| format!("Target {target}: {why}");
+    let found = names::resolve(target).map_err(|error| failed(&error))?;
+    let of_link = found.iter().find_map(|address| match address {
+        SocketAddr::V6(v6) => Some(gateway::Host::OfLink(*v6.ip(), v6.scope_id())),
+        SocketAddr::V4(_) => None,
+    });
+    let host = of_link.ok_or_else(|| failed(&"it has no address"))?;
+    Ok(Target { host, port: target.port })
 }
 
 /// The address of this machine that a door listens at. Of a name it is the first one of IPv4, as

@@ -4,7 +4,7 @@
 use super::host::Host;
 use super::namespace::{in_namespace, run, skip};
 use super::world::{FAR, Folder, Keys, NEAR, Tunnel, veth};
-use super::{SERVER, client, confined, echo, say};
+use super::{SERVER, client, confined, echo, echo_at, say};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -37,6 +37,38 @@ fn a_target_in_the_network_of_the_machine_is_the_machines_to_resolve() {
         let log = far.end();
         let told = "far.conf:9: Target db.test:8080 has no address yet";
         assert!(log.contains(told) && log.lines().count() == 1, "{log}");
+    });
+}
+
+#[test]
+fn a_target_of_one_link_of_the_machine_keeps_its_zone() {
+    in_namespace(|| {
+        let folder = Folder::new("zone");
+        let far_host = Host::new(true);
+        veth(&far_host);
+        let keys = Keys::new();
+        let server = |zone: &str| SERVER.replace("localhost", &format!("[fe80::7%{zone}]"));
+        let far = folder.write("far.conf", &keys.far("", &server("lo")));
+        let near = folder.write("near.conf", &keys.near("", &client(9001)));
+        let (_far, _echo) = far_host.inside(|| {
+            run("ip address add fe80::7/128 dev lo nodad");
+            let echo = echo_at("[::]:8080");
+            (Tunnel::start(&folder, &["-c", &far]), echo)
+        });
+        let _near = Tunnel::start(&folder, &["-c", &near]);
+        say(&TcpStream::connect("127.0.0.1:9001").expect("a door"), "to one link");
+        // No other door leads to a link of the machine, and not every link is there.
+        let inside = client(9002).replace("10.9.0.2", "[fe80::7%lo]");
+        let inside = folder.write("inside.conf", &keys.near("", &inside));
+        let (status, _, err) = folder.finish(&["wireguard", "-n", "-c", &inside]);
+        assert_eq!(status, Some(2), "{err}");
+        let told = "inside.conf:13: [TCPClientTunnel] Target: expected an address without a zone";
+        assert!(err.contains(told), "{err}");
+        let absent = keys.near("", &server("nowhere")).replace("51821", "51822");
+        let absent = folder.write("absent.conf", &absent);
+        let (status, _, err) = folder.finish(&["wireguard", "-c", &absent]);
+        assert_eq!(status, Some(1), "{err}");
+        assert!(err.contains("absent.conf:11: Target [fe80::7%nowhere]:8080: "), "{err}");
     });
 }
 

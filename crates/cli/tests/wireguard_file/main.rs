@@ -322,7 +322,12 @@ fn wg_prints_what_it_is_answered() {
 
 /// An echo server behind the far end.
 fn echo() -> TcpListener {
-    let listener = TcpListener::bind("127.0.0.1:8080").expect("a port");
+    echo_at("127.0.0.1:8080")
+}
+
+/// The same at an address.
+fn echo_at(address: &str) -> TcpListener {
+    let listener = TcpListener::bind(address).expect("a port");
     let served = listener.try_clone().expect("a descriptor");
     thread::spawn(move || {
         for stream in served.incoming() {

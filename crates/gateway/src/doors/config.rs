@@ -5,7 +5,7 @@ use super::users::Users;
 use neap::Stack;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::OwnedFd;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -100,6 +100,9 @@ impl Door {
 pub enum Host {
     /// An address.
     Address(IpAddr),
+    /// An address of one link of the host, and the index of the interface there. It is one of a
+    /// [`Door::Server`] alone.
+    OfLink(Ipv6Addr, u32),
     /// A name in lower case without a final dot: letters, digits, hyphens and underscores in parts
     /// of 1 to 63 bytes between dots, at most 253 bytes.
     Name(Arc<str>),
@@ -172,6 +175,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.host {
             Host::Address(ip) => SocketAddr::new(*ip, self.port).fmt(f),
+            Host::OfLink(ip, interface) => SocketAddrV6::new(*ip, self.port, 0, *interface).fmt(f),
             Host::Name(name) => write!(f, "{name}:{}", self.port),
         }
     }

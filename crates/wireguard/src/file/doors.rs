@@ -136,11 +136,15 @@ fn bind(keys: &mut Keys<'_, '_>) -> Result<HostPort, FileError> {
     host_port(&keys.needed("BindAddress", BIND)?, BIND)
 }
 
-fn target(keys: &mut Keys<'_, '_>) -> Result<HostPort, FileError> {
+/// A destination. A zone is that of an interface of this machine, and none in the tunnel.
+fn target(keys: &mut Keys<'_, '_>, may_have_zone: bool) -> Result<HostPort, FileError> {
     let value = keys.needed("Target", TARGET)?;
     let found = host_port(&value, TARGET)?;
     if found.host == Host::Any || found.port == 0 {
         return Err(value.wrong(format!("expected {TARGET}")));
+    }
+    if found.has_zone() && !may_have_zone {
+        return Err(value.wrong("expected an address without a zone: the tunnel has none"));
     }
     Ok(found)
 }
@@ -216,22 +220,22 @@ fn http(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
 }
 
 fn client(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
-    Ok(DoorKind::Client { bind: bind(keys)?, target: target(keys)? })
+    Ok(DoorKind::Client { bind: bind(keys)?, target: target(keys, false)? })
 }
 
 fn server(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
     let expected = "a port from 1 to 65535";
     let port = keys.needed("ListenPort", expected)?.number(1, u16::MAX.into(), expected)?;
     let listen_port = u16::try_from(port).unwrap_or(u16::MAX);
-    Ok(DoorKind::Server { listen_port, target: target(keys)? })
+    Ok(DoorKind::Server { listen_port, target: target(keys, true)? })
 }
 
 fn stdio(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
-    Ok(DoorKind::Stdio { target: target(keys)? })
+    Ok(DoorKind::Stdio { target: target(keys, false)? })
 }
 
 fn udp(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
-    let (bind, target) = (bind(keys)?, target(keys)?);
+    let (bind, target) = (bind(keys)?, target(keys, false)?);
     let inactivity = keys.one("InactivityTimeout")?;
     let inactivity = inactivity
         .map(|seconds| seconds.number(0, u32::MAX, "seconds, such as 30; 0 for no timeout"));

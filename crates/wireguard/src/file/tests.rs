@@ -385,6 +385,10 @@ fn errors_of_doors_name_their_line_too() {
         ),
         (door("[STDIOTunnel]\nTarget = a:0"), ":9: [STDIOTunnel] Target: expected ADDRESS:PORT"),
         (
+            door("[STDIOTunnel]\nTarget = [fe80::1%eth0]:22"),
+            ":9: [STDIOTunnel] Target: expected an address without a zone",
+        ),
+        (
             door("[STDIOTunnel]\nTarget = a:1\n[STDIOTunnel]\nTarget = a:1"),
             ":10: [STDIOTunnel]: expected once; it is in line 8 already",
         ),

@@ -56,6 +56,11 @@ impl HostPort {
         }
     }
 
+    /// Whether the host is an address with a zone, that of an interface.
+    pub fn has_zone(&self) -> bool {
+        matches!(&self.host, Host::Name(name) if name.contains('%'))
+    }
+
     /// Whether only programs of this machine reach a socket that is bound here. A name other than
     /// `localhost` may be anything.
     pub fn is_local(&self) -> bool {

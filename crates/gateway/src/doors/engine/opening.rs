@@ -7,6 +7,7 @@ use super::{
     Wish, io, stack_upstream,
 };
 use bytes::BytesMut;
+use std::net::SocketAddrV6;
 use tracing::debug;
 
 impl Doors {
@@ -24,6 +25,12 @@ impl Doors {
         let waiter = Waiter::Session(Slot { key, generation: session.generation });
         match host {
             Host::Address(ip) => self.open_first(key, wanted, [SocketAddr::new(ip, port)].into()),
+            Host::OfLink(ip, interface) if is_of_host => {
+                let to = SocketAddrV6::new(ip, port, 0, interface);
+                self.open_first(key, wanted, [to.into()].into());
+            }
+            // The stack does not have that link.
+            Host::OfLink(..) => self.fail(key, &wanted, Failure::Network),
             Host::Name(name) => match self.find(&name, waiter, is_of_host) {
                 Some(found) => self.on_found(key, wanted, &found),
                 None => {
