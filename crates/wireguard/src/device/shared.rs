@@ -401,7 +401,7 @@ mod tests {
         let mut now = clock::now();
         let mut look = || {
             for _ in 0..100 {
-                now = now + Nanos::from_millis(101);
+                now += Nanos::from_millis(101);
                 shared.advance(now);
             }
             now

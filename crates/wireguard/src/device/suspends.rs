@@ -61,7 +61,7 @@ mod tests {
     fn a_sleep_is_told_once_and_short_ones_when_they_are_long_together() {
         let (suspends, mut now) = (Suspends::new(), Instant::ZERO);
         let mut has_slept = |millis: u64| {
-            now = now + PAUSE;
+            now += PAUSE;
             suspends.has_slept(now, || Some(Nanos::from_millis(millis)))
         };
         // What was before the tunnel is not of its sessions.
