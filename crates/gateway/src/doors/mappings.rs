@@ -126,7 +126,7 @@ impl Mappings {
     /// A mapping; `None` if there are too many.
     fn insert(&mut self, kind: Kind) -> Option<Slot> {
         let associated = match &kind {
-            Kind::Association { client, .. } => Some(*client),
+            Kind::Association { client, .. } => Some(client.ip()),
             Kind::Tunnel { .. } => None,
         };
         let may_have_one = associated.is_none_or(|client| self.may_associate(client));
@@ -216,6 +216,7 @@ impl Mappings {
             match mapping.kind {
                 Kind::Tunnel { door, client, .. } => drop(self.of_client.remove(&(door, client))),
                 Kind::Association { client, .. } => {
+                    let client = client.ip();
                     if let Some(number) = self.associations.get_mut(&client) {
                         *number -= 1;
                         if *number == 0 {
@@ -661,8 +662,8 @@ mod tests {
 
     fn associate(mappings: &mut Mappings, client: &str) -> Option<Slot> {
         let host = HostDatagrams::bind("127.0.0.1:0".parse().expect("an address"));
-        let client = client.parse().expect("an address");
-        mappings.insert(Kind::Association { host: host.expect("a socket"), client, port: 0 })
+        let client = SocketAddr::new(client.parse().expect("an address"), 0);
+        mappings.insert(Kind::Association { host: host.expect("a socket"), client })
     }
 
     #[test]
