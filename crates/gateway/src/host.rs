@@ -18,9 +18,9 @@ use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// Pieces of up to so many bytes are copied into memory of their own size, so that small ones do
-/// not each hold the memory of a large one.
-const COPY_BREAK: usize = 8 << 10;
+/// Pieces of up to so many bytes are copied into memory of their own size. What waits for a guest
+/// is bounded by its bytes, so no piece may hold more than twice as much memory.
+const COPY_BREAK: usize = MOST_PIECE / 2;
 
 /// Bytes that one call sends, if they are there: fewer calls wake the destination less often.
 const AT_ONCE: usize = 192 << 10;
@@ -213,7 +213,29 @@ impl End for HostStream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
     use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+
+    /// What waits for a guest is bounded by its bytes.
+    #[test]
+    fn a_piece_holds_no_more_than_twice_its_bytes() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let to = listener.local_addr().expect("an address");
+        let mut client = std::net::TcpStream::connect(to).expect("a connection");
+        let (accepted, _) = listener.accept().expect("a connection");
+        // It waits for what is sent here, as it is in blocking mode.
+        let mut stream = HostStream::accepted(accepted.into()).expect("options");
+        for length in [1, 8193, MOST_PIECE / 2] {
+            let free = Piece::free();
+            client.write_all(&vec![0; length]).expect("sent");
+            stream.set_piece(length);
+            let mut kept = Vec::new();
+            while kept.iter().map(Bytes::len).sum::<usize>() < length {
+                kept.push(End::receive(&mut stream).expect("received").expect("no end"));
+            }
+            assert_eq!(Piece::free(), free.max(1), "{length}");
+        }
+    }
 
     #[test]
     fn connections_notice_that_the_other_side_is_gone() {

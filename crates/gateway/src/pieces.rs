@@ -41,6 +41,12 @@ impl Piece {
         Ok(self.len)
     }
 
+    /// Pieces of memory that this thread keeps.
+    #[cfg(test)]
+    pub(crate) fn free() -> usize {
+        FREE.with_borrow(Vec::len)
+    }
+
     /// The bytes that are in it.
     pub(crate) fn into_bytes(self) -> Bytes {
         Bytes::from_owner(self)
