@@ -1,11 +1,11 @@
 //! Resolvers, and which of them is asked first.
 
 use crate::resolver::Resolver;
-use nix::net::if_::if_nametoindex;
 use resolv_conf::{Config, ScopedIp};
+use rustix::net::netdevice::name_to_index;
 use std::fs::{self, Metadata};
 use std::io;
-use std::net::{SocketAddr, SocketAddrV6};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 
 /// What names the resolvers of the host.
@@ -94,10 +94,17 @@ fn address(server: &ScopedIp) -> Option<SocketAddr> {
         ScopedIp::V4(v4) => Some((*v4, PORT).into()),
         ScopedIp::V6(v6, None) => Some((*v6, PORT).into()),
         ScopedIp::V6(v6, Some(scope)) => {
-            let scope = scope.parse().ok().or_else(|| if_nametoindex(scope.as_str()).ok())?;
+            let scope = scope.parse().ok().or_else(|| index_of(scope))?;
             Some(SocketAddrV6::new(*v6, PORT, 0, scope).into())
         }
     }
+}
+
+/// The index of an interface. `if_nametoindex(3)` asks by a Unix socket, which a gateway that has
+/// given up its rights may not have.
+fn index_of(name: &str) -> Option<u32> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
+    name_to_index(socket, name).ok()
 }
 
 #[cfg(test)]
