@@ -29,6 +29,7 @@ use neap::time::Rate;
 use neap::{Datagram, IcmpSocket, Poller, Refusal, UdpForwarder};
 use slab::Slab;
 use smallvec::SmallVec;
+use socket2::SockRef;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -62,8 +63,8 @@ pub(crate) struct Datagrams {
     /// By address and port of the guest, and whether the destination is of IPv6: a translated one
     /// may be of the other family.
     of_guest: HashMap<(SocketAddr, bool), usize>,
-    /// Mappings of published ports, by address and port of the guest.
-    published: HashMap<SocketAddr, SmallVec<[usize; 1]>>,
+    /// Published ports, by address and port of the guest.
+    published: HashMap<SocketAddr, PortsOf>,
     /// Mappings by the time when they may have to be forgotten.
     ages: Ages,
     /// Mappings whose sockets cannot send yet, by the time when they are given up.
@@ -107,32 +108,44 @@ struct Mapping {
 /// A published port.
 struct Port {
     publication: Publication,
+    /// The socket is bound to an interface, and reaches nothing else.
+    is_of_interface: bool,
+}
+
+/// The published ports of a guest's address and port.
+#[derive(Default)]
+struct PortsOf {
+    mappings: SmallVec<[usize; 1]>,
     clients: Clients,
 }
 
 impl Mapping {
-    /// What the guest sees as the sender of a datagram.
-    fn seen_from(&mut self, arrived: &Arrived, guests: &[IpAddr]) -> SocketAddr {
+    /// What the guest sees as the sender of a datagram. `of_guest` are the ports that this is one
+    /// of, and `key` is its own place.
+    fn seen_from(
+        &self,
+        arrived: &Arrived,
+        guests: &[IpAddr],
+        key: usize,
+        of_guest: Option<&mut PortsOf>,
+    ) -> SocketAddr {
         let real = arrived.from;
         let seen = self.translated.seen(real);
-        let Some(port) = &mut self.published else { return seen };
+        let (Some(port), Some(of_guest)) = (&self.published, of_guest) else { return seen };
         // What the guest has sent to by a name of its own answers by that name.
         if seen != real {
             return seen;
         }
-        let seen = shown(real, port.publication.stand_in, guests);
-        port.clients.note(PortClient { address: real, asked: arrived.to }, seen);
-        seen
+        let wanted = shown(real, port.publication.stand_in, guests);
+        let client = PortClient { mapping: key, address: real, asked: arrived.to };
+        of_guest.clients.note(client, wanted)
     }
 
     /// What the guest calls somebody whom a datagram of its own goes to.
-    fn called(&self, real: SocketAddr) -> SocketAddr {
+    fn called(&self, real: SocketAddr, key: usize, of_guest: Option<&PortsOf>) -> SocketAddr {
         let seen = self.translated.seen(real);
-        let Some(port) = self.published.as_ref().filter(|_| seen == real) else { return seen };
-        let stand_in = SocketAddr::new(port.publication.stand_in, real.port());
-        let is_client =
-            port.clients.real(stand_in).is_some_and(|one| one.address.ip() == real.ip());
-        if is_client { stand_in } else { real }
+        let of_guest = of_guest.filter(|_| seen == real);
+        of_guest.and_then(|ports| ports.clients.seen((key, real))).unwrap_or(seen)
     }
 
     /// Notes what the packets of the guest are like, unless that is known.
@@ -142,15 +155,11 @@ impl Mapping {
         }
     }
 
-    /// The client of the published port that the guest sees as `seen`.
-    fn client(&self, seen: SocketAddr) -> Option<Destination> {
-        let client = self.published.as_ref()?.clients.real(seen)?;
-        Some(Destination { from: client.asked, ..client.address.into() })
-    }
-
     /// Whether the socket reaches others than those who have sent to it.
     fn reaches(&self, to: SocketAddr) -> bool {
-        let Some(port) = &self.published else { return false };
+        let Some(port) = self.published.as_ref().filter(|port| !port.is_of_interface) else {
+            return false;
+        };
         port.publication.port.ip().is_unspecified() && to.is_ipv6() == self.is_v6
     }
 
@@ -233,10 +242,10 @@ impl Datagrams {
     ) -> Option<(usize, Destination)> {
         let wanted = datagram.local?;
         // An answer to a client of a published port goes back to it, whatever it is called.
-        for &key in self.published.get(&datagram.peer).into_iter().flatten() {
-            if let Some(client) = self.mappings[key].client(wanted) {
-                return Some((key, client));
-            }
+        let ports = self.published.get(&datagram.peer);
+        if let Some(client) = ports.and_then(|ports| ports.clients.real(wanted)) {
+            let to = Destination { from: client.asked, ..client.address.into() };
+            return Some((client.mapping, to));
         }
         if !ways.config.passes_udp {
             self.counters.add(|counters| &counters.denied_datagrams, run.len() as u64);
@@ -391,7 +400,8 @@ impl Datagrams {
         }
         // A published port is the one outside that the guest's port has. It is where its clients
         // find it: what is to leave by an address, interface or mark has a socket of its own.
-        let mut published = self.published.get(&guest).into_iter().flatten();
+        let published = self.published.get(&guest);
+        let mut published = published.into_iter().flat_map(|ports| &ports.mappings);
         if ways.upstream.leaves_by_host()
             && ways.config.outbound == Outbound::default()
             && let Some(&key) = published.find(|&&key| self.mappings[key].reaches(to.address))
@@ -441,6 +451,7 @@ impl Datagrams {
     ) -> io::Result<(SocketAddr, Slot)> {
         let guest = publication.guest;
         let port = socket.local_addr()?;
+        let is_of_interface = SockRef::from(&socket).device()?.is_some();
         let (key, generation) = (self.mappings.vacant_key(), self.generation.advance());
         let slot = Slot { key, generation };
         let socket: Box<dyn FarDatagrams> = Box::new(socket);
@@ -455,12 +466,12 @@ impl Datagrams {
             first,
             last_used: Instant::now(),
             asks_resolvers_only: false,
-            published: Some(Port { publication, clients: Clients::default() }),
+            published: Some(Port { publication, is_of_interface }),
             translated: Translated::default(),
             turn: None,
             account: self.guests.mapping(guest.ip()),
         });
-        self.published.entry(guest).or_default().push(key);
+        self.published.entry(guest).or_default().mappings.push(key);
         Ok((port, slot))
     }
 
@@ -476,9 +487,10 @@ impl Datagrams {
     pub(crate) fn unpublish(&mut self, slot: Slot, sending: Option<&mut Sending>) {
         let mapping = self.mappings.remove(slot.key);
         self.leave_schedule(mapping.turn, sending);
-        if let Some(keys) = self.published.get_mut(&mapping.guest) {
-            keys.retain(|key| *key != slot.key);
-            if keys.is_empty() {
+        if let Some(ports) = self.published.get_mut(&mapping.guest) {
+            ports.mappings.retain(|key| *key != slot.key);
+            ports.clients.forget(slot.key);
+            if ports.mappings.is_empty() {
                 self.published.remove(&mapping.guest);
             }
         }
@@ -497,7 +509,9 @@ impl Datagrams {
         if mapping.generation != generation {
             return false;
         }
-        let mut has_more = true;
+        let is_published = mapping.published.is_some();
+        let ports = if is_published { self.published.get_mut(&mapping.guest) } else { None };
+        let (mut ports, mut has_more) = (ports, true);
         // Each look may bring an error instead, of a datagram that was sent.
         for _ in 0..BATCH {
             if self.batch.len() >= BATCH {
@@ -517,7 +531,8 @@ impl Datagrams {
                 }
             };
             self.counters.add(|counters| &counters.overrun_datagrams, arrived.overrun.into());
-            let from = mapping.seen_from(&arrived, &config.guest_addresses);
+            let guests = &config.guest_addresses;
+            let from = mapping.seen_from(&arrived, guests, key, ports.as_deref_mut());
             self.batch.extend(arrived.datagrams().map(|data| {
                 let mut datagram = Datagram::new(data, mapping.guest);
                 datagram.local = Some(from);
@@ -581,7 +596,9 @@ impl Datagrams {
             if undelivered.to.port() == 0 {
                 undelivered.to.set_port(port);
             }
-            if tell(&self.icmp, mapping, &undelivered) {
+            let ports = self.published.get(&mapping.guest);
+            let seen = mapping.called(undelivered.to, key, ports);
+            if tell(&self.icmp, mapping, seen, &undelivered) {
                 self.counters.count(|counters| &counters.undelivered_datagrams);
             }
         }
@@ -655,9 +672,8 @@ fn manner(datagram: &Datagram) -> Manner {
     Manner::of(hop_limit, arrival.is_some_and(|arrival| arrival.dont_fragment))
 }
 
-/// Tells a guest of an error about a datagram of its own. Whether it was told.
-fn tell(icmp: &IcmpSocket, mapping: &Mapping, undelivered: &Undelivered) -> bool {
-    let seen = mapping.called(undelivered.to);
+/// Tells a guest of an error about a datagram of its own to `seen`. Whether it was told.
+fn tell(icmp: &IcmpSocket, mapping: &Mapping, seen: SocketAddr, undelivered: &Undelivered) -> bool {
     let data = undelivered.data.clone();
     let quoted = Datagram { data, local: Some(seen), ..mapping.first.clone() };
     let packet = quoted.to_packet();

@@ -17,6 +17,7 @@ mod folder;
 mod keeps;
 mod options;
 mod own;
+mod published;
 #[path = "../common/resolver.rs"]
 mod resolver;
 mod routers;
@@ -110,6 +111,9 @@ fn inside() {
         "ask a resolver" => confinement::ask(target),
         "ask by datagrams" => options::ask_by_datagrams(target),
         "answer datagrams" => options::answer_datagrams(target),
+        "answer two by datagram" => published::answer_two_by_datagram(target),
+        "answer two" => published::answer_two(target),
+        "ask from a port" => published::ask_from_a_port(target),
         "connect in the end" => while TcpStream::connect(target).is_err() {},
         "try to connect" => own::try_to_connect(target),
         "connect twice" => own::connect_twice(target),

@@ -141,18 +141,12 @@ impl Gateway {
                 continue;
             }
             let far = if is_crossing {
-                Direct.connect(&guest.into(), client.into())
+                Direct.connect(&guest.into(), client.into()).map(|far| (far, client))
             } else {
-                GuestStream::connect(
-                    &self.stack,
-                    guest,
-                    client,
-                    bounds::options(self.config.rate_in),
-                )
-                .map(|far| Box::new(far) as Box<dyn Far>)
+                self.connect_to_guest(guest, client)
             };
             match far {
-                Ok(far) => {
+                Ok((far, client)) => {
                     // A crossing begins at a socket of the guest.
                     let host = if is_crossing { Side::Server } else { Side::Client };
                     let view = FlowView { local: client, guest, far: client, held: 0 };
@@ -165,6 +159,25 @@ impl Gateway {
             }
         }
         true
+    }
+
+    /// Begins a connection of a client to a guest, and returns the address that the guest sees.
+    fn connect_to_guest(
+        &self,
+        guest: SocketAddr,
+        client: SocketAddr,
+    ) -> io::Result<(Box<dyn Far>, SocketAddr)> {
+        let connect = |from| {
+            let options = bounds::options(self.config.rate_in);
+            GuestStream::connect(&self.stack, guest, from, options)
+        };
+        let far = connect(client).or_else(|error| match error.kind() {
+            // Another client that is seen by this address has the port.
+            io::ErrorKind::AddrInUse => connect(SocketAddr::new(client.ip(), 0)),
+            _ => Err(error),
+        })?;
+        let seen = far.stream().local_addr()?;
+        Ok((Box::new(far), seen))
     }
 
     /// Passes datagrams on between namespaces. Whether there may be more.

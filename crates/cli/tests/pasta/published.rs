@@ -1,0 +1,144 @@
+//! Clients of published ports that the guest sees by one address.
+
+use super::namespace::{in_namespace, run};
+use super::{NO_PORTS, Namespace, PATIENCE, host, join, succeed};
+use socket2::{Domain, Socket, Type};
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::Duration;
+
+/// Who gets no answer for so long asks again.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Addresses of clients that have the same port.
+const CLIENTS: [&str; 2] = ["127.0.0.1", "127.0.0.2"];
+
+/// In the namespace: once two clients have asked, answers each by its question.
+pub(super) fn answer_two_by_datagram(at: SocketAddr) {
+    let socket = UdpSocket::bind(at).expect("a port");
+    println!("listening");
+    let (mut questions, mut question) = (HashMap::new(), [0]);
+    while let Ok((_, client)) = socket.recv_from(&mut question) {
+        questions.insert(question, client);
+        if questions.len() == 2 {
+            for (question, client) in &questions {
+                socket.send_to(question, client).expect("sent");
+            }
+        }
+    }
+}
+
+/// In the namespace: once two clients are there, answers each by its question.
+pub(super) fn answer_two(at: SocketAddr) {
+    let listener = TcpListener::bind(at).expect("a port");
+    println!("listening");
+    let accept = || listener.accept().expect("a client").0;
+    for mut client in [accept(), accept()] {
+        let mut question = [0];
+        client.read_exact(&mut question).expect("a question");
+        client.write_all(&question).expect("sent");
+    }
+}
+
+/// In the namespace: asks from the port 5000.
+pub(super) fn ask_from_a_port(server: SocketAddr) {
+    let socket = UdpSocket::bind("0.0.0.0:5000").expect("a port");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    socket.send_to(b"question", server).expect("sent");
+    let (_, from) = socket.recv_from(&mut [0; 100]).expect("an answer");
+    assert_eq!(from, server);
+}
+
+/// A program of this binary that listens in a namespace, until this is dropped.
+struct Server(Child);
+
+impl Server {
+    fn start(namespace: &Namespace, program: &str, at: &str) -> Self {
+        let mut command = namespace.program(program, at);
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("it runs");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        assert!(lines.any(|line| line.expect("text").contains("listening")));
+        Self(child)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn clients_with_the_same_port_get_each_their_own_datagrams() {
+    in_namespace(|| {
+        host();
+        let namespace = Namespace::new();
+        join(&namespace, &["-t", "none", "-u", "5557", "-T", "none", "-U", "none"]);
+        let _server = Server::start(&namespace, "answer two by datagram", "0.0.0.0:5557");
+        let clients = CLIENTS.map(|address| {
+            let client = UdpSocket::bind((address, 6000)).expect("a port");
+            client.set_read_timeout(Some(AGAIN)).expect("a timeout");
+            client
+        });
+        let mut is_answered = [false; 2];
+        while is_answered != [true; 2] {
+            for (question, client) in clients.iter().enumerate() {
+                client.send_to(&[question as u8], "127.0.0.1:5557").expect("sent");
+            }
+            for (question, client) in clients.iter().enumerate() {
+                let mut answer = [0];
+                if client.recv(&mut answer).is_ok() {
+                    assert_eq!(usize::from(answer[0]), question);
+                    is_answered[question] = true;
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn clients_with_the_same_port_have_each_their_own_connection() {
+    in_namespace(|| {
+        host();
+        let namespace = Namespace::new();
+        join(&namespace, &["-t", "5557", "-u", "none", "-T", "none", "-U", "none"]);
+        let _server = Server::start(&namespace, "answer two", "0.0.0.0:5557");
+        let to: SocketAddr = "127.0.0.1:5557".parse().expect("an address");
+        let clients = CLIENTS.map(|address| {
+            let own: SocketAddr = format!("{address}:6000").parse().expect("an address");
+            let client = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+            client.bind(&own.into()).expect("a port");
+            client.connect(&to.into()).expect("it is published");
+            TcpStream::from(client)
+        });
+        for (question, mut client) in clients.iter().enumerate() {
+            client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            client.write_all(&[question as u8]).expect("sent");
+            let mut answer = [0];
+            client.read_exact(&mut answer).expect("an answer");
+            assert_eq!(usize::from(answer[0]), question);
+        }
+    });
+}
+
+/// The server is not behind the interface that the port is published on.
+#[test]
+fn a_port_of_one_interface_carries_no_other_datagrams_of_the_guest() {
+    in_namespace(|| {
+        host();
+        run("ip address add 203.0.113.7/24 dev far");
+        let socket = UdpSocket::bind("203.0.113.7:0").expect("a port");
+        let server = socket.local_addr().expect("an address").to_string();
+        thread::spawn(move || {
+            let (_, client) = socket.recv_from(&mut [0; 100]).expect("a question");
+            socket.send_to(b"answer", client).expect("sent");
+        });
+        let namespace = Namespace::new();
+        join(&namespace, &[&["-u", "%eth7/5000"], &NO_PORTS[..2], &NO_PORTS[4..]].concat());
+        succeed(namespace.program("ask from a port", &server));
+    });
+}
