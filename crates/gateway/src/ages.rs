@@ -31,6 +31,12 @@ impl Ages {
         }
     }
 
+    /// How many places there are.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// When the first one is due.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.0.peek().map(|&Reverse((due, _))| due)

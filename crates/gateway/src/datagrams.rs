@@ -581,6 +581,10 @@ impl Datagrams {
         let mapping = self.mappings.remove(key);
         self.of_guest.remove(&(mapping.guest, mapping.is_v6));
         self.leave_schedule(mapping.turn, sending);
+        let Self { ages, mappings, of_guest, .. } = self;
+        ages.drop_gone(of_guest.len(), |Slot { key, generation }| {
+            mappings.get(key).is_some_and(|mapping| mapping.generation == generation)
+        });
     }
 
     /// Tells a guest what became of its datagrams. `port` is that of a datagram which the host has
@@ -701,7 +705,11 @@ fn first_run(datagrams: &[Datagram]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device;
     use crate::host_datagrams::MOST_BYTES;
+    use crate::upstream::Direct;
+    use neap::{IcmpOptions, Stack, UdpForwarderOptions};
+    use std::os::unix::net::UnixDatagram;
 
     fn run(lengths: &[usize]) -> usize {
         let peer = "10.0.2.100:1000".parse().expect("an address");
@@ -718,5 +726,27 @@ mod tests {
         assert_eq!(run(&[100, 0, 100]), 1);
         assert_eq!(run(&[1400; 100]), MOST_BYTES / 1400);
         assert_eq!(run(&[10; 100]), MOST_SEGMENTS);
+    }
+
+    #[test]
+    fn mappings_that_end_at_once_leave_nothing() {
+        let (own, _cable) = UnixDatagram::pair().expect("a pair");
+        let device = device::device("cable", own).expect("a device");
+        let stack = Stack::builder().device(device).address("10.0.2.3/24").build();
+        let stack = stack.expect("a stack");
+        let forwarder = UdpForwarder::new(&stack, UdpForwarderOptions::default()).expect("one");
+        let icmp = IcmpSocket::open(&stack, IcmpOptions::default()).expect("a socket");
+        let datagrams = Datagrams::new(forwarder, icmp, Arc::default(), Guests::default());
+        let mut datagrams = datagrams.expect("a table");
+        let (poller, config) = (Poller::new().expect("descriptors"), GatewayConfig::default());
+        let mut dns = Dns::new(&config, Arc::default());
+        let ways = Ways { poller: &poller, config: &config, upstream: &Direct, dns: &mut dns };
+        let first = Datagram::new(Bytes::new(), "10.0.2.100:1000".parse().expect("an address"));
+        let to = Destination::from("127.0.0.1:9".parse::<SocketAddr>().expect("an address"));
+        for _ in 0..1000 {
+            let key = datagrams.mapping_of(&first, &to, &ways).expect("a socket");
+            datagrams.remove(key, None);
+        }
+        assert!(datagrams.ages.len() <= 100, "{}", datagrams.ages.len());
     }
 }
