@@ -1,6 +1,7 @@
 //! What shows an operator what a gateway does: its log, its control socket and its metrics.
 
 use super::{Failure, refused};
+use crate::standard_error;
 use clap::Args;
 use neap::Stack;
 use neap::control::{self, Application, Control, ControlListener};
@@ -76,7 +77,7 @@ impl Watching {
         let level = if self.quiet || is_silent { "off" } else { &self.log };
         let level: LevelFilter = level.parse().unwrap_or(LevelFilter::WARN);
         let log = tracing_subscriber::fmt()
-            .with_writer(std::io::stderr)
+            .with_writer(|| standard_error::Lines)
             .with_max_level(level)
             .with_target(false)
             // A line that cannot be written would be told of at the same place, by a panic.
