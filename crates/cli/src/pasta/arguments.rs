@@ -1,5 +1,6 @@
 //! The options of pasta.
 
+use super::listening::client_ports;
 use super::ports::{Ports, PortsError, Spec};
 use crate::gateway::face;
 use clap::{ArgAction, Parser};
@@ -391,7 +392,9 @@ impl Args {
     /// Which ports are forwarded.
     pub(super) fn ports(&self) -> Result<AllPorts, String> {
         let named = |name: &'static str| move |error: PortsError| format!("{name}: {error}");
-        let of = |name, specs: &[Spec]| Ports::of(specs, Ports::Auto).map_err(named(name));
+        let clients = client_ports();
+        let of =
+            |name, specs: &[Spec]| Ports::of(specs, Ports::Auto, &clients).map_err(named(name));
         for (name, specs) in [("--tcp-ns", &self.tcp_ns), ("--udp-ns", &self.udp_ns)] {
             let is_bound = |spec: &Spec| match spec {
                 Spec::All(place, _) | Spec::Listed(place, _) => *place != Default::default(),

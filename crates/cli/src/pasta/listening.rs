@@ -5,11 +5,15 @@
 use super::ports::PortSet;
 use std::fs::File;
 use std::io::{self, Read, Seek};
+use std::ops::RangeInclusive;
 
 /// States of sockets that wait for others, in hexadecimal: `TCP_LISTEN`, and `TCP_CLOSE` of a UDP
 /// socket that is not connected.
 const LISTENING: &str = "0A";
 const UNCONNECTED: &str = "07";
+
+/// The range of ports that the kernel gives to clients.
+const CLIENT_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
 /// The tables of the namespace in which they were opened. They can be read when the process has
 /// given up its files.
@@ -17,7 +21,7 @@ const UNCONNECTED: &str = "07";
 pub(super) struct Tables {
     tcp: Vec<File>,
     udp: Vec<File>,
-    /// The range of ports that the kernel chooses from (`ip_local_port_range`).
+    /// The range of [`CLIENT_PORTS`].
     clients: Option<File>,
 }
 
@@ -29,7 +33,7 @@ impl Tables {
             let paths = names.map(|name| format!("/proc/self/net/{name}"));
             paths.iter().filter_map(|path| File::open(path).ok()).collect()
         };
-        let clients = File::open("/proc/sys/net/ipv4/ip_local_port_range").ok();
+        let clients = File::open(CLIENT_PORTS).ok();
         Self { tcp: open(["tcp", "tcp6"]), udp: open(["udp", "udp6"]), clients }
     }
 
@@ -41,20 +45,25 @@ impl Tables {
     /// Ports of UDP sockets that take datagrams of everybody, without those that the kernel gives
     /// to clients.
     pub(super) fn udp(&self) -> PortSet {
-        let clients = self.client_ports();
+        let clients = range_in(self.clients.as_ref());
         let mut ports = PortSet::default();
         let bound = of(&self.udp, UNCONNECTED);
         bound.iter().filter(|port| !clients.contains(port)).for_each(|port| ports.insert(port));
         ports
     }
+}
 
-    fn client_ports(&self) -> std::ops::RangeInclusive<u16> {
-        let text = self.clients.as_ref().and_then(|file| text_of(file).ok()).unwrap_or_default();
-        let mut numbers = text.split_whitespace().map(str::parse);
-        match (numbers.next(), numbers.next()) {
-            (Some(Ok(first)), Some(Ok(last))) => first..=last,
-            _ => 32768..=60999,
-        }
+/// Ports that the kernel gives to clients in the namespace that this process is in.
+pub(super) fn client_ports() -> RangeInclusive<u16> {
+    range_in(File::open(CLIENT_PORTS).ok().as_ref())
+}
+
+fn range_in(file: Option<&File>) -> RangeInclusive<u16> {
+    let text = file.and_then(|file| text_of(file).ok()).unwrap_or_default();
+    let mut numbers = text.split_whitespace().map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(first)), Some(Ok(last))) => first..=last,
+        _ => 32768..=60999,
     }
 }
 

@@ -7,10 +7,6 @@ use std::fmt;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-/// Ports below this one that "all ports" has; those above are given to clients by the host.
-const FIRST_EPHEMERAL: u16 = 32768;
-const LAST_EPHEMERAL: u16 = 60999;
-
 /// One value of an option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Spec {
@@ -159,11 +155,16 @@ fn mapped(text: &str) -> Result<(RangeInclusive<u16>, RangeInclusive<u16>), Port
 
 impl Ports {
     /// What the values of an option say together; the default where there is none is `absent`. A
-    /// later target of the same port replaces an earlier one.
+    /// later target of the same port replaces an earlier one. All ports are those that the host
+    /// does not give to `clients`.
     ///
     /// # Errors
     /// `none`, `auto` and `all` stand beside others.
-    pub(super) fn of(specs: &[Spec], absent: Self) -> Result<Self, PortsError> {
+    pub(super) fn of(
+        specs: &[Spec],
+        absent: Self,
+        clients: &RangeInclusive<u16>,
+    ) -> Result<Self, PortsError> {
         let alone = |word| if specs.len() > 1 { Err(PortsError::Alone(word)) } else { Ok(()) };
         let mut ports = BTreeMap::new();
         let mut may_fail = false;
@@ -173,8 +174,10 @@ impl Ports {
                 Spec::Auto => return alone("auto").map(|()| Self::Auto),
                 Spec::All(place, excluded) => {
                     may_fail = true;
-                    let all = (1..FIRST_EPHEMERAL).chain(LAST_EPHEMERAL + 1..=u16::MAX);
-                    let all = all.filter(|port| !excluded.iter().any(|range| range.contains(port)));
+                    let is_left_out = |port: &u16| {
+                        clients.contains(port) || excluded.iter().any(|range| range.contains(port))
+                    };
+                    let all = (1..=u16::MAX).filter(|port| !is_left_out(port));
                     ports.extend(all.map(|port| ((place.clone(), port), port)));
                 }
                 Spec::Listed(place, listed) => {
@@ -297,23 +300,19 @@ mod tests {
         let specs = |texts: &[&str]| -> Vec<Spec> {
             texts.iter().map(|text| text.parse().expect("a list")).collect()
         };
-        assert_eq!(Ports::of(&[], Ports::Auto), Ok(Ports::Auto));
-        assert_eq!(Ports::of(&specs(&["none"]), Ports::Auto), Ok(Ports::None));
-        assert_eq!(Ports::of(&specs(&["80", "none"]), Ports::Auto), Err(PortsError::Alone("none")));
-        let Ok(Ports::Listed { ports, may_fail: false }) =
-            Ports::of(&specs(&["80", "81:8081", "80:8080"]), Ports::Auto)
-        else {
+        let of = |texts: &[&str]| Ports::of(&specs(texts), Ports::Auto, &(9000..=9009));
+        assert_eq!(of(&[]), Ok(Ports::Auto));
+        assert_eq!(of(&["none"]), Ok(Ports::None));
+        assert_eq!(of(&["80", "none"]), Err(PortsError::Alone("none")));
+        let Ok(Ports::Listed { ports, may_fail: false }) = of(&["80", "81:8081", "80:8080"]) else {
             panic!("a list");
         };
         let targets: Vec<_> = ports.into_iter().map(|((_, port), to)| (port, to)).collect();
         assert_eq!(targets, [(80, 8080), (81, 8081)]);
-        let Ok(Ports::Listed { ports, may_fail: true }) =
-            Ports::of(&specs(&["~80-90"]), Ports::Auto)
-        else {
-            panic!("all");
-        };
+        let Ok(Ports::Listed { ports, may_fail: true }) = of(&["~80-90"]) else { panic!("all") };
         let has = |port| ports.contains_key(&(Place::default(), port));
-        assert!(has(79) && !has(85) && !has(40_000) && has(61_000));
+        assert!(has(1) && has(79) && !has(85) && has(8999) && !has(9000) && !has(9009));
+        assert!(has(9010) && has(40_000) && has(65_535));
     }
 
     #[test]
