@@ -9,6 +9,7 @@ use netlink_packet_route::route::{
     RouteNextHopFlags, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use rustix::io::Errno;
 use rustix::net::netdevice::{index_to_name, name_to_index};
 use socket2::{Domain, Socket, Type};
 use std::io;
@@ -23,6 +24,8 @@ const MOST_COPIED: usize = 2048;
 pub(super) struct Host {
     pub(super) v4: Option<Template>,
     pub(super) v6: Option<Template>,
+    /// Whether the kernel has IPv6.
+    pub(super) has_v6: bool,
 }
 
 /// What one interface has of one family.
@@ -46,12 +49,17 @@ impl Host {
     /// # Errors
     /// As [`netlink::dump`].
     pub(super) fn ask(named: [Option<&str>; 2]) -> io::Result<Self> {
-        let [v4, v6] = named;
-        Ok(Self {
-            v4: Template::ask(AddressFamily::Inet, v4)?,
-            v6: Template::ask(AddressFamily::Inet6, v6)?,
-        })
+        let ([v4, v6], has_v6) = (named, has_v6());
+        let v6 = has_v6.then(|| Template::ask(AddressFamily::Inet6, v6)).transpose()?;
+        Ok(Self { v4: Template::ask(AddressFamily::Inet, v4)?, v6: v6.flatten(), has_v6 })
     }
+}
+
+/// Whether the kernel has IPv6, which `ipv6.disable=1` switches off.
+fn has_v6() -> bool {
+    let refused = Socket::new(Domain::IPV6, Type::DGRAM, None).err();
+    let refused = refused.and_then(|error| error.raw_os_error());
+    refused != Some(Errno::AFNOSUPPORT.raw_os_error())
 }
 
 /// Whether this host has an interface of this name.
@@ -237,9 +245,12 @@ pub(super) fn forget_other_sources(routes: &mut [RouteMessage], own: &[IpAddr]) 
 
 /// Whether an address is one that others know the host by.
 fn stands_for_host(address: &AddressMessage) -> bool {
-    let is_deprecated = address.header.flags.contains(AddressHeaderFlags::Deprecated)
-        || flags(address).contains(AddressFlags::Deprecated);
-    !is_deprecated && address.header.scope == AddressScope::Universe
+    !is_deprecated(address) && address.header.scope == AddressScope::Universe
+}
+
+fn is_deprecated(address: &AddressMessage) -> bool {
+    address.header.flags.contains(AddressHeaderFlags::Deprecated)
+        || flags(address).contains(AddressFlags::Deprecated)
 }
 
 fn flags(address: &AddressMessage) -> AddressFlags {

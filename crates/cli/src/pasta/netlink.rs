@@ -4,11 +4,12 @@
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
-use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use std::io;
 
-/// Asks for everything of a kind, and hands each answer to `take`.
+/// Asks for everything of a kind and family, and hands each answer of that family to `take`. A
+/// kernel without the family, as with `ipv6.disable=1`, answers with what all others have.
 ///
 /// # Errors
 /// What the kernel answers; `InvalidData` for what cannot be read.
@@ -16,6 +17,7 @@ pub(super) fn dump(
     what: RouteNetlinkMessage,
     mut take: impl FnMut(RouteNetlinkMessage),
 ) -> io::Result<()> {
+    let family = family_of(&what);
     let socket = send(what, NLM_F_REQUEST | NLM_F_DUMP)?;
     loop {
         let (answer, _) = socket.recv_from_full()?;
@@ -26,11 +28,21 @@ pub(super) fn dump(
             match message.payload {
                 NetlinkPayload::Done(_) => return Ok(()),
                 NetlinkPayload::Error(error) => return Err(error.to_io()),
-                NetlinkPayload::InnerMessage(inner) => take(inner),
+                NetlinkPayload::InnerMessage(inner) if family_of(&inner) == family => take(inner),
                 _ => {}
             }
             rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
         }
+    }
+}
+
+/// The family of what a message is about, of the kinds that are asked for.
+fn family_of(message: &RouteNetlinkMessage) -> Option<AddressFamily> {
+    use RouteNetlinkMessage::{GetAddress, GetRoute, NewAddress, NewRoute};
+    match message {
+        GetAddress(address) | NewAddress(address) => Some(address.header.family),
+        GetRoute(route) | NewRoute(route) => Some(route.header.address_family),
+        _ => None,
     }
 }
 
@@ -85,5 +97,27 @@ pub(super) fn unpack(bytes: &[u8]) -> io::Result<RouteNetlinkMessage> {
     match deserialize(bytes)?.payload {
         NetlinkPayload::InnerMessage(inner) => Ok(inner),
         _ => Err(invalid("no message about a network")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netlink_packet_route::address::AddressMessage;
+    use netlink_packet_route::route::RouteMessage;
+
+    /// One that no kernel has addresses and routes of (`AF_X25`).
+    const NOBODYS: AddressFamily = AddressFamily::Other(9);
+
+    #[test]
+    fn a_family_that_the_kernel_does_not_have_has_nothing() {
+        let (mut addresses, mut routes) = (AddressMessage::default(), RouteMessage::default());
+        (addresses.header.family, routes.header.address_family) = (NOBODYS, NOBODYS);
+        for what in
+            [RouteNetlinkMessage::GetAddress(addresses), RouteNetlinkMessage::GetRoute(routes)]
+        {
+            // The answer may be an error, too.
+            let _ = dump(what, |message| panic!("{message:?}"));
+        }
     }
 }

@@ -63,6 +63,9 @@ impl Network {
         if let Some((name, option)) = missing {
             return Err(format!("{option} {name}: expected an interface of this host"));
         }
+        if args.ipv6_only && !host.has_v6 {
+            return Err("--ipv6-only: the kernel of this host has no IPv6".to_owned());
+        }
         let v4_template = host.v4.filter(|_| !args.ipv6_only);
         let v6_template = host.v6.filter(|_| !args.ipv4_only);
         let interface = args.ns_ifname.clone().or_else(|| {
@@ -70,7 +73,7 @@ impl Network {
             template.map(|template| template.interface.clone())
         });
         let v4 = (!args.ipv6_only).then(|| Family::v4(args, v4_template)).transpose()?;
-        let v6 = (!args.ipv4_only).then(|| Family::v6(args, v6_template));
+        let v6 = (!args.ipv4_only && host.has_v6).then(|| Family::v6(args, v6_template));
         let mut network = Self {
             interface: interface.unwrap_or_else(|| INTERFACE.to_owned()),
             v4,
@@ -409,17 +412,25 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    /// The network of a line of options, on a host with one interface.
-    fn plan(line: &str, v6: Template) -> (Args, Network) {
+    fn args(line: &str) -> Args {
         let words = std::iter::once("pasta").chain(line.split_whitespace());
-        let args = Args::try_parse_from(words).expect(line);
-        let v4 = Template {
+        Args::try_parse_from(words).expect(line)
+    }
+
+    /// What the one interface of a host has of IPv4.
+    fn v4() -> Option<Template> {
+        Some(Template {
             interface: "eth0".to_owned(),
             address: Some((ip("192.0.2.10"), 24)),
             gateway: Some(ip("192.0.2.1")),
             ..Template::default()
-        };
-        let host = Host { v4: Some(v4), v6: Some(v6) };
+        })
+    }
+
+    /// The network of a line of options, on a host with one interface.
+    fn plan(line: &str, v6: Template) -> (Args, Network) {
+        let args = args(line);
+        let host = Host { v4: v4(), v6: Some(v6), has_v6: true };
         let network = Network::plan(&args, host, &Resolvers::default()).expect(line);
         (args, network)
     }
@@ -464,6 +475,17 @@ mod tests {
                 assert_eq!(policy.allows(ip(address)), may, "{line}: {address}");
             }
         }
+    }
+
+    #[test]
+    fn a_kernel_without_a_family_has_no_network_of_it() {
+        let host = || Host { v4: v4(), v6: None, has_v6: false };
+        let own = Resolvers::default();
+        let network = Network::plan(&args("--config-net"), host(), &own).expect("IPv4");
+        assert!(network.v4.is_some() && network.v6.is_none());
+        assert!(!network.policy().allows(ip("2001:db8::1")));
+        let told = Network::plan(&args("-6"), host(), &own).expect_err("there is no family left");
+        assert!(told.contains("--ipv6-only"), "{told}");
     }
 
     #[test]
