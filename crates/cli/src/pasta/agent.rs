@@ -17,6 +17,15 @@ pub(super) struct Agent {
     channel: Channel,
 }
 
+/// The network that it has made.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) device: TunQueue,
+    pub(super) mtu: u16,
+    /// One line about what the namespace does not take.
+    pub(super) left_out: Option<String>,
+}
+
 impl Agent {
     /// Starts it. The process is a child of the thread that calls, and dies with that thread.
     ///
@@ -43,16 +52,17 @@ impl Agent {
         self.channel.receive()
     }
 
-    /// Makes the network of the namespace, and returns the device.
+    /// Makes the network of the namespace.
     ///
     /// # Errors
     /// One line that says what cannot be done there.
-    pub(super) fn set_up(&mut self, setup: Setup) -> Result<TunQueue, String> {
+    pub(super) fn set_up(&mut self, setup: Setup) -> Result<Made, String> {
         match self.ask(&Request::Setup(setup)) {
-            Ok((Answer::Device { has_bulk_thread }, descriptors)) => {
+            Ok((Answer::Device { has_bulk_thread, mtu, left_out }, descriptors)) => {
                 let mut descriptors = descriptors.into_iter();
                 let main = descriptors.next().ok_or("the device has no descriptor")?;
-                Ok(TunQueue { main, bulk: descriptors.next(), has_bulk_thread })
+                let device = TunQueue { main, bulk: descriptors.next(), has_bulk_thread };
+                Ok(Made { device, mtu, left_out })
             }
             Ok((Answer::Failed(why), _)) => Err(why),
             Ok(_) => Err("the process in the namespace has handed no device over".to_owned()),

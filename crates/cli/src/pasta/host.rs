@@ -102,7 +102,9 @@ impl Template {
             {
                 self.address = Some(own);
             }
-            if one.header.scope != AddressScope::Link && self.addresses.len() < MOST_COPIED {
+            // One that the host gives up would be preferred for ever as a copy.
+            let is_copied = one.header.scope != AddressScope::Link && !is_deprecated(&one);
+            if is_copied && self.addresses.len() < MOST_COPIED {
                 self.addresses.push(one);
             }
         })

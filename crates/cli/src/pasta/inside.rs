@@ -79,6 +79,9 @@ pub(super) enum Answer {
     /// The descriptors are those of the device.
     Device {
         has_bulk_thread: bool,
+        mtu: u16,
+        /// One line about what the namespace does not take.
+        left_out: Option<String>,
     },
     Ports {
         tcp: Vec<u16>,
@@ -148,12 +151,10 @@ fn serve(args: &Args) -> io::Result<ExitCode> {
                 // A command is still to be started, with all that its user may.
                 let is_done = setup.join.is_some();
                 let settle = || if is_done { settle() } else { Ok(()) };
-                let built = built.and_then(|device| settle().map(|()| device));
+                let built = built.and_then(|built| settle().map(|()| built));
                 match built {
-                    Ok(TunQueue { main, bulk, has_bulk_thread }) => {
-                        let both = iter::once(&main).chain(&bulk).map(AsFd::as_fd);
-                        let both: Vec<_> = both.collect();
-                        channel.send(&Answer::Device { has_bulk_thread }, &both)?;
+                    Ok(built) => {
+                        built.hand_over(&mut channel)?;
                         continue;
                     }
                     Err(why) => why,
@@ -168,6 +169,21 @@ fn serve(args: &Args) -> io::Result<ExitCode> {
             },
         };
         channel.send(&Answer::Failed(failed), &[])?;
+    }
+}
+
+/// The interface in the namespace.
+struct Interface {
+    device: TunQueue,
+    mtu: u16,
+    left_out: Option<String>,
+}
+
+impl Interface {
+    fn hand_over(self, channel: &mut Channel) -> io::Result<()> {
+        let Self { device: TunQueue { main, bulk, has_bulk_thread }, mtu, left_out } = self;
+        let both: Vec<_> = iter::once(&main).chain(&bulk).map(AsFd::as_fd).collect();
+        channel.send(&Answer::Device { has_bulk_thread, mtu, left_out }, &both)
     }
 }
 
@@ -250,7 +266,7 @@ fn become_command(command: &[OsString]) -> ExitCode {
 }
 
 /// Joins or makes the namespaces, and makes the interface.
-fn build(setup: &Setup) -> Result<TunQueue, String> {
+fn build(setup: &Setup) -> Result<Interface, String> {
     let Some(namespaces) = &setup.join else {
         make()?;
         return interface(setup);
@@ -268,18 +284,18 @@ fn build(setup: &Setup) -> Result<TunQueue, String> {
     // Nobody in the namespace has a right to look into this process.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| format!("cannot be kept from debuggers: {error}"))?;
-    let device = interface(setup)?;
+    let interface = interface(setup)?;
     if other.is_some() {
         Namespaces { network: None, ..namespaces.clone() }.join()?;
     }
     // The kernel forgets the signal when a process becomes another user or joins a user namespace.
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| format!("cannot be told of the gateway's end: {error}"))?;
-    Ok(device)
+    Ok(interface)
 }
 
 /// Makes the interface in the namespace that this process is in.
-fn interface(setup: &Setup) -> Result<TunQueue, String> {
+fn interface(setup: &Setup) -> Result<Interface, String> {
     let failed = |error: neap::device::Error| error.to_string();
     configure_link("lo", &LinkConfig::default()).map_err(failed)?;
     let tap = Tun::open(&namespace::device(&setup.interface, true)).map_err(failed)?;
@@ -287,15 +303,35 @@ fn interface(setup: &Setup) -> Result<TunQueue, String> {
         .map_err(|error| format!("the interface {}: {error}", tap.name()))?;
     let link = LinkConfig { mtu: setup.mtu, up: false, ..LinkConfig::default() };
     configure_link(tap.name(), &link).map_err(failed)?;
+    let mtu = setup.mtu.map_or_else(|| mtu_of(index), Ok);
+    let mtu = mtu.map_err(|error| format!("the MTU of {}: {error}", tap.name()))?;
+    let mut left_out = None;
     if let Some(messages) = &setup.configure {
         // The gateway sees to it that nobody else has the address.
         let no_detection = format!("/proc/sys/net/ipv6/conf/{}/accept_dad", tap.name());
         // There is no such file without IPv6.
         let _ = fs::write(no_detection, "0");
         configure_link(tap.name(), &LinkConfig::default()).map_err(failed)?;
-        configure(messages, index).map_err(|error| format!("addresses and routes: {error}"))?;
+        left_out =
+            configure(messages, index).map_err(|error| format!("addresses and routes: {error}"))?;
     }
-    Ok(tap.into_queues().remove(0))
+    Ok(Interface { device: tap.into_queues().remove(0), mtu, left_out })
+}
+
+/// The MTU that an interface has of itself.
+fn mtu_of(index: u32) -> io::Result<u16> {
+    let mut mtu = None;
+    netlink::dump(RouteNetlinkMessage::GetLink(LinkMessage::default()), |message| {
+        if let RouteNetlinkMessage::NewLink(link) = message
+            && link.header.index == index
+        {
+            mtu = link.attributes.iter().find_map(|attribute| match attribute {
+                LinkAttribute::Mtu(mtu) => Some(u16::try_from(*mtu).unwrap_or(u16::MAX)),
+                _ => None,
+            });
+        }
+    })?;
+    mtu.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// Makes namespaces in which this user is root.
@@ -322,7 +358,9 @@ fn set_link(name: &str, mac: Option<[u8; 6]>) -> io::Result<u32> {
 }
 
 /// Gives an interface addresses, then routes. A route may need another one that comes behind it.
-fn configure(messages: &[Vec<u8>], index: u32) -> io::Result<()> {
+/// Returns a line about routes that need one which is not there, as the host has lost it since it
+/// took them.
+fn configure(messages: &[Vec<u8>], index: u32) -> io::Result<Option<String>> {
     let mut waiting = Vec::new();
     for message in messages {
         waiting.push(match netlink::unpack(message)? {
@@ -336,24 +374,40 @@ fn configure(messages: &[Vec<u8>], index: u32) -> io::Result<()> {
         });
     }
     loop {
-        let (before, mut refused) = (waiting.len(), None);
+        let (before, mut refused) = (waiting.len(), Vec::new());
         waiting.retain(|message| {
             match netlink::change(message.clone(), NLM_F_CREATE | NLM_F_EXCL) {
                 Ok(()) => false,
                 // The kernel has made it with an address.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
                 Err(error) => {
-                    refused = Some(error);
+                    let is_route = matches!(message, RouteNetlinkMessage::NewRoute(_));
+                    refused.push((error, is_route));
                     true
                 }
             }
         });
-        match refused {
-            None => return Ok(()),
-            Some(error) if waiting.len() == before => return Err(error),
-            Some(_) => {}
+        if refused.is_empty() {
+            return Ok(None);
+        }
+        if waiting.len() == before {
+            return leave_out(refused).map(Some);
         }
     }
+}
+
+/// A line about routes that lead to nowhere, if all that was refused are such.
+fn leave_out(refused: Vec<(io::Error, bool)>) -> io::Result<String> {
+    use io::ErrorKind::{HostUnreachable, NetworkUnreachable};
+    let (count, mut last) = (refused.len(), None);
+    for (error, is_route) in refused {
+        if !is_route || !matches!(error.kind(), HostUnreachable | NetworkUnreachable) {
+            return Err(error);
+        }
+        last = Some(error);
+    }
+    let why = last.map(|error| error.to_string()).unwrap_or_default();
+    Ok(format!("routes of the host that the namespace does not take: {count} ({why})"))
 }
 
 /// A socket for a port of the namespace.

@@ -1,7 +1,7 @@
 //! The half of the face in the network of the host: the stack on the interface of the namespace,
 //! the gateway, and the end of both.
 
-use super::agent::Agent;
+use super::agent::{Agent, Made};
 use super::arguments::{AllPorts, Args};
 use super::follow::Follower;
 use super::host::Host;
@@ -22,7 +22,7 @@ use crate::gateway::shown::Shown;
 use crate::gateway::watching::Watched;
 use crate::gateway::{DeviceEnd, FileLimit, Namespaces, enable, raise_file_limit, tell_of_echo};
 use ipnet::IpNet;
-use neap::device::{Tun, TunQueue};
+use neap::device::Tun;
 use neap::net::Prefix;
 use neap::{Builder, InterfaceConfig, Stack};
 use neap_gateway::{DirectFrom, Gateway, GatewayConfig, GatewayHandle};
@@ -87,8 +87,11 @@ fn run(args: &Args, log: &Arc<Log>, waiting: Option<Waiting>) -> Result<ExitCode
     let (mut agent, mut child) = Agent::start(args).map_err(Failure::System)?;
     limit.give_to(&child);
     let set_up = agent.set_up(setup(args, &network, identity)).map_err(Failure::System);
-    let started = set_up.and_then(|device| {
-        let stack = stack(device, args, &network)?;
+    let started = set_up.and_then(|made| {
+        if let Some(what) = &made.left_out {
+            log.info(what);
+        }
+        let stack = stack(made, args, &network)?;
         let tables = Tables::open();
         if !args.runs_command() {
             assume(identity)?;
@@ -422,8 +425,8 @@ fn default_route(gateway: IpAddr, is_on_link: bool) -> RouteMessage {
 }
 
 /// What a stack on the device is made of.
-fn stack(device: TunQueue, args: &Args, network: &Network) -> Result<Builder, Failure> {
-    let tap = Tun::from_queues(vec![device], (args.mtu != 0).then_some(args.mtu));
+fn stack(made: Made, args: &Args, network: &Network) -> Result<Builder, Failure> {
+    let tap = Tun::from_queues(vec![made.device], Some(made.mtu));
     let tap = tap.map_err(|error| Failure::System(error.to_string()))?;
     let tap = match args.mac_addr {
         Some(address) => tap.with_address(address),

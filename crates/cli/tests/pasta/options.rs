@@ -182,3 +182,14 @@ fn ports_are_bound_where_the_list_says() {
         }
     });
 }
+
+#[test]
+fn an_mtu_of_0_leaves_that_of_the_interface() {
+    in_namespace(|| {
+        host();
+        let show = ["--", "ip", "-o", "link", "show", "eth7"];
+        let base = ["--config-net", "-q", "--mtu", "0"];
+        let link = succeed(pasta(&[&base, &NO_PORTS[..], &show].concat()));
+        assert!(link.contains(" mtu 1500 "), "{link}");
+    });
+}

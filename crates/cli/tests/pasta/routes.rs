@@ -2,7 +2,7 @@
 
 use super::folder::Folder;
 use super::namespace::{in_namespace, run};
-use super::{NO_PORTS, SHOW, host, network, pasta};
+use super::{NO_PORTS, SHOW, finish, host, network, pasta};
 
 /// The default route of the namespace when it is that of the host.
 const DEFAULT: &str = "route default via 192.0.2.1 dev eth7";
@@ -83,5 +83,35 @@ fn of_too_many_routes_the_default_route_is_left() {
         let seen = seen(&["-4"]);
         check(&seen, &[DEFAULT]);
         assert!(seen.len() < 10, "{seen:?}");
+    });
+}
+
+#[test]
+fn a_route_that_leads_nowhere_is_left_out_and_told_of() {
+    in_namespace(|| {
+        host();
+        // The kernel keeps a route whose router it can no longer reach.
+        run("ip route add 10.99.0.0/24 dev eth7");
+        run("ip route add 203.0.113.0/24 via 10.99.0.1");
+        run("ip route del 10.99.0.0/24 dev eth7");
+        let command = pasta(&[&["--config-net"], &NO_PORTS[..], &SHOW].concat());
+        let (status, stdout, stderr) = finish(command);
+        assert!(
+            status == Some(0) && !stdout.contains("203.0.113.0"),
+            "{status:?} {stdout}{stderr}"
+        );
+        assert!(stderr.contains("does not take: 1 "), "{stderr}");
+        check(&seen(&[]), &[DEFAULT]);
+    });
+}
+
+#[test]
+fn an_address_that_the_host_gives_up_is_none_of_the_namespace() {
+    in_namespace(|| {
+        host();
+        run("ip address add 2001:db8::dead/64 dev eth7 nodad preferred_lft 0");
+        let seen = seen(&[]);
+        check(&seen, &["\"2001:db8::10\"/64"]);
+        assert!(!seen.iter().any(|line| line.contains("2001:db8::dead")), "{seen:?}");
     });
 }
