@@ -17,7 +17,7 @@ const LOCAL_GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 2, 2);
 const LOCAL_LENGTH_V4: u8 = 16;
 const LOCAL_GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 /// Networks of IPv6 have so many bits.
-const LENGTH_V6: u8 = 64;
+pub(super) const LENGTH_V6: u8 = 64;
 /// Ports of resolvers: plain (RFC 1035), and over TLS (RFC 7858).
 const RESOLVER_PORTS: [u16; 2] = [53, 853];
 /// Most lifetime of a router in an advertisement, in seconds.
@@ -216,6 +216,7 @@ impl Network {
         let v6 = self.v6.as_ref()?;
         let mut told = RouterAdvertisement {
             hop_limit: 255,
+            managed: !args.no_dhcpv6,
             lifetime: ROUTER_LIFETIME,
             mtu: (args.mtu != 0).then_some(args.mtu.into()),
             ..RouterAdvertisement::default()
@@ -292,7 +293,7 @@ impl Network {
     }
 }
 
-fn prefix(address: IpAddr, length: u8) -> Prefix {
+pub(super) fn prefix(address: IpAddr, length: u8) -> Prefix {
     format!("{address}/{length}").parse::<Address>().expect("an address of that family").prefix
 }
 

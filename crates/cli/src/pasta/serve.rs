@@ -8,7 +8,7 @@ use super::host::Host;
 use super::inside::Setup;
 use super::listening::Tables;
 use super::log::Log;
-use super::network::{Family, Network};
+use super::network::{Family, LENGTH_V6, Network, prefix};
 use super::publish::{Binder, Bound};
 use super::resolvers::Resolvers;
 use super::user::Identity;
@@ -434,7 +434,8 @@ fn stack(made: Made, args: &Args, network: &Network) -> Result<Builder, Failure>
     };
     let device = tap.into_device();
     let mut interface = InterfaceConfig::new(device).any_destination(true).begin_disabled();
-    for address in network.gateway_addresses() {
+    let own = network.gateway_addresses();
+    for &address in &own {
         let is_silent = args.no_ndp && address.ip.is_ipv6();
         interface = if is_silent { interface } else { interface.address(address) };
     }
@@ -446,7 +447,13 @@ fn stack(made: Made, args: &Args, network: &Network) -> Result<Builder, Failure>
         // The namespace believes that it is on the network of the host.
         let all: IpAddr = if is_v6 { [0u16; 8].into() } else { [0u8; 4].into() };
         interface = interface.proxy(Prefix::of_all(all));
-        if let Some((guest, _)) = family.guest {
+        if let Some((guest, length)) = family.guest {
+            // It may have made itself another address of its network, as hosts do of what a router
+            // advertises.
+            let network = prefix(guest, if is_v6 { LENGTH_V6 } else { length });
+            let is_known = network == Prefix::of_host(guest)
+                || own.iter().any(|address| address.prefix == network);
+            interface = if is_known { interface } else { interface.on_link(network) };
             interface = interface.peer(guest).gateway(guest);
         }
     }

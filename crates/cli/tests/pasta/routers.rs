@@ -3,13 +3,16 @@
 use super::namespace::{in_namespace, run};
 use super::{NO_PORTS, Namespace, host, join, pasta, succeed};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use std::io::Read;
-use std::net::{Ipv6Addr, SocketAddrV6};
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv6Addr, SocketAddrV6, TcpListener};
+use std::thread;
 use std::time::Duration;
 
 /// Types of messages (RFC 4861 section 4).
 const SOLICITATION: u8 = 133;
 const ADVERTISEMENT: u8 = 134;
+/// Hosts get addresses by DHCPv6 (RFC 4861 section 4.2).
+const MANAGED: u8 = 0x80;
 /// Twice the longest that a router takes to answer (RFC 4861 section 10, `MAX_RA_DELAY_TIME`).
 pub(super) const LONGEST: Duration = Duration::from_secs(1);
 /// How long an answer that must come is waited for.
@@ -29,6 +32,7 @@ pub(super) fn ask(patience: Duration) {
     // Other messages of neighbours come, too.
     while socket.read(&mut message).is_ok() && message[0] != ADVERTISEMENT {}
     println!("router {}.", message[0] == ADVERTISEMENT);
+    println!("managed {}.", message[5] & MANAGED != 0);
 }
 
 #[test]
@@ -48,12 +52,64 @@ fn routers_are_advertised_unless_the_interface_has_its_addresses_and_routes() {
         while !run(&tentative).is_empty() {
             std::thread::yield_now();
         }
-        assert!(ask(&namespace, "ask for a router").contains("router true."));
+        let said = ask(&namespace, "ask for a router");
+        assert!(said.contains("router true.") && said.contains("managed true."), "{said}");
         let namespace = Namespace::new();
         join(&namespace, &NO_PORTS);
         assert!(ask(&namespace, "ask for no router").contains("router false."));
         let show = |what: &str| run(&format!("nsenter -t {} -n ip -6 {what}", namespace.pid()));
         assert_eq!(show("route show proto ra"), "");
         assert_eq!(show("addr show dynamic"), "");
+    });
+}
+
+/// A server of the host that has one client.
+fn serve(address: &str) -> String {
+    let address: IpAddr = address.parse().expect("an address");
+    let listener = TcpListener::bind((address, 0)).expect("a port");
+    let server = listener.local_addr().expect("an address");
+    thread::spawn(move || listener.accept().expect("a client").0.write_all(b"yes"));
+    server.to_string()
+}
+
+#[test]
+fn a_guest_that_makes_its_own_address_is_answered() {
+    in_namespace(|| {
+        host();
+        let namespace = Namespace::new();
+        let pid = namespace.pid();
+        succeed(pasta(&[&["--quiet"], &NO_PORTS[..], &[pid.as_str()]].concat()));
+        let inside = |line: &str| run(&format!("nsenter -t {pid} -n {line}"));
+        inside("ip link set eth7 up");
+        // Of the prefix that is advertised.
+        let show = "ip -6 -o address show dev eth7 scope global";
+        while inside(show).is_empty() || inside(&format!("{show} tentative")).contains("inet6") {
+            thread::yield_now();
+        }
+        assert!(!inside(show).contains("2001:db8::10/"), "it has the address of the host");
+        run("ip address add 2001:db8:7::7/64 dev far nodad");
+        let said = succeed(namespace.program("ask", &serve("2001:db8:7::7")));
+        assert!(said.contains("answer yes"), "{said}");
+    });
+}
+
+#[test]
+fn a_guest_of_another_address_is_answered_where_the_router_is_in_no_network_of_it() {
+    in_namespace(|| {
+        host();
+        run("ip address add 203.0.113.7/24 dev far");
+        let namespace = Namespace::new();
+        let pid = namespace.pid();
+        let options = ["-q", "-4", "-a", "192.0.2.77", "-n", "24", "-g", "198.51.100.1"];
+        succeed(pasta(&[&options[..], &NO_PORTS, &[pid.as_str()]].concat()));
+        for line in [
+            "link set eth7 up",
+            "address add 192.0.2.99/24 dev eth7",
+            "route add default via 198.51.100.1 dev eth7 onlink",
+        ] {
+            run(&format!("nsenter -t {pid} -n ip {line}"));
+        }
+        let said = succeed(namespace.program("ask", &serve("203.0.113.7")));
+        assert!(said.contains("answer yes"), "{said}");
     });
 }
