@@ -32,7 +32,7 @@ impl DeviceEnd {
     }
 
     /// Whether the device has gone.
-    pub(super) fn has_come(&self) -> bool {
+    pub(crate) fn has_come(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }

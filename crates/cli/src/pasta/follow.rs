@@ -124,9 +124,12 @@ impl Follower {
     /// Follows until the other side of `stop` is gone, or the namespace.
     pub(super) fn run(&mut self, stop: &Receiver<()>) {
         while stop.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-            if self.look().is_err() {
-                return;
+            let Err(error) = self.look() else { continue };
+            // That of a command ends with it, and a gateway that ends needs no word.
+            if !self.args.runs_command() && self.gateway.published().is_ok() {
+                self.log.info(&format_args!("ports are followed no longer: {error}"));
             }
+            return;
         }
     }
 

@@ -40,6 +40,10 @@ use std::process::{Child, Command, ExitCode, Stdio};
 /// Connections that wait at a port of the namespace.
 const BACKLOG: i32 = 128;
 
+/// Exit status of this half when its command had to end, as the gateway has ended. Commands
+/// seldom have it.
+pub(super) const WITHOUT_GATEWAY: u8 = 125;
+
 /// What the namespace is to be.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Setup {
@@ -125,7 +129,8 @@ fn serve(args: &Args) -> io::Result<ExitCode> {
         let (request, descriptors) = match channel.receive::<Request>() {
             Ok(request) => request,
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return Ok(ExitCode::SUCCESS);
+                let is_in_use = command.is_some();
+                return Ok(if is_in_use { WITHOUT_GATEWAY.into() } else { ExitCode::SUCCESS });
             }
             Err(error) => return Err(error),
         };

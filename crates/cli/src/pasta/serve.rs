@@ -5,7 +5,7 @@ use super::agent::{Agent, Made};
 use super::arguments::{AllPorts, Args};
 use super::follow::Follower;
 use super::host::Host;
-use super::inside::Setup;
+use super::inside::{Setup, WITHOUT_GATEWAY};
 use super::listening::Tables;
 use super::log::Log;
 use super::network::{Family, LENGTH_V6, Network, prefix};
@@ -73,7 +73,7 @@ fn run(args: &Args, log: &Arc<Log>, waiting: Option<Waiting>) -> Result<ExitCode
     let limit = FileLimit::own();
     let allowed = raise_file_limit().map_err(Failure::System)?;
     let bound = Binder { args, network: &network }.bind_listed(&ports).map_err(Failure::System)?;
-    let watch = watched(args)?;
+    let watch = watched(args, log)?;
     let signals = not_ignored(&[SIGINT, SIGQUIT, SIGTERM]);
     // One that becomes another user would refuse the one that asks.
     let is_of_user = identity.is_none_or(Identity::is_own);
@@ -103,7 +103,7 @@ fn run(args: &Args, log: &Arc<Log>, waiting: Option<Waiting>) -> Result<ExitCode
         Ok((gateway, Ready { pid_file, waiting }, tables))
     });
     // It is there until the end.
-    let ((gateway, _shown), ready, tables) = match started {
+    let ((gateway, device_end, _shown), ready, tables) = match started {
         Ok(started) => started,
         Err(failure) => {
             drop(agent);
@@ -115,10 +115,11 @@ fn run(args: &Args, log: &Arc<Log>, waiting: Option<Waiting>) -> Result<ExitCode
     if !args.no_icmp {
         tell_of_echo(&gateway, |what| log.info(&what));
     }
+    let device = DeviceOfCommand { end: device_end, name: network.interface.clone() };
     let running = Running::start(args, gateway, watch, signals)?;
     let (handle, log) = (running.handle.clone(), log.clone());
     let follower = Follower::new(args.clone(), network, ports, agent, handle, log, tables);
-    let ended = serve(args, running, follower, &mut child, ready);
+    let ended = serve(args, running, &device, follower, &mut child, ready);
     let _ = child.wait();
     ended
 }
@@ -148,6 +149,7 @@ fn say(log: &Log, network: &Network) {
 fn serve(
     args: &Args,
     running: Running,
+    device: &DeviceOfCommand,
     mut follower: Follower,
     child: &mut Child,
     mut ready: Ready,
@@ -176,9 +178,9 @@ fn serve(
     if args.runs_command() {
         // A signal ends the gateway, and the namespace with it.
         let handle = running.handle.clone();
-        let status = running.wait_for(child, until);
+        let status = running.wait_for(child, until, device);
         handle.stop();
-        return status.map(exit_code);
+        return status;
     }
     let ended = running.end();
     drop(until);
@@ -294,21 +296,44 @@ impl Running {
 
     /// Waits until the command has ended. When the gateway ends first, `until` is dropped, and the
     /// process in the namespace ends with its command.
+    ///
+    /// # Errors
+    /// Why the command had to end: its gateway has failed, or the interface is gone.
     fn wait_for(
         self,
         child: &mut Child,
         until: Sender<()>,
-    ) -> Result<std::process::ExitStatus, Failure> {
+        device: &DeviceOfCommand,
+    ) -> Result<ExitCode, Failure> {
+        let (tell, ended) = channel();
         spawn("end", move || {
-            let _ = self.end();
+            // Nobody listens when the command has ended.
+            let _ = tell.send(self.end());
             drop(until);
         })?;
-        child.wait().map_err(system("the command"))
+        let status = child.wait().map_err(system("the command"))?;
+        // The end of a command may end the interface, too.
+        match ended.try_recv() {
+            Ok(ended) if status.code() == Some(WITHOUT_GATEWAY.into()) => {
+                ended?;
+                if device.end.has_come() {
+                    return Err(Failure::System(format!("the interface {} is gone", device.name)));
+                }
+                Ok(ExitCode::SUCCESS)
+            }
+            _ => Ok(exit_code(status)),
+        }
     }
 }
 
+/// The interface that a command has, and whether it is gone.
+struct DeviceOfCommand {
+    end: DeviceEnd,
+    name: String,
+}
+
 /// What tells that the namespace is gone.
-fn watched(args: &Args) -> Result<Option<Watch>, Failure> {
+fn watched(args: &Args, log: &Log) -> Result<Option<Watch>, Failure> {
     if args.no_netns_quit {
         return Ok(None);
     }
@@ -318,7 +343,7 @@ fn watched(args: &Args) -> Result<Option<Watch>, Failure> {
         (None, Some(path)) => {
             let path = path_of(path);
             let told = |error| format!("--netns {}: {error}", path.display());
-            Watch::path(&path).map_err(|error| Failure::System(told(error)))
+            Watch::path(&path, |what| log.info(what)).map_err(|error| Failure::System(told(error)))
         }
         (None, None) => return Ok(None),
     };
@@ -477,7 +502,7 @@ fn gateway(
     allowed: usize,
     bound: Vec<Bound>,
     shown: Shown,
-) -> Result<(Gateway, Watched), Failure> {
+) -> Result<(Gateway, DeviceEnd, Watched), Failure> {
     let stack = Arc::new(stack.build().map_err(|error| Failure::System(error.to_string()))?);
     let mut config = GatewayConfig::default();
     config.policy = network.policy();
@@ -495,9 +520,9 @@ fn gateway(
     for (socket, publication) in bound {
         gateway.publish_socket(socket, publication).map_err(system("a published port"))?;
     }
-    DeviceEnd::watch(&stack, gateway.handle()).map_err(system("the interface"))?;
+    let end = DeviceEnd::watch(&stack, gateway.handle()).map_err(system("the interface"))?;
     let shown = shown.serve(&stack, &gateway)?;
-    Ok((gateway, shown))
+    Ok((gateway, end, shown))
 }
 
 #[cfg(test)]
@@ -516,7 +541,9 @@ mod tests {
         assert_eq!(user(&[]), Some(format!("/proc/{own}/ns/user").into()));
         assert_eq!(user(&["--netns-only"]), None);
         assert_eq!(user(&["--userns", "/some/where"]), Some("/some/where".into()));
-        let is_watched = |options: &[&str]| watched(&args(options)).expect("it runs").is_some();
+        let log = Log::new(true, None, 0).expect("no file");
+        let is_watched =
+            |options: &[&str]| watched(&args(options), &log).expect("it runs").is_some();
         assert!(is_watched(&[]) && !is_watched(&["--no-netns-quit"]));
     }
 }

@@ -2,10 +2,11 @@
 
 use super::folder::Folder;
 use super::namespace::{in_namespace, run};
-use super::{NO_PORTS, Namespace, host, join, pasta};
+use super::{NO_PORTS, Namespace, finish, host, join, pasta};
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::os::unix::fs::symlink;
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -51,7 +52,8 @@ fn a_command_ends_with_its_gateway() {
         for signal in ["TERM", "INT", "KILL"] {
             let (mut gateway, _, command) = start();
             run(&format!("kill -{signal} {}", gateway.id()));
-            gateway.wait().expect("it ends");
+            let status = gateway.wait().expect("it ends").code();
+            assert_eq!(status, if signal == "KILL" { None } else { Some(0) }, "SIG{signal}");
             let ends = ends(command);
             if !ends {
                 run(&format!("kill -KILL {command}"));
@@ -87,5 +89,64 @@ fn the_end_of_the_interface_ends_the_background() {
         let pid = fs::read_to_string(&file).expect("a file");
         run(&format!("nsenter -t {} -n ip link delete eth7", namespace.pid()));
         assert!(ends(pid.trim().parse().expect("a number")), "it goes on without its interface");
+    });
+}
+
+#[test]
+fn a_command_whose_interface_goes_has_failed() {
+    in_namespace(|| {
+        host();
+        let script = "ip link delete eth7; sleep 1000";
+        let options = [&["-q"], &NO_PORTS[..], &["--", "sh", "-c", script]].concat();
+        let (status, _, said) = finish(pasta(&options));
+        assert_eq!((status, said.as_str()), (Some(1), "pasta: the interface eth7 is gone\n"));
+    });
+}
+
+#[test]
+fn the_status_of_a_command_is_its_own_whatever_it_is() {
+    in_namespace(|| {
+        host();
+        let options = [&["-q"], &NO_PORTS[..], &["--", "sh", "-c", "exit 125"]].concat();
+        assert_eq!(finish(pasta(&options)).0, Some(125));
+    });
+}
+
+/// As for a user who has many programs that watch folders.
+#[test]
+fn the_end_of_a_name_is_seen_where_the_kernel_tells_nobody_of_it() {
+    in_namespace(|| {
+        let folder = Folder::new("pasta-name");
+        // A network namespace of a user namespace, which gets limits of its own.
+        let namespace = Namespace::by("unshare -rn unshare -n");
+        let (name, file) = (folder.path().join("name"), folder.path().join("pid"));
+        symlink(format!("/proc/{}/ns/net", namespace.pid()), &name).expect("a link");
+        let script = "echo 0 > /proc/sys/user/max_inotify_instances && exec \"$0\" \"$@\"";
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &namespace.pid(), "-U", "--preserve-credentials", "sh", "-c", script]);
+        command.args([env!("CARGO_BIN_EXE_neap"), "pasta", "--runas", "0"]).args(NO_PORTS);
+        command.arg("-P").arg(&file).arg("--netns").arg(&name).stdin(Stdio::null());
+        let (status, _, said) = finish(command);
+        assert!(status == Some(0) && said.contains("looked for once a second"), "{said}");
+        let gateway = fs::read_to_string(&file).expect("a file").trim().parse().expect("a number");
+        fs::remove_file(&name).expect("it is there");
+        assert!(ends(gateway), "it goes on without its name");
+    });
+}
+
+#[test]
+fn the_log_says_that_ports_are_followed_no_longer() {
+    in_namespace(|| {
+        host();
+        let (folder, namespace) = (Folder::new("pasta-follow"), Namespace::new());
+        let (file, log) = (folder.path().join("pid"), folder.path().join("log"));
+        let mut command = pasta(&["--config-net", "-P"]);
+        command.arg(&file).arg("-l").arg(&log).arg(namespace.pid());
+        assert_eq!(finish(command).0, Some(0));
+        let gateway = fs::read_to_string(&file).expect("a file").trim().parse().expect("a number");
+        run(&format!("kill -KILL {}", child_of(gateway)));
+        while !fs::read_to_string(&log).expect("a file").contains("followed no longer") {
+            thread::yield_now();
+        }
     });
 }
