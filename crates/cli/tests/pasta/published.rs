@@ -115,9 +115,12 @@ fn clients_with_the_same_port_have_each_their_own_connection() {
             client.connect(&to.into()).expect("it is published");
             TcpStream::from(client)
         });
+        // Either may be the first one to be answered.
         for (question, mut client) in clients.iter().enumerate() {
             client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
             client.write_all(&[question as u8]).expect("sent");
+        }
+        for (question, mut client) in clients.iter().enumerate() {
             let mut answer = [0];
             client.read_exact(&mut answer).expect("an answer");
             assert_eq!(usize::from(answer[0]), question);
