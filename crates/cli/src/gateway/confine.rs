@@ -18,6 +18,7 @@ use rustix::thread::{
 use socket2::{Domain, Socket, Type};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The file with the resolvers of the host.
 const RESOLVERS: &str = "/etc/resolv.conf";
@@ -49,13 +50,26 @@ impl Default for Needs {
     }
 }
 
+/// How often it is looked for other threads.
+const LOOKS: usize = 1000;
+
+/// Whether there are other threads than this one. One that was joined is still there for a moment,
+/// so this waits for as long if there are.
+fn has_other_threads() -> bool {
+    // Where this cannot be read, it was called before.
+    let has = fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() > 1);
+    if has {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    has
+}
+
 /// Gives up all that is not needed. What the kernel cannot take away is told, once.
 ///
 /// # Errors
 /// One line: capabilities and new privileges cannot be given up, or other threads would keep them.
 pub(crate) fn confine(needs: &Needs, tell: impl Fn(&str)) -> Result<(), String> {
-    // Where this cannot be read, it was called before.
-    if fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() > 1) {
+    if (0..LOOKS).all(|_| has_other_threads()) {
         return Err("rights cannot be given up: other threads would keep theirs".to_owned());
     }
     give_up_rights(needs)?;
