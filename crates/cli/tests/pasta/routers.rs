@@ -3,7 +3,7 @@
 use super::namespace::{in_namespace, run};
 use super::{NO_PORTS, Namespace, host, join, pasta, succeed};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::{IpAddr, Ipv6Addr, SocketAddrV6, TcpListener};
 use std::thread;
 use std::time::Duration;
@@ -63,12 +63,12 @@ fn routers_are_advertised_unless_the_interface_has_its_addresses_and_routes() {
     });
 }
 
-/// A server of the host that has one client.
+/// A server of the host.
 fn serve(address: &str) -> String {
     let address: IpAddr = address.parse().expect("an address");
     let listener = TcpListener::bind((address, 0)).expect("a port");
     let server = listener.local_addr().expect("an address");
-    thread::spawn(move || listener.accept().expect("a client").0.write_all(b"yes"));
+    thread::spawn(move || listener.incoming().for_each(drop));
     server.to_string()
 }
 
@@ -88,8 +88,7 @@ fn a_guest_that_makes_its_own_address_is_answered() {
         }
         assert!(!inside(show).contains("2001:db8::10/"), "it has the address of the host");
         run("ip address add 2001:db8:7::7/64 dev far nodad");
-        let said = succeed(namespace.program("ask", &serve("2001:db8:7::7")));
-        assert!(said.contains("answer yes"), "{said}");
+        succeed(namespace.program("connect in the end", &serve("2001:db8:7::7")));
     });
 }
 
@@ -109,7 +108,6 @@ fn a_guest_of_another_address_is_answered_where_the_router_is_in_no_network_of_i
         ] {
             run(&format!("nsenter -t {pid} -n ip {line}"));
         }
-        let said = succeed(namespace.program("ask", &serve("203.0.113.7")));
-        assert!(said.contains("answer yes"), "{said}");
+        succeed(namespace.program("connect in the end", &serve("203.0.113.7")));
     });
 }
