@@ -1,5 +1,7 @@
 //! Two hosts over a wire in virtual time: what IP, UDP and TCP sockets promise.
 
+#[path = "stack/binding.rs"]
+mod binding;
 mod common;
 #[path = "stack/datagrams.rs"]
 mod datagrams;

@@ -90,6 +90,9 @@ pub(crate) struct Delivered {
 
 pub(super) struct UdpState {
     pub(super) remote: Option<SocketAddr>,
+    /// The own address that `connect` chose for a socket that has none to send from
+    /// (`inet_saddr`).
+    pub(super) source: Option<IpAddr>,
     queue: DatagramQueue,
     /// Memory of the host for what waits in both queues.
     held: Held,
@@ -209,6 +212,7 @@ impl UdpSocket {
         let account = TxAccount::new(readiness.clone().into());
         let state = UdpState {
             remote: None,
+            source: None,
             queue: DatagramQueue::default(),
             held: Held::new(memory.clone()),
             receive_buffer: DEFAULT_BUFFER,
@@ -303,21 +307,33 @@ impl UdpSocket {
         self.binding.is_dual || address.is_ipv4() == self.binding.local.is_ipv4()
     }
 
-    /// How well the socket fits a datagram: 0 not at all, more is better.
+    /// The own address that datagrams have to be sent to; unspecified if there is none
+    /// (`inet_rcv_saddr`).
+    fn own_ip(&self, state: &UdpState) -> IpAddr {
+        let bound = self.binding.local.ip();
+        if bound.is_unspecified() { state.source.unwrap_or(bound) } else { bound }
+    }
+
+    /// How well the socket fits a datagram: 0 not at all, more is better. One of IPv4 comes before
+    /// one of both families (`compute_score`).
     pub(super) fn score(&self, tuple: &FourTuple) -> u32 {
-        let local = tuple.local_addr();
-        if !self.binding.meets(local) {
+        if !self.binding.meets(tuple.local_addr()) {
             return 0;
         }
-        let exact = u32::from(self.binding.local.ip() == local.ip());
-        match lock(&self.state).remote {
-            None => 1 + exact,
-            // Scope and flow label of IPv6 are those of the socket alone.
-            Some(peer) if (peer.ip(), peer.port()) == (tuple.remote, tuple.remote_port) => {
-                4 + exact
-            }
-            Some(_) => 0,
+        let state = lock(&self.state);
+        let own = self.own_ip(&state);
+        let exact = if own == tuple.local { 8 } else { 0 };
+        if exact == 0 && !own.is_unspecified() {
+            return 0;
         }
+        let connected = match state.remote {
+            None => 0,
+            // Scope and flow label of IPv6 are those of the socket alone.
+            Some(peer) if (peer.ip(), peer.port()) == (tuple.remote, tuple.remote_port) => 4,
+            Some(_) => return 0,
+        };
+        let of_family = if self.binding.local.is_ipv4() { 2 } else { 1 };
+        exact + connected + of_family
     }
 
     /// Queues the datagrams of a packet (`udp_queue_rcv_skb`): those of a super-datagram have
@@ -393,14 +409,14 @@ impl UdpSocket {
         is_last: bool,
     ) {
         let mut state = lock(&self.state);
-        let UdpState { remote, route, is_transparent, .. } = &mut *state;
+        let UdpState { remote, source, route, is_transparent, .. } = &mut *state;
         let local = self.binding.local.ip();
         let only = self.forwards.as_ref().and_then(|options| options.interface);
         let is_cut_off = match remote {
             _ if only.is_some() => only == Some(interface),
             Some(remote) => {
-                let has_own = !self.has_no_address() && !*is_transparent;
-                let local = if has_own { Some(local) } else { None };
+                let own = if self.has_no_address() { *source } else { Some(local) };
+                let local = own.filter(|_| !*is_transparent);
                 let way = host.net.topology.resolve_from(now, local, remote.ip());
                 way.is_none() && route.may_have_led_through(interface)
             }
@@ -483,6 +499,12 @@ impl UdpSocket {
         self.binding.local
     }
 
+    /// As [`UdpHandle::name`](crate::socket::udp::UdpHandle::name).
+    pub(crate) fn name(&self) -> SocketAddr {
+        let ip = self.own_ip(&lock(&self.state));
+        SocketAddr::new(ip, self.binding.local.port())
+    }
+
     /// What a listing says of it.
     pub(crate) fn listed(&self) -> UdpInfo {
         let state = lock(&self.state);
@@ -536,13 +558,29 @@ impl UdpSocket {
             self.check_way(host, wanted.ip())?;
         }
         let is_broadcast = remote.is_some_and(|remote| host.is_broadcast(remote.ip()));
+        let source = remote.map_or(Ok(None), |remote| self.source_towards(host, remote.ip()))?;
         let mut state = lock(&self.state);
         if is_broadcast && !state.may_broadcast {
             return Err(SocketError::Reported(ConnectionError::Forbidden));
         }
-        state.remote = remote;
+        (state.remote, state.source) = (remote, source);
         state.route = CachedRoute::new(state.is_transparent);
         Ok(())
+    }
+
+    /// The own address that `connect` chooses (`__ip4_datagram_connect`). Until the socket is
+    /// connected to nobody, it keeps the one that it has while that is an own one.
+    fn source_towards(&self, host: &Host, remote: IpAddr) -> Result<Option<IpAddr>, SocketError> {
+        if !self.has_no_address() {
+            return Ok(None);
+        }
+        let kept = lock(&self.state).source.filter(|kept| kept.is_ipv4() == remote.is_ipv4());
+        if let Some(kept) = kept.filter(|kept| host.may_be_reached(*kept)) {
+            host.check_ends(kept, remote)?;
+            return Ok(Some(kept));
+        }
+        // A host without an address may still ask all others for one.
+        Ok(host.net.topology.source_for(remote, None).ok())
     }
 
     /// Whether a datagram to `remote` would find a way now.

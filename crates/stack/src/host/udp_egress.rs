@@ -68,6 +68,8 @@ impl SendDatagram {
 /// What sending needs of a socket, read once for a batch.
 struct Sending {
     remote: Option<SocketAddr>,
+    /// The own address that `connect` chose.
+    source: Option<IpAddr>,
     /// Bytes that may be below.
     limit: u64,
     /// `SO_MAX_PACING_RATE`
@@ -194,6 +196,7 @@ impl UdpSocket {
             }
             Sending {
                 remote: state.remote,
+                source: state.source,
                 limit: state.send_buffer.into(),
                 rate: state.max_pacing_rate,
                 hop_limits: state.hop_limits,
@@ -346,6 +349,10 @@ impl UdpSocket {
             Some(_) => return Err(SocketError::AddressNotAvailable),
             None if self.is_forwarder() => return Err(SocketError::AddressNotAvailable),
             None if self.has_no_address() => {
+                let chosen = way.source.filter(|own| own.is_ipv4() == remote.is_ipv4());
+                if let Some(chosen) = chosen.filter(|_| interface.is_none()) {
+                    return Ok(SocketAddr::new(chosen, port));
+                }
                 match host.net.topology.source_for(remote, interface) {
                     // Who has no address yet asks all hosts for one.
                     Err(NoSource::NoAddress) if remote == Ipv4Addr::BROADCAST => {

@@ -124,7 +124,8 @@ impl UdpTable {
         Ok(forwarder)
     }
 
-    /// The socket that fits best, or else the first forwarder that takes such datagrams.
+    /// The socket that fits best, of several the one that was bound last; or else the first
+    /// forwarder that takes such datagrams.
     fn find(&self, tuple: &FourTuple, from: Origin) -> Option<Arc<UdpSocket>> {
         let sockets = lock(&self.sockets);
         let scored = sockets
@@ -132,7 +133,7 @@ impl UdpTable {
             .iter_hash(hash(tuple.local_port))
             .map(|socket| (socket.score(tuple), socket))
             .filter(|(score, _)| *score > 0);
-        if let Some((_, socket)) = scored.max_by_key(|(score, _)| *score) {
+        if let Some((_, socket)) = scored.max_by_key(|(score, one)| (*score, one.number)) {
             return Some(socket.clone());
         }
         let interface = match from {

@@ -60,17 +60,9 @@ impl UdpHandle {
     }
 
     /// The own address as `getsockname(2)` answers: of a connected socket that is bound to all
-    /// addresses, the one that packets to the peer are sent from.
+    /// addresses, the one that [`connect`](Self::connect) chose.
     pub fn name(&self) -> SocketAddr {
-        let Held { socket, host } = &*self.0;
-        let mut name = socket.local_addr();
-        if let Some(remote) = socket.remote_addr()
-            && name.ip().is_unspecified()
-            && let Ok(source) = host.net.topology.source_for(remote.ip(), None)
-        {
-            name.set_ip(source);
-        }
-        name
+        self.0.socket.name()
     }
 
     /// `SO_REUSEADDR`: whether sockets that have it too may be bound to the same address.
@@ -83,14 +75,17 @@ impl UdpHandle {
         self.0.socket.remote_addr()
     }
 
-    /// Sends to and receives from `remote` only; `None` ends that.
+    /// Sends to and receives from `remote` only; `None` ends that. A socket that is bound to all
+    /// addresses has from then on the one that packets to `remote` are sent from: it sends from
+    /// that one and receives what is sent to it. As in Linux it keeps that address when it is
+    /// connected to another peer, until it is connected to `None`.
     ///
     /// # Errors
     /// [`SocketError::AddressFamily`] if the socket is bound to the other family;
     /// `NetworkUnreachable` without a route; `AddressNotAvailable` if the interface on the way has
     /// no address of that family; `Reported` with `Forbidden` for a broadcast address without
     /// [`set_broadcast`](Self::set_broadcast); `InvalidArgument` for a forwarder, and for another
-    /// host if the socket is bound to a loopback address.
+    /// host if the socket has a loopback address.
     pub fn connect(&self, remote: Option<SocketAddr>) -> Result<(), SocketError> {
         self.0.socket.connect(&self.0.host, remote)
     }

@@ -1,0 +1,109 @@
+//! Which socket of several has an address and port, and which may have it beside others.
+
+use super::address;
+use super::common::{WireConfig, World};
+use bytes::Bytes;
+use neap_stack::route::{Route, RouteEntry};
+use neap_stack::socket::SocketError;
+use neap_stack::socket::udp::UdpHandle;
+use neap_stack::stack::UdpOptions;
+use neap_tcp::time::Nanos;
+
+fn shared(world: &World, local: &str) -> UdpHandle {
+    let options = UdpOptions { reuse_address: true, ..UdpOptions::default() };
+    world.a.bind_udp(address(local), options).unwrap()
+}
+
+/// Sends a datagram from host b to `to`.
+fn send(world: &mut World, socket: &UdpHandle, to: &str) {
+    socket.send_to(world.now, Bytes::from_static(b"x"), Some(address(to))).unwrap();
+    world.run(Nanos::from_millis(10));
+}
+
+fn received(socket: &UdpHandle) -> usize {
+    core::iter::from_fn(|| socket.recv_from().ok()).count()
+}
+
+#[test]
+fn of_equal_sockets_the_one_that_was_bound_last_gets_a_datagram() {
+    let mut world = World::new(&WireConfig::default());
+    let sender = world.b.bind_udp(address("10.0.0.2:9"), UdpOptions::default()).unwrap();
+    let mut sockets = Vec::new();
+    for count in 0..20 {
+        sockets.push(shared(&world, "0.0.0.0:53"));
+        send(&mut world, &sender, "10.0.0.1:53");
+        assert_eq!(received(&sockets[count]), 1, "{count}");
+    }
+    sockets.pop();
+    send(&mut world, &sender, "10.0.0.1:53");
+    assert_eq!(received(&sockets[18]), 1);
+}
+
+#[test]
+fn a_socket_of_ipv4_comes_before_one_of_both_families() {
+    let mut world = World::new(&WireConfig::default());
+    let sender = world.b.bind_udp(address("[::]:9"), UdpOptions::default()).unwrap();
+    let v4 = shared(&world, "0.0.0.0:53");
+    let later: Vec<_> = (0..8).map(|_| shared(&world, "[::]:53")).collect();
+    send(&mut world, &sender, "10.0.0.1:53");
+    assert_eq!(received(&v4), 1);
+    send(&mut world, &sender, "[fd00::1]:53");
+    assert_eq!(received(&later[7]), 1);
+    // A connected one and one with the very address come before both.
+    later[3].connect(Some(address("10.0.0.2:9"))).unwrap();
+    send(&mut world, &sender, "10.0.0.1:53");
+    assert_eq!(received(&later[3]), 1);
+}
+
+/// Host a with a second address, which host b reaches over the same wire.
+fn with_second_address() -> World {
+    let world = World::new(&WireConfig::default());
+    world.a.add_address(world.a_interface, "10.0.0.9/32".parse().unwrap()).unwrap();
+    world
+}
+
+#[test]
+fn a_connected_socket_has_the_address_that_it_was_given() {
+    let mut world = with_second_address();
+    let peer = world.b.bind_udp(address("10.0.0.2:9"), UdpOptions::default()).unwrap();
+    let socket = world.a.bind_udp(address("[::]:53"), UdpOptions::default()).unwrap();
+    let ask = |world: &mut World| {
+        for to in ["10.0.0.1:53", "10.0.0.9:53"] {
+            send(world, &peer, to);
+        }
+        received(&socket)
+    };
+    assert_eq!(ask(&mut world), 2);
+    socket.connect(Some(peer.local_addr())).unwrap();
+    assert_eq!(socket.name(), address("10.0.0.1:53"));
+    assert_eq!(ask(&mut world), 1, "what is sent to another address is not for it");
+    // It stays, though connections to the peer begin elsewhere from now on.
+    let interface = world.a_interface;
+    let pref_src = Some("10.0.0.9".parse().unwrap());
+    let route = Route { interface, gateway: None, mtu: None, pref_src };
+    let prefix = "10.0.0.2/32".parse().unwrap();
+    world.a.add_route(RouteEntry { prefix, metric: 0, route }).unwrap();
+    let source = |world: &mut World| {
+        let to = Some(peer.local_addr());
+        socket.send_to(world.now, Bytes::from_static(b"x"), to).unwrap();
+        world.run(Nanos::from_millis(10));
+        peer.recv_from().unwrap().from
+    };
+    assert_eq!((socket.name(), source(&mut world)), (address("10.0.0.1:53"), socket.name()));
+    socket.connect(Some(address("10.0.0.2:10"))).unwrap();
+    assert_eq!(socket.name(), address("10.0.0.1:53"), "kept");
+    socket.connect(None).unwrap();
+    assert_eq!(socket.name(), address("[::]:53"));
+    assert_eq!((ask(&mut world), source(&mut world)), (2, address("10.0.0.9:53")));
+}
+
+#[test]
+fn a_socket_connected_to_its_own_host_does_not_reach_another() {
+    let world = World::new(&WireConfig::default());
+    let socket = world.a.bind_udp(address("0.0.0.0:53"), UdpOptions::default()).unwrap();
+    socket.connect(Some(address("127.0.0.1:9"))).unwrap();
+    let other = Some(address("10.0.0.2:9"));
+    assert_eq!(socket.connect(other), Err(SocketError::InvalidArgument));
+    socket.connect(None).unwrap();
+    socket.connect(other).unwrap();
+}
