@@ -276,16 +276,10 @@ impl Host {
             options,
         };
         let socket = Arc::new(TcpSocket::new(tuple, make(setup), route, mtu, cell));
-        match self.demux.insert(&socket, heritage) {
-            Ok(is_recycled) => {
-                shard.counters().add(Counter::TimeWaitRecycled, u64::from(is_recycled));
-            }
-            Err(error) => {
-                self.registry.release(id);
-                return Err(error);
-            }
-        }
-        self.registry.fill(id, Target::Tcp(socket.clone()));
+        let target = Target::Tcp(socket.clone());
+        let is_recycled =
+            self.registry.enter(id, target, || self.demux.insert(&socket, heritage))?;
+        shard.counters().add(Counter::TimeWaitRecycled, u64::from(is_recycled));
         Ok(socket)
     }
 
@@ -335,11 +329,9 @@ impl Host {
             Inherited::new(options.options, options.options_v4),
             cell,
         ));
-        if let Err(error) = self.demux.listen(listener.clone(), options.reuse_address, own) {
-            self.registry.release(id);
-            return Err(error);
-        }
-        self.registry.fill(id, Target::Listener(listener.clone()));
+        self.registry.enter(id, Target::Listener(listener.clone()), || {
+            self.demux.listen(listener.clone(), options.reuse_address, own)
+        })?;
         Ok(listener)
     }
 

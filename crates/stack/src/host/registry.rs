@@ -53,11 +53,21 @@ impl Registry {
         id
     }
 
-    /// The socket of a reserved name.
-    pub(crate) fn fill(&self, id: SocketId, target: Target) {
+    /// Gives a reserved name to a socket, which `enter` then makes known to others. On an error the
+    /// name is released.
+    ///
+    /// The order matters: who knows the socket may call its driver for it at once, and a driver
+    /// that does not find it forgets it while the socket believes that it was called.
+    pub(crate) fn enter<T, E>(
+        &self,
+        id: SocketId,
+        target: Target,
+        enter: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
         if let Some(slot) = lock(&self.0).slot(id) {
             slot.target = Some(target);
         }
+        enter().inspect_err(|_| self.release(id))
     }
 
     /// The socket, if it is still there.
@@ -87,5 +97,49 @@ impl Registry {
 impl Names {
     fn slot(&mut self, id: SocketId) -> Option<&mut Slot> {
         self.slots.get_mut(id.0 as u32 as usize).filter(|slot| slot.id == id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::error::SocketError;
+    use super::super::listener::Inherited;
+    use super::super::run_list::{RunList, Work};
+    use super::*;
+    use neap_tcp::options::SocketOptions;
+
+    fn listener(registry: &Registry, list: &Arc<RunList>) -> Arc<Listener> {
+        let cell = RunCell::new(registry.reserve(), list.clone());
+        let options = Inherited::new(SocketOptions::default(), None);
+        let local = core::net::SocketAddr::from(([10, 0, 0, 1], 80));
+        Arc::new(Listener::new(local, false, 1, options, cell))
+    }
+
+    /// A segment may find the socket as soon as the tables do.
+    #[test]
+    fn the_driver_finds_a_socket_that_is_just_becoming_known() {
+        let (registry, list) = (Registry::default(), Arc::new(RunList::new(0, Arc::default())));
+        let listener = listener(&registry, &list);
+        let entered =
+            registry.enter(listener.cell.id(), Target::Listener(listener.clone()), || {
+                listener.cell.request(Work::TRANSMIT);
+                let mut asked = Vec::new();
+                list.take(&mut asked);
+                let found = asked.iter().filter_map(|id| registry.get(*id));
+                Ok::<_, SocketError>(found.map(|target| target.cell().take().1).collect::<Vec<_>>())
+            });
+        assert_eq!(entered, Ok(vec![Work::TRANSMIT]));
+    }
+
+    #[test]
+    fn the_name_of_a_socket_that_is_refused_is_free_again() {
+        let (registry, list) = (Registry::default(), Arc::new(RunList::new(0, Arc::default())));
+        let listener = listener(&registry, &list);
+        let id = listener.cell.id();
+        let entered: Result<(), _> = registry
+            .enter(id, Target::Listener(listener.clone()), || Err(SocketError::AddressInUse));
+        assert_eq!(entered, Err(SocketError::AddressInUse));
+        assert!(registry.get(id).is_none() && registry.len() == 0);
+        assert_eq!(Arc::strong_count(&listener), 1);
     }
 }
