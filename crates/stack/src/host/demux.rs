@@ -323,14 +323,6 @@ impl Demux {
         }
     }
 
-    /// A port that nobody listens on, uses or is bound to. It is not reserved.
-    ///
-    /// # Errors
-    /// [`SocketError::AddressInUse`] if there is none.
-    pub(crate) fn free_port(&self, salt: u64) -> Result<u16, SocketError> {
-        self.lock().free_port(salt)
-    }
-
     /// Takes a listener out.
     pub(crate) fn unlisten(&self, listener: &Listener) {
         let hash = port_hash(listener.local().port());
@@ -426,6 +418,10 @@ impl Tables {
         Ok(())
     }
 
+    /// A port that nobody listens on, uses or is bound to.
+    ///
+    /// # Errors
+    /// [`SocketError::AddressInUse`] if there is none.
     fn free_port(&mut self, salt: u64) -> Result<u16, SocketError> {
         let Self { ephemeral, listeners, bound, uses, .. } = self;
         let is_free = |port| {

@@ -316,15 +316,31 @@ impl Host {
         self.check_source(local.ip(), options.transparent)?;
         check(&options.options)?;
         options.options_v4.as_ref().map_or(Ok(()), check)?;
+        let is_dual = is_dual(local, options.only_v6);
         if local.port() == 0 {
-            local.set_port(self.demux.free_port(self.fork_seed())?);
+            // The port is this socket's from its choice on, so that no other thread gets it.
+            let chosen = self.demux.bind(local, is_dual, false, self.fork_seed())?;
+            local.set_port(chosen.local().port());
+            let listener = self.listen_at(local, is_dual, options, Some(&chosen));
+            self.demux.unbind(&chosen);
+            return listener;
         }
+        self.listen_at(local, is_dual, options, own)
+    }
+
+    fn listen_at(
+        &self,
+        local: SocketAddr,
+        is_dual: bool,
+        options: ListenOptions,
+        own: Option<&Bound>,
+    ) -> Result<Arc<Listener>, SocketError> {
         let cell = self.shards[0].cell(self.registry.reserve());
         let id = cell.id();
         let max_accept = options.backlog.min(self.config().somaxconn) as usize;
         let listener = Arc::new(Listener::new(
             local,
-            is_dual(local, options.only_v6),
+            is_dual,
             max_accept,
             Inherited::new(options.options, options.options_v4),
             cell,
