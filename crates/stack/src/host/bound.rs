@@ -24,6 +24,11 @@ impl Bound {
         self.local
     }
 
+    /// Whether it is `[::]` and stands for `0.0.0.0` too.
+    pub(crate) fn is_dual(&self) -> bool {
+        self.is_dual
+    }
+
     /// Whether it has `SO_REUSEADDR`.
     pub(crate) fn reuse(&self) -> bool {
         self.reuse.load(Relaxed)

@@ -3,7 +3,8 @@
 //! Everything a peer can choose is hashed with SipHash-1-3 under the host's key, so no peer can
 //! make a chain long. Cost of a lookup: one hash (about 15 ns for IPv4), one mutex, one probe; a
 //! second probe for TIME_WAIT, a third by port for listeners. No allocation. An established
-//! connection takes 8 bytes and a control byte here; what is left of one is in [`RemainsTable`].
+//! connection takes 8 bytes and a control byte here, and those of [`PortUses`] where no other has
+//! its address and port; what is left of one is in [`RemainsTable`].
 
 use super::bound::Bound;
 use super::error::SocketError;
@@ -101,7 +102,7 @@ impl Demux {
                 listeners: HashTable::new(),
                 bound: HashTable::new(),
                 remains: RemainsTable::new(key, counters),
-                uses: PortUses::default(),
+                uses: PortUses::new(key),
                 ephemeral: Ephemeral::new(seed),
                 exhausted: Exhausted::default(),
                 is_closing: false,
@@ -227,7 +228,7 @@ impl Demux {
         let tuple = *socket.tuple();
         let Tables { remains: table, uses, exhausted, .. } = &mut *tables;
         if table.insert(tuple, remains, options, &mut |gone| free_port(uses, exhausted, gone)) {
-            uses.add(tuple.local_port);
+            uses.add(tuple.local_addr());
             tables.note_reusable(self.key, &tuple);
         }
     }
@@ -260,8 +261,8 @@ impl Demux {
         remains.expire(now, f, &mut |gone| free_port(uses, exhausted, gone))
     }
 
-    /// Adds a listener. `reuse` is `SO_REUSEADDR`: connections on the port do not matter. `own` is
-    /// the reservation of the socket that listens.
+    /// Adds a listener. `reuse` is `SO_REUSEADDR`: connections at its address do not matter. `own`
+    /// is the reservation of the socket that listens.
     ///
     /// # Errors
     /// [`SocketError::AddressInUse`], [`SocketError::ShutDown`].
@@ -406,7 +407,7 @@ impl Tables {
         let mut bound = self.bound.iter_hash(port_hash(port));
         let is_listened =
             listeners.any(|other| wanted.meets(other.local()) || other.meets(wanted.local()));
-        let is_used = !reuse && self.uses.is_used(port);
+        let is_used = !reuse && self.uses.meets(wanted.local(), wanted.is_dual());
         let is_bound = bound.any(|other| {
             let is_own = own.is_some_and(|own| core::ptr::eq(&raw const **other, own));
             let is_shared = reuse && other.reuse();
@@ -471,7 +472,7 @@ impl Tables {
             }
             remains.remove(slot, &mut |gone| free_port(uses, exhausted, gone));
         }
-        uses.add(tuple.local_port);
+        uses.add(tuple.local_addr());
         connections.insert_unique(hash, socket.clone(), |one| key.hash(one.tuple()));
         Ok(old.is_some())
     }
@@ -506,7 +507,7 @@ impl Tables {
 
 /// A connection no longer has its local port.
 fn free_port(uses: &mut PortUses, exhausted: &mut Exhausted, tuple: &FourTuple) {
-    uses.remove(tuple.local_port);
+    uses.remove(tuple.local_addr());
     exhausted.on_freed(tuple);
 }
 

@@ -1,6 +1,7 @@
 //! Local ports: which are taken, and which one a new connection gets (RFC 6056).
 
-use crate::flow::FourTuple;
+use crate::flow::{FlowKey, FourTuple};
+use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
 use hashbrown::HashTable;
 use neap_tcp::time::{Instant, Nanos};
@@ -18,45 +19,115 @@ const FREED: usize = 1024;
 /// The least time between two searches towards a remote end without a free port.
 const SEARCH_PAUSE: Nanos = Nanos::from_millis(10);
 
-/// How many connections use each local port. O(1) per open and close; 8 bytes per port in use.
-#[derive(Debug, Default)]
-pub(crate) struct PortUses(HashTable<(u16, u32)>);
+/// How many connections use each local port, and each address with a port. O(1) per open and close,
+/// with one hash; 12 bytes per port in use, and 24 bytes per address and port.
+#[derive(Debug)]
+pub(crate) struct PortUses {
+    key: FlowKey,
+    ports: HashTable<PortUse>,
+    /// Hashed under the key: where connections to foreign addresses are taken, peers choose them.
+    addresses: HashTable<(IpAddr, u16, u32)>,
+}
+
+#[derive(Debug)]
+struct PortUse {
+    port: u16,
+    v4: u32,
+    v6: u32,
+}
+
+impl PortUse {
+    fn of(&mut self, address: IpAddr) -> &mut u32 {
+        if address.is_ipv4() { &mut self.v4 } else { &mut self.v6 }
+    }
+}
 
 impl PortUses {
+    pub(crate) fn new(key: FlowKey) -> Self {
+        Self { key, ports: HashTable::new(), addresses: HashTable::new() }
+    }
+
     fn hash(port: u16) -> u64 {
         // Local ports are not chosen by peers: a multiplication spreads them well enough.
         u64::from(port).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// One more connection uses `port`.
-    pub(crate) fn add(&mut self, port: u16) {
-        let hash = Self::hash(port);
-        self.0
-            .entry(hash, |used| used.0 == port, |used| Self::hash(used.0))
-            .or_insert((port, 0))
+    fn hash_address(key: FlowKey, ip: IpAddr, port: u16) -> u64 {
+        key.hash(&FourTuple { local: ip, remote: ip, local_port: port, remote_port: 0 })
+    }
+
+    /// One more connection has this address and port.
+    pub(crate) fn add(&mut self, local: SocketAddr) {
+        let (ip, port) = (local.ip(), local.port());
+        *self
+            .ports
+            .entry(Self::hash(port), |used| used.port == port, |used| Self::hash(used.port))
+            .or_insert(PortUse { port, v4: 0, v6: 0 })
             .into_mut()
-            .1 += 1;
+            .of(ip) += 1;
+        let key = self.key;
+        let hash = Self::hash_address(key, ip, port);
+        let is_it = |used: &(IpAddr, u16, u32)| (used.0, used.1) == (ip, port);
+        self.addresses
+            .entry(hash, is_it, |used| Self::hash_address(key, used.0, used.1))
+            .or_insert((ip, port, 0))
+            .into_mut()
+            .2 += 1;
     }
 
     /// One connection less.
-    pub(crate) fn remove(&mut self, port: u16) {
-        if let Ok(mut entry) = self.0.find_entry(Self::hash(port), |used| used.0 == port) {
-            entry.get_mut().1 -= 1;
-            if entry.get().1 == 0 {
+    pub(crate) fn remove(&mut self, local: SocketAddr) {
+        let (ip, port) = (local.ip(), local.port());
+        let key = self.key;
+        let hash = Self::hash_address(key, ip, port);
+        let is_it = |used: &(IpAddr, u16, u32)| (used.0, used.1) == (ip, port);
+        // What is not counted at its address is not counted at its port either.
+        let Ok(mut at_address) = self.addresses.find_entry(hash, is_it) else { return };
+        at_address.get_mut().2 -= 1;
+        if at_address.get().2 == 0 {
+            at_address.remove();
+        }
+        let addresses = &mut self.addresses;
+        // Memory of a burst is given back; each shrink is paid for by the removals before it.
+        if addresses.capacity() > 1024 && addresses.len() * 8 < addresses.capacity() {
+            let hash_of = |used: &(IpAddr, u16, u32)| Self::hash_address(key, used.0, used.1);
+            addresses.shrink_to(addresses.len() * 2, hash_of);
+        }
+        if let Ok(mut entry) = self.ports.find_entry(Self::hash(port), |used| used.port == port) {
+            *entry.get_mut().of(ip) -= 1;
+            if (entry.get().v4, entry.get().v6) == (0, 0) {
                 entry.remove();
             }
         }
     }
 
-    /// Whether a connection uses `port`.
-    pub(crate) fn is_used(&self, port: u16) -> bool {
-        self.0.find(Self::hash(port), |used| used.0 == port).is_some()
+    fn get(&self, port: u16) -> Option<&PortUse> {
+        self.ports.find(Self::hash(port), |used| used.port == port)
     }
 
-    /// Ports in use.
+    /// Whether a connection uses `port`.
+    pub(crate) fn is_used(&self, port: u16) -> bool {
+        self.get(port).is_some()
+    }
+
+    /// Whether a connection has the address and port of a socket that is bound to `local`
+    /// (`inet_rcv_saddr_equal`). The unspecified address is all of its family; with `is_dual` it
+    /// is all of both.
+    pub(crate) fn meets(&self, local: SocketAddr, is_dual: bool) -> bool {
+        let (ip, port) = (local.ip(), local.port());
+        if ip.is_unspecified() {
+            return self.get(port).is_some_and(|used| {
+                is_dual || if ip.is_ipv4() { used.v4 > 0 } else { used.v6 > 0 }
+            });
+        }
+        let hash = Self::hash_address(self.key, ip, port);
+        self.addresses.find(hash, |used| (used.0, used.1) == (ip, port)).is_some()
+    }
+
+    /// Ports in use, and addresses with a port.
     #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
+    pub(crate) fn len(&self) -> (usize, usize) {
+        (self.ports.len(), self.addresses.len())
     }
 }
 
@@ -220,14 +291,38 @@ mod tests {
 
     #[test]
     fn uses_are_counted_down_to_nothing() {
-        let mut uses = PortUses::default();
-        uses.add(80);
-        uses.add(80);
-        uses.remove(80);
-        assert!(uses.is_used(80));
-        uses.remove(80);
-        uses.remove(80);
-        assert!(!uses.is_used(80) && uses.len() == 0);
+        let mut uses = PortUses::new(FlowKey::new(1, 2));
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        uses.add(at("10.0.0.1:80"));
+        uses.add(at("10.0.0.1:80"));
+        uses.remove(at("10.0.0.1:80"));
+        assert!(uses.is_used(80) && uses.meets(at("10.0.0.1:80"), false));
+        uses.add(at("[fd00::1]:80"));
+        assert_eq!(uses.len(), (1, 2));
+        uses.remove(at("10.0.0.1:80"));
+        assert!(uses.is_used(80) && !uses.meets(at("0.0.0.0:80"), false));
+        uses.remove(at("10.0.0.1:80"));
+        uses.remove(at("[fd00::1]:80"));
+        uses.remove(at("[fd00::1]:80"));
+        assert!(!uses.is_used(80) && uses.len() == (0, 0));
+    }
+
+    #[test]
+    fn uses_of_other_addresses_and_families_do_not_matter() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let all = ["10.0.0.1:80", "10.0.0.2:80", "0.0.0.0:80", "[fd00::1]:80", "[::]:80"];
+        let met = |used: &str, is_dual| {
+            let mut uses = PortUses::new(FlowKey::new(1, 2));
+            uses.add(at(used));
+            assert!(!uses.meets(at("10.0.0.1:81"), false) && !uses.meets(at("[::]:81"), true));
+            let met = |one: &&str| uses.meets(at(one), is_dual && one.starts_with("[::]"));
+            all.into_iter().filter(met).collect::<Vec<_>>()
+        };
+        assert_eq!(met("10.0.0.1:80", false), ["10.0.0.1:80", "0.0.0.0:80"]);
+        assert_eq!(met("10.0.0.1:80", true), ["10.0.0.1:80", "0.0.0.0:80", "[::]:80"]);
+        for is_dual in [false, true] {
+            assert_eq!(met("[fd00::1]:80", is_dual), ["[fd00::1]:80", "[::]:80"]);
+        }
     }
 
     #[test]

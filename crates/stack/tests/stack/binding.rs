@@ -6,7 +6,7 @@ use bytes::Bytes;
 use neap_stack::route::{Route, RouteEntry};
 use neap_stack::socket::SocketError;
 use neap_stack::socket::udp::UdpHandle;
-use neap_stack::stack::UdpOptions;
+use neap_stack::stack::{BindOptions, ConnectOptions, ListenOptions, UdpOptions};
 use neap_tcp::time::Nanos;
 
 fn shared(world: &World, local: &str) -> UdpHandle {
@@ -106,4 +106,40 @@ fn a_socket_connected_to_its_own_host_does_not_reach_another() {
     assert_eq!(socket.connect(other), Err(SocketError::InvalidArgument));
     socket.connect(None).unwrap();
     socket.connect(other).unwrap();
+}
+
+#[test]
+fn connections_of_other_addresses_and_families_do_not_prevent_listening() {
+    let mut world = World::new(&WireConfig::default());
+    let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
+    let local = Some(address("10.0.0.1:443"));
+    let options = ConnectOptions { local, ..ConnectOptions::default() };
+    let client = world.a.connect(world.now, listener.local_addr(), options).unwrap();
+    world.run(Nanos::from_millis(10));
+    let only_v6 = [true, false];
+    let free = |world: &World| {
+        let all = ["127.0.0.1:443", "10.0.0.1:443", "0.0.0.0:443", "[fd00::1]:443", "[::]:443"];
+        all.into_iter()
+            .flat_map(|to| only_v6.map(|only_v6| (to, only_v6)))
+            .filter(|&(to, only_v6)| {
+                let none = (ListenOptions::default(), BindOptions::default());
+                let options = ListenOptions { reuse_address: false, only_v6, ..none.0 };
+                let is_dual = to.starts_with("[::]") && !only_v6;
+                let bound = world.a.bind_tcp(address(to), BindOptions { is_dual, ..none.1 });
+                let may_bind = bound.is_ok();
+                drop(bound);
+                let listener = world.a.listen(address(to), options);
+                assert_eq!(listener.is_ok(), may_bind, "{to}");
+                listener.is_ok()
+            })
+            .map(|(to, only_v6)| format!("{to} {only_v6}"))
+            .collect::<Vec<_>>()
+    };
+    let others = ["127.0.0.1:443 true", "127.0.0.1:443 false", "[fd00::1]:443 true"];
+    let others: Vec<_> =
+        others.into_iter().chain(["[fd00::1]:443 false", "[::]:443 true"]).collect();
+    assert_eq!(free(&world), others);
+    client.abort(world.now);
+    world.run(Nanos::from_millis(10));
+    assert_eq!(free(&world).len(), 10);
 }
