@@ -33,7 +33,11 @@ impl Connection {
         let now_or_never = self.options.linger == Some(Nanos::ZERO);
         if self.has_peer() && (lost_data || now_or_never) {
             self.counters.add(Counter::AbortOnClose, 1);
-            self.abort();
+            if lost_data {
+                self.reset();
+            } else {
+                self.abort();
+            }
             return;
         }
         self.read_shut = true;
@@ -56,17 +60,25 @@ impl Connection {
     pub(super) fn check_resources(&mut self, shift: u32) {
         if self.counters.memory.gives_up_orphan(self.memory(), shift) {
             self.counters.add(Counter::AbortOnMemory, 1);
-            self.abort();
+            self.reset();
         }
     }
 
-    /// Resets the connection; the RST leaves at the next [`transmit`](Self::transmit).
+    /// Ends the connection at once; the RST leaves at the next [`transmit`](Self::transmit). A peer
+    /// that has sent its FIN and was sent everything, our FIN too, needs none (`tcp_disconnect`).
     pub fn abort(&mut self) {
+        let has_ended = matches!(self.state, State::Closing | State::LastAck);
+        self.owed.set(Owed::RESET, self.has_peer() && (!has_ended || self.has_waiting()));
+        self.fail(ConnectionError::Aborted);
+    }
+
+    /// Resets the connection in every state in which there is a peer.
+    fn reset(&mut self) {
         self.owed.set(Owed::RESET, self.has_peer());
         self.fail(ConnectionError::Aborted);
     }
 
-    /// Whether a peer believes that it has a connection, or soon will (`tcp_need_reset`).
+    /// Whether a peer believes that it has a connection, or soon will.
     fn has_peer(&self) -> bool {
         self.state == State::SynReceived
             || self.state.is_synchronized() && self.state != State::TimeWait

@@ -203,6 +203,59 @@ fn linger_of_zero_resets_and_gives_up_what_is_queued() {
     assert_eq!(peer.info().wmem_queued, 0);
 }
 
+/// A peer in whose connection both ends have sent their FIN; ours is sent if `is_sent`.
+fn both_ended(is_sent: bool) -> Peer {
+    let options = SocketOptions { linger: Some(Nanos::ZERO), ..SocketOptions::default() };
+    let mut peer = Peer::established(Config::default(), options, Hello::default());
+    peer.data(10);
+    fin(&mut peer);
+    peer.connection.shutdown_write();
+    if is_sent {
+        peer.transmit();
+    }
+    assert_eq!(peer.connection.state(), State::LastAck);
+    peer.take();
+    peer
+}
+
+#[test]
+fn linger_of_zero_sends_no_reset_behind_both_fins() {
+    let mut peer = both_ended(true);
+    peer.read();
+    peer.take();
+    peer.connection.close(peer.now);
+    peer.transmit();
+    peer.nothing();
+    assert_eq!(peer.connection.state(), State::Closed);
+    // Nor does it to a peer that has sent its FIN at the same time.
+    let options = SocketOptions { linger: Some(Nanos::ZERO), ..SocketOptions::default() };
+    let mut peer = Peer::established(Config::default(), options, Hello::default());
+    peer.connection.shutdown_write();
+    peer.transmit();
+    fin(&mut peer);
+    peer.take();
+    assert_eq!(peer.connection.state(), State::Closing);
+    peer.connection.close(peer.now);
+    peer.transmit();
+    peer.nothing();
+    assert_eq!(peer.connection.state(), State::Closed);
+}
+
+#[test]
+fn unread_data_and_a_fin_that_was_not_sent_reset_behind_the_fin_of_the_peer() {
+    for is_sent in [true, false] {
+        let mut peer = both_ended(is_sent);
+        if !is_sent {
+            peer.read();
+            peer.take();
+        }
+        peer.connection.close(peer.now);
+        peer.transmit();
+        assert!(peer.one().has(Flags::RST), "{is_sent}");
+        assert_eq!(peer.connection.state(), State::Closed);
+    }
+}
+
 #[test]
 fn an_orphan_waits_a_minute_for_the_fin() {
     let mut peer = Peer::plain();
