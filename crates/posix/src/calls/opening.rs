@@ -254,7 +254,11 @@ impl Posix {
             Kind::Datagram(None) => {
                 let any = SocketAddr::new(socket.domain.unspecified(), 0);
                 let local = socket.bound.unwrap_or(any);
-                self.bind_datagram(shared, socket, local)
+                self.bind_datagram(shared, socket, local).map_err(|error| match error {
+                    // No port is left (`inet_autobind`).
+                    Errno::EADDRINUSE if local.port() == 0 => Errno::EAGAIN,
+                    error => error,
+                })
             }
             _ => Err(Errno::EOPNOTSUPP),
         }

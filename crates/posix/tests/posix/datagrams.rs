@@ -14,6 +14,17 @@ fn send_to(p: &mut Process, fd: Fd, data: &[u8], to: Option<&str>) -> Result<usi
 }
 
 #[test]
+fn who_finds_no_port_without_asking_for_one_may_try_again() {
+    let mut p = Process::new();
+    p.posix.stack().set_sysctl("net.ipv4.ip_local_port_range", "40000 40000").expect("a range");
+    let (taken, asks, sends) = (p.udp(), p.udp(), p.udp());
+    p.bind(taken, "0.0.0.0:0").expect("the only one");
+    assert_eq!(p.bind(asks, "0.0.0.0:0"), Err(Errno::EADDRINUSE));
+    assert_eq!(send_to(&mut p, sends, b"x", Some("127.0.0.1:500")), Err(Errno::EAGAIN));
+    assert_eq!(p.connect(sends, "127.0.0.1:500"), Err(Errno::EAGAIN));
+}
+
+#[test]
 fn datagrams_come_whole_or_cut_and_say_so() {
     let mut p = Process::new();
     let (a, b) = pair(&mut p);
