@@ -245,6 +245,10 @@ impl TcpStream {
     ///
     /// # Errors
     /// As [`neap::TcpStream::close`](crate::TcpStream::close).
+    ///
+    /// # Panics
+    /// With a linger time set, outside of a Tokio runtime and in one without a timer
+    /// (`tokio::runtime::Builder::enable_time`).
     pub async fn close(self) -> io::Result<()> {
         let linger = self.socket.begin_close();
         if linger == Nanos::ZERO {
