@@ -10,7 +10,7 @@ use neap_stack::stack::Why;
 use neap_stack::stack::{ConnectOptions, ListenOptions, Stack, StackConfig};
 use neap_tcp::connection::{ReadError, WriteError};
 use neap_tcp::time::{Instant, Nanos};
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 
@@ -142,29 +142,20 @@ fn owners_drivers_and_waiters_lose_nothing() {
     }
 }
 
-/// As many ports as threads: each gets one, unless two are given the same.
+/// As many ports as threads, which have one each at most: there is always one that is free.
 #[test]
 fn two_who_listen_on_any_port_at_once_get_two() {
     let stack = Stack::new(StackConfig::default()).unwrap();
     stack.set_sysctl("net.ipv4.ip_local_port_range", "40000 40001").unwrap();
     let to = "127.0.0.1:0".parse().unwrap();
-    let begin = Barrier::new(2);
-    let refused = |_| {
-        let mut refused = 0;
-        for _ in 0..2000 {
-            begin.wait();
-            let listener = stack.listen(to, ListenOptions::default());
-            refused += u32::from(listener.is_err());
-            begin.wait();
-            if let Ok(listener) = listener {
-                listener.close(Instant::ZERO);
-            }
+    let listen = || {
+        for _ in 0..200_000 {
+            let listener = stack.listen(to, ListenOptions::default()).unwrap();
+            listener.close(Instant::ZERO);
         }
-        refused
     };
-    let refused = thread::scope(|scope| {
-        let threads = [0, 1].map(|thread| scope.spawn(move || refused(thread)));
-        threads.map(|thread| thread.join().unwrap())
+    thread::scope(|scope| {
+        scope.spawn(listen);
+        scope.spawn(listen);
     });
-    assert_eq!(refused, [0, 0]);
 }
