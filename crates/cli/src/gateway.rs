@@ -32,8 +32,6 @@ pub(crate) use namespace::Namespaces;
 
 use crate::standard_error::say;
 use clap::Subcommand;
-use neap::Stack;
-use neap::net::NetError;
 use std::process::ExitCode;
 
 /// Exit status for arguments that are not understood, as clap has it.
@@ -61,13 +59,6 @@ pub(crate) fn main(command: Command) -> ExitCode {
 /// Gives up what is not needed; the log has what the kernel does not take.
 fn give_up(needs: &confine::Needs) -> Result<(), Failure> {
     confine::confine(needs, |what| tracing::warn!("{what}")).map_err(Failure::System)
-}
-
-/// Lets packets in. The interfaces of a gateway's stack begin disabled, so that no SYN comes before
-/// there is a gateway that takes it.
-pub(crate) fn enable(stack: &Stack) -> Result<(), NetError> {
-    let interfaces = stack.host().interfaces();
-    interfaces.into_iter().try_for_each(|interface| stack.set_link(interface.id, true))
 }
 
 /// Says that pings are not answered, if the host does not let the gateway pass them on.

@@ -58,7 +58,6 @@ pub struct InterfaceConfig {
     any_destination: bool,
     answer_echo: bool,
     honor_hop_limit: bool,
-    begins_disabled: bool,
 }
 
 impl InterfaceConfig {
@@ -77,7 +76,6 @@ impl InterfaceConfig {
             any_destination: false,
             answer_echo: false,
             honor_hop_limit: true,
-            begins_disabled: false,
         }
     }
 
@@ -171,16 +169,6 @@ impl InterfaceConfig {
         self
     }
 
-    /// Lets the interface begin disabled, as one of Linux does, until [`Stack::set_link`] enables
-    /// it. Packets that arrive before are dropped and counted. A program that opens listeners and
-    /// forwarders first is then not reached before they are there: without them a SYN is answered
-    /// by a reset.
-    #[must_use]
-    pub fn begin_disabled(mut self) -> Self {
-        self.begins_disabled = true;
-        self
-    }
-
     /// Answers ARP and neighbour solicitations for all addresses of this prefix, besides the
     /// addresses of the interface (Linux's `proxy_arp` and `proxy_ndp`). It may be called for
     /// several prefixes. The device must have Ethernet, as a TAP and AF_PACKET have.
@@ -260,7 +248,6 @@ impl Engine {
             any_destination: config.any_destination,
             answers_echo: config.answer_echo,
             ignores_hop_limit: !config.honor_hop_limit,
-            begins_disabled: config.begins_disabled,
         };
         let InterfaceConfig { device, routes, mtu, qdisc, proxies, router, .. } = config;
         let qdisc = qdisc.map(|qdisc| self.qdiscs.parse(&qdisc)).transpose()?;

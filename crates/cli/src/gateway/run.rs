@@ -179,8 +179,7 @@ fn serve(
     let bound = args.publish.iter().map(Ports::bind).collect::<Result<Vec<_>, _>>()?;
     let listening = args.watching.listen(watching::NAME)?;
     let tap = Tun::from_queues(vec![device], Some(args.mtu)).map_err(|error| failed(&error))?;
-    let device = tap.into_device();
-    let mut interface = InterfaceConfig::new(device).any_destination(true).begin_disabled();
+    let mut interface = InterfaceConfig::new(tap.into_device()).any_destination(true);
     for address in sandbox::gateway_addresses() {
         interface = interface.address(address);
     }
@@ -198,7 +197,6 @@ fn serve(
     let stack = Arc::new(stack.build().map_err(|error| failed(&error))?);
     let mut gateway =
         Gateway::new(stack.clone(), upstream, config).map_err(|error| failed(&error))?;
-    super::enable(&stack).map_err(|error| failed(&error))?;
     for (socket, publication) in bound.into_iter().flatten() {
         gateway.publish_socket(socket, publication).map_err(system("a published port"))?;
     }

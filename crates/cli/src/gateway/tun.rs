@@ -61,8 +61,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let link = LinkConfig { addresses, mtu: args.mtu, ..LinkConfig::default() };
     let name = tun.name().to_owned();
     configure_link(&name, &link).map_err(|error| failed(&error))?;
-    let device = tun.into_device();
-    let mut interface = InterfaceConfig::new(device).any_destination(true).begin_disabled();
+    let mut interface = InterfaceConfig::new(tun.into_device()).any_destination(true);
     for &address in &args.address {
         interface = interface.address(address);
     }
@@ -83,7 +82,6 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let stack = Arc::new(stack.build().map_err(|error| failed(&error))?);
     let mut gateway =
         Gateway::new(stack.clone(), upstream, config).map_err(|error| failed(&error))?;
-    super::enable(&stack).map_err(|error| failed(&error))?;
     if args.way_out.is_direct() {
         super::tell_of_echo(&gateway, |what| tracing::warn!("{what}"));
     }

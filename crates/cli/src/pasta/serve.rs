@@ -20,7 +20,7 @@ use crate::gateway::confine::{Needs, confine};
 use crate::gateway::face;
 use crate::gateway::shown::Shown;
 use crate::gateway::watching::Watched;
-use crate::gateway::{DeviceEnd, FileLimit, Namespaces, enable, raise_file_limit, tell_of_echo};
+use crate::gateway::{DeviceEnd, FileLimit, Namespaces, raise_file_limit, tell_of_echo};
 use ipnet::IpNet;
 use neap::device::Tun;
 use neap::net::Prefix;
@@ -457,8 +457,7 @@ fn stack(made: Made, args: &Args, network: &Network) -> Result<Builder, Failure>
         Some(address) => tap.with_address(address),
         None => tap,
     };
-    let device = tap.into_device();
-    let mut interface = InterfaceConfig::new(device).any_destination(true).begin_disabled();
+    let mut interface = InterfaceConfig::new(tap.into_device()).any_destination(true);
     let own = network.gateway_addresses();
     for &address in &own {
         let is_silent = args.no_ndp && address.ip.is_ipv6();
@@ -516,7 +515,6 @@ fn gateway(
     args.own.limits.apply(&mut config, allowed).map_err(Failure::Arguments)?;
     let gateway = Gateway::new(stack.clone(), Box::new(DirectFrom(args.outbound())), config);
     let mut gateway = gateway.map_err(system("the gateway"))?;
-    enable(&stack).map_err(|error| Failure::System(error.to_string()))?;
     for (socket, publication) in bound {
         gateway.publish_socket(socket, publication).map_err(system("a published port"))?;
     }

@@ -9,7 +9,7 @@ use crate::gateway::command::not_ignored;
 use crate::gateway::confine::{Needs, confine};
 use crate::gateway::shown::Shown;
 use crate::gateway::watching;
-use crate::gateway::{DeviceEnd, enable, face, namespace, raise_file_limit, tell_of_echo};
+use crate::gateway::{DeviceEnd, face, namespace, raise_file_limit, tell_of_echo};
 use crate::standard_error::say;
 use neap::Stack;
 use neap::device::{Tun, TunQueue};
@@ -56,7 +56,6 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     let stack = Arc::new(stack.build().map_err(|error| failed(&error))?);
     let mut gateway = Gateway::new(stack.clone(), Box::new(DirectFrom(outbound)), config)
         .map_err(system("the gateway"))?;
-    enable(&stack).map_err(|error| failed(&error))?;
     tell_of_echo(&gateway, tell);
 
     let handle = gateway.handle();

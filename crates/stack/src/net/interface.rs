@@ -71,10 +71,6 @@ pub struct InterfaceOptions {
     /// are answered as a router does, with time exceeded (RFC 1812 section 5.3.1, RFC 4443 section
     /// 3.3).
     pub ignores_hop_limit: bool,
-    /// The interface begins disabled, until
-    /// [`Stack::set_link`](crate::stack::Stack::set_link) enables it. Packets that arrive before
-    /// are dropped and counted.
-    pub begins_disabled: bool,
 }
 
 /// Settings of an interface that calls and its device change.

@@ -50,7 +50,7 @@ impl Stack {
         options: InterfaceOptions,
     ) -> Result<InterfaceId, StackError> {
         let InterfaceOptions { addresses, any_destination, .. } = options;
-        let InterfaceOptions { answers_echo, ignores_hop_limit, begins_disabled, .. } = options;
+        let InterfaceOptions { answers_echo, ignores_hop_limit, .. } = options;
         let Device { name, capabilities, queues, steering, mut monitor } = device;
         if queues.is_empty() {
             return Err(StackError::NoQueues(name));
@@ -84,9 +84,6 @@ impl Stack {
             counters: host.net.counters.clone(),
             housekeeping: host.net.housekeeping.clone(),
         }));
-        if begins_disabled {
-            interface.set_enabled(false, now);
-        }
         host.net.topology.add(interface.clone());
         for (index, (rx, bulk)) in receivers.into_iter().enumerate() {
             let port = interface.ports()[index].clone();

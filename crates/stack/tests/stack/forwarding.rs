@@ -7,7 +7,6 @@ use core::net::{IpAddr, SocketAddr};
 use neap_stack::device::{LinkState, LinkStatus};
 use neap_stack::drop_reason::DropReason;
 use neap_stack::frame::Headers;
-use neap_stack::interface::InterfaceOptions;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::forwarder::{ForwarderHandle, PendingHandle, Refusal};
 use neap_stack::socket::icmp::{IcmpErrorKind, IcmpMessage, IcmpOptions};
@@ -30,22 +29,6 @@ fn forwarded() -> (World, ForwarderHandle) {
     let world = World::with_any_destination(&WireConfig::default());
     let forwarder = world.b.forward_tcp(TcpForwarderOptions::default()).unwrap();
     (world, forwarder)
-}
-
-#[test]
-fn an_interface_that_begins_disabled_answers_nobody_before_there_is_a_forwarder() {
-    let options = InterfaceOptions { begins_disabled: true, ..InterfaceOptions::default() };
-    let mut world = World::with_gateway(&WireConfig::default(), options);
-    let client = open(&world, FOREIGN[0]);
-    world.run(Nanos::from_millis(10));
-    assert_eq!(world.b.drops().get(DropReason::LinkDown), 1);
-    let forwarder = world.b.forward_tcp(TcpForwarderOptions::default()).unwrap();
-    world.b.set_link(world.now, world.b_interface, true).unwrap();
-    world.run(SECOND);
-    let pending = forwarder.receive().expect("the SYN came again");
-    let _server = pending.accept(world.now, SocketOptions::default()).unwrap();
-    world.run(SECOND);
-    assert_eq!(client.state(world.now), State::Established);
 }
 
 fn open(world: &World, to: &str) -> TcpHandle {
