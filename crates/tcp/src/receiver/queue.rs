@@ -94,7 +94,11 @@ impl ByteQueue {
     pub(super) fn kept_for(&self, now: Instant) -> Nanos {
         match self.kept {
             Kept(0 | 1) => Nanos::ZERO,
-            Kept(since) => Nanos::from_millis((now.as_millis() as u32).wrapping_sub(since).into()),
+            Kept(since) => {
+                let passed = (now.as_millis() as u32).wrapping_sub(since);
+                // What came in the milliseconds 0 and 1 is dated 2.
+                Nanos::from_millis(if passed >= u32::MAX - 1 { 0 } else { passed.into() })
+            }
         }
     }
 
@@ -258,6 +262,18 @@ mod tests {
 
     fn payload(len: usize, byte: u8) -> Payload {
         Payload::from(Bytes::from(vec![byte; len]))
+    }
+
+    #[test]
+    fn what_came_in_the_first_milliseconds_was_not_kept_for_weeks() {
+        for wraps in [0, 1 << 32] {
+            let at = |ms: u64| Instant::ZERO + Nanos::from_millis(wraps + ms);
+            let mut queue = ByteQueue::default();
+            queue.push(&mut payload(COPY_BREAK + 1, 1), COPY_BREAK);
+            queue.date_kept(at(0));
+            assert!(queue.has_kept());
+            assert_eq!([0, 1, 2, 5].map(|ms| queue.kept_for(at(ms)).as_millis()), [0, 0, 0, 3]);
+        }
     }
 
     #[test]
