@@ -693,8 +693,10 @@ impl Sender {
                 && block.right.at_or_before(self.nxt)
                 && block.left.after(self.una);
             if !valid {
-                // A block below una is old news after reordered ACKs; others are nonsense.
-                if block.right.after(self.nxt) || !block.left.before(block.right) {
+                // A block below una is old news after reordered ACKs; others are nonsense. No block
+                // begins at una, which would be higher then.
+                let is_at_una = block.left == self.una && block.right.after(ack.ack);
+                if block.right.after(self.nxt) || !block.left.before(block.right) || is_at_una {
                     counters.add(Counter::SACKDiscard, 1);
                 }
                 continue;

@@ -315,6 +315,18 @@ fn tiny_sack_blocks_are_bounded_in_memory_and_work() {
 }
 
 #[test]
+fn a_sack_block_that_begins_at_una_is_counted_and_dropped() {
+    let mut peer = Peer::plain();
+    peer.write(10_000);
+    peer.advance_ms(10);
+    peer.ack(1000);
+    peer.ack_sack(1000, &[(1000, 2000)]);
+    assert_eq!((peer.count(Counter::SACKDiscard), peer.info().sacked), (1, 0));
+    peer.ack_sack(1000, &[(2000, 3000)]);
+    assert_eq!((peer.count(Counter::SACKDiscard), peer.info().sacked), (1, 1));
+}
+
+#[test]
 fn senseless_sack_blocks_are_counted_and_dropped() {
     let mut peer = Peer::plain();
     peer.write(10_000);
