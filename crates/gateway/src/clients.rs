@@ -15,14 +15,14 @@ const FIRST_PORT: u16 = 1024;
 /// [`GENERATION`] others are is forgotten.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
-    recent: Generation,
-    older: Generation,
+    recent: Known,
+    older: Known,
     /// The last port that a client got, as its own one was taken.
     last: u16,
 }
 
 #[derive(Debug, Default)]
-struct Generation {
+struct Known {
     /// By the address that the guest sees.
     clients: HashMap<SocketAddr, PortClient>,
     /// The other way round.

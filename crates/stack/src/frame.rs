@@ -144,6 +144,11 @@ impl Frame {
         self.credit.as_ref().map_or(self.len(), |credit| credit.bytes() as usize)
     }
 
+    /// Whether it is a packet of IPv4, before it has a link header.
+    pub(crate) fn is_v4(&self) -> bool {
+        self.headers.as_slice().first().is_some_and(|byte| byte >> 4 == 4)
+    }
+
     /// Marks the frame with CE if its sender supports ECN (RFC 3168; `INET_ECN_set_ce`). Returns
     /// whether the frame is marked now.
     pub fn set_ce(&mut self) -> bool {

@@ -14,19 +14,25 @@ use std::thread;
 /// Bytes that pass before the link goes down.
 const PART: usize = 1 << 20;
 
-/// A host at the other end of the link `outside`, and a listener there with its address.
-fn linked() -> (Host, TcpListener, SocketAddr) {
+/// A host at the other end of the link `outside`.
+fn linked_host() -> Host {
     let far = Host::new(false);
     super::up();
     run("ip link add outside type veth peer name far");
     run(&format!("ip link set far netns {}", far.pid()));
     run("ip address add 192.0.2.2/24 dev outside");
     run("ip link set outside up");
-    let listener = far.inside(|| {
+    far.inside(|| {
         run(&format!("ip address add {SERVER}/24 dev far"));
         run("ip link set far up");
-        TcpListener::bind((SERVER, 0)).expect("a port")
     });
+    far
+}
+
+/// The same, and a listener there with its address.
+fn linked() -> (Host, TcpListener, SocketAddr) {
+    let far = linked_host();
+    let listener = far.inside(|| TcpListener::bind((SERVER, 0)).expect("a port"));
     let server = listener.local_addr().expect("an address");
     (far, listener, server)
 }
@@ -260,19 +266,12 @@ fn a_gateway_of_a_tun_ends_with_an_error_when_its_interface_goes() {
 #[test]
 fn a_gateway_of_a_tun_that_drains_lets_flows_go_on_until_the_second_signal() {
     in_namespace(|| {
-        let far = Host::new(false);
-        super::up();
-        run("ip link add outside type veth peer name far");
-        run(&format!("ip link set far netns {}", far.pid()));
-        run("ip address add 192.0.2.2/24 dev outside");
-        run("ip link set outside up");
+        let far = linked_host();
         // What the gateway opens does not go into the TUN again.
         run("ip rule add fwmark 7 table 7");
         run(&format!("ip route add 198.51.100.0/24 via {SERVER} dev outside table 7"));
         let listener = far.inside(|| {
-            run(&format!("ip address add {SERVER}/24 dev far"));
             run("ip address add 198.51.100.1/32 dev far");
-            run("ip link set far up");
             TcpListener::bind(("198.51.100.1", 0)).expect("a port")
         });
         let server = listener.local_addr().expect("an address");

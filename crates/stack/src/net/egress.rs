@@ -399,8 +399,7 @@ impl Net {
 
     /// Counts the packet and gives it to the loopback, or to the neighbour's interface.
     fn output(&self, visit: Visit, next_hop: &NextHop, frame: Frame) -> Output {
-        let is_v4 = frame.headers.as_slice().first().is_some_and(|byte| byte >> 4 == 4);
-        let (requests, octets) = if is_v4 {
+        let (requests, octets) = if frame.is_v4() {
             (IpCounter::IpOutRequests, IpCounter::IpOutOctets)
         } else {
             (IpCounter::Ip6OutRequests, IpCounter::Ip6OutOctets)
@@ -523,7 +522,7 @@ impl Net {
         if frame.len() <= mtu || frame.gso.is_some() {
             return self.output(visit, next_hop, frame);
         }
-        let is_v4 = frame.headers.as_slice().first().is_some_and(|byte| byte >> 4 == 4);
+        let is_v4 = frame.is_v4();
         let count = |counter: IpCounter| {
             self.counters.ip.add(counter.of_family(is_v4), 1);
         };

@@ -832,8 +832,8 @@ fn link_frame(headers: Headers, body: Payload) -> Frame {
 
 /// Puts the link header in front of an IP packet.
 fn add_link_header(frame: &mut Frame, source: LinkAddress, destination: LinkAddress) {
-    let is_v4 = frame.headers.as_slice().first().is_some_and(|byte| byte >> 4 == 4);
-    let ether_type = if is_v4 { ethernet::EtherType::IPV4 } else { ethernet::EtherType::IPV6 };
+    let ether_type =
+        if frame.is_v4() { ethernet::EtherType::IPV4 } else { ethernet::EtherType::IPV6 };
     ethernet::Header { destination, source, ether_type }.emit(&mut frame.headers);
     frame.link_len = ethernet::HEADER_LEN as u8;
     if let Some(checksum) = &mut frame.checksum {

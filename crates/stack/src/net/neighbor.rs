@@ -42,7 +42,7 @@ const UNRES_QLEN: usize = 101;
 const LOCKTIME: Nanos = Nanos::from_secs(1);
 
 /// What an answer or an announcement says of a neighbour.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Advertisement {
     /// Where it is. `None` confirms the address that is known: who is asked at it need not repeat
     /// it (RFC 4861 section 7.2.4), and Linux does not.
@@ -161,6 +161,11 @@ impl Entry {
             NeighborState::Reachable if now >= self.reachable_until => NeighborState::Stale,
             state => state,
         }
+    }
+
+    /// Whether the first answer of late keeps others out.
+    fn is_locked(&self, now: Instant) -> bool {
+        self.address.is_ipv4() && now.since(self.updated) < LOCKTIME
     }
 
     fn has_link(&self) -> bool {
@@ -305,8 +310,7 @@ impl Neighbors {
             }
             return;
         }
-        let locked = address.is_ipv4() && now.since(entry.updated) < LOCKTIME;
-        if changes && locked && !is_claim {
+        if changes && entry.is_locked(now) && !is_claim {
             return;
         }
         if solicited {
@@ -334,8 +338,7 @@ impl Neighbors {
             return;
         }
         let changes = entry.has_link() && entry.link != link;
-        let locked = address.is_ipv4() && now.since(entry.updated) < LOCKTIME;
-        if !entry.has_link() || (changes && !locked) {
+        if !entry.has_link() || (changes && !entry.is_locked(now)) {
             self.learn(now, key, link, NeighborState::Stale, out);
         }
     }
