@@ -35,8 +35,8 @@ use crate::token::{Generation, Slot, Token};
 use crate::turns::{BULK, LOOKS, Turn, Turns};
 use crate::upstream::{Client, Far, Upstream};
 use neap::{
-    Event, Events, IcmpOptions, IcmpSocket, PendingConnection, Poller, Stack, TcpForwarder,
-    UdpForwarder, UdpForwarderOptions,
+    Event, Events, IcmpOptions, IcmpSocket, InterfaceError, PendingConnection, Poller, Stack,
+    TcpForwarder, UdpForwarder, UdpForwarderOptions,
 };
 use slab::Slab;
 use std::io;
@@ -152,6 +152,9 @@ impl Gateway {
     /// so. With a [rate](GatewayConfig::rate_in) it replaces the queueing disciplines of the
     /// interfaces.
     ///
+    /// Interfaces that [began unread](neap::InterfaceConfig::begin_unread) are read from here on.
+    /// The first packets of a guest are then not answered by the stack, before there is a gateway.
+    ///
     /// # Errors
     /// The process has no descriptors left, or the stack is closed.
     pub fn new(
@@ -186,6 +189,7 @@ impl Gateway {
         }
         poller.add(echoes.socket(), Token::Pings.to_bits(), Events::IN | Events::ET)?;
         let (dhcp, dhcp6) = dhcp_services(&stack, &config, &counters, &poller)?;
+        begin_reading(&stack)?;
         Ok(Self {
             requests: Requests::new(poller.clone()),
             poller,
@@ -793,6 +797,18 @@ impl Gateway {
         }
         self.counters.count(reason);
     }
+}
+
+/// Lets packets in by the interfaces that began unread.
+fn begin_reading(stack: &Stack) -> io::Result<()> {
+    for interface in stack.host().interfaces() {
+        match stack.begin_reading(interface.id) {
+            Err(InterfaceError::System(error)) => return Err(error),
+            // It may be gone meanwhile.
+            Err(_) | Ok(_) => {}
+        }
+    }
+    Ok(())
 }
 
 /// Opens the services of addresses that are asked for.

@@ -9,8 +9,8 @@ use namespace::{in_namespace, run};
 use neap::{Stack, TcpStream as GuestTcp, UdpSocket as GuestUdp};
 use neap_gateway::proxy::{Protocol, Proxy};
 use neap_gateway::{
-    Direct, DirectFrom, Figures, GatewayConfig, GatewayHandle, Outbound, Policy, Publication,
-    Translation, Transport, Upstream,
+    Direct, DirectFrom, Figures, Gateway, GatewayConfig, GatewayHandle, Outbound, Policy,
+    Publication, Translation, Transport, Upstream,
 };
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -152,6 +152,31 @@ fn what_a_guest_begins_from_a_published_port_leaves_as_all_else() {
     assert_eq!(from.ip(), Ipv4Addr::new(127, 0, 0, 2));
     assert_eq!(ask(&client(Ipv4Addr::LOCALHOST, port)).expect("the port answers itself"), 5);
     world.end();
+}
+
+#[test]
+fn what_a_guest_sends_before_there_is_a_gateway_waits_for_it() {
+    let (stack, cable) = common::stack();
+    let guest = common::guest(cable);
+    let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+    server.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let far = Ipv4Addr::new(10, 0, 2, 9).into();
+    let socket = GuestUdp::bind(&guest, (GUEST, PORT)).expect("a socket");
+    let to = SocketAddr::new(far, server.local_addr().expect("a port").port());
+    socket.send_to(b"hello", to).expect("sent");
+    // Whoever waits for a socket of the stack drives it.
+    let idle = GuestUdp::bind(&stack, "10.0.2.2:9").expect("a socket");
+    idle.set_read_timeout(Some(Duration::from_millis(1))).expect("a timeout");
+    idle.recv_from(&mut [0; 10]).expect_err("nothing comes");
+    let mut config = GatewayConfig::default();
+    config.translations = vec![Translation::address(far, Ipv4Addr::LOCALHOST.into())];
+    let gateway = Gateway::new(stack, Box::new(Direct), config).expect("a gateway");
+    let handle = gateway.handle();
+    let engine = common::run(gateway);
+    let (length, _) = server.recv_from(&mut [0; 10]).expect("it comes");
+    assert_eq!(length, 5);
+    handle.stop();
+    engine.join().expect("no panic");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use crate::bell::Bell;
 use crate::clock;
 use crate::lease::{Lease, Stays};
 use crate::sleeper::{self, Seen, Sleeper, Sources};
+use crate::sync::lock;
 use neap_stack::driving::roles::{Next, Roles, Ticket};
 use neap_stack::interface::InterfaceId;
 use neap_stack::stack::{Stack, Why};
@@ -21,7 +22,7 @@ use neap_tcp::time::{Instant, Nanos};
 use rustix::fd::OwnedFd;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Wake, Waker};
 use std::thread::Thread;
 
@@ -695,8 +696,4 @@ impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,17 +3,26 @@
 use crate::clock;
 use crate::driver::Driver;
 use crate::resolver::Resolver;
+use crate::sync::lock;
+use neap_stack::interface::InterfaceId;
 use neap_stack::qdisc::kinds::QdiscKinds;
 use neap_stack::stack;
 use neap_stack::wait::{Condition, Drive};
 use neap_tcp::time::Instant;
-use std::sync::Arc;
+use rustix::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+/// What is waited for at each queue of a device, each with whether it tells of complete frames,
+/// too.
+pub(crate) type QueueDescriptors = Vec<Vec<(Arc<OwnedFd>, bool)>>;
 
 /// The host of a running stack with its drivers. The stack, its workers and its sockets share it.
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) stack: Arc<stack::Stack>,
     drivers: Vec<Driver>,
+    /// The devices that are not read yet.
+    pub(crate) unread: Mutex<Vec<(InterfaceId, QueueDescriptors)>>,
     /// The kinds of qdiscs that can be set by name.
     pub(crate) qdiscs: QdiscKinds,
     /// The resolver of the sockets' names.
@@ -27,7 +36,7 @@ impl Engine {
         qdiscs: QdiscKinds,
         resolver: Resolver,
     ) -> Self {
-        Self { stack: Arc::new(stack), drivers, qdiscs, resolver }
+        Self { stack: Arc::new(stack), drivers, unread: Mutex::default(), qdiscs, resolver }
     }
 
     /// The drivers, by shard.
@@ -42,6 +51,7 @@ impl Engine {
 
     /// The drivers forget the descriptors of interfaces that the stack no longer has.
     pub(crate) fn detach_gone(&self) {
+        lock(&self.unread).retain(|(interface, _)| self.stack.has_interface(*interface));
         self.drivers.iter().for_each(|driver| driver.detach_gone(&self.stack));
     }
 

@@ -1,8 +1,9 @@
 //! Interfaces, addresses, routes and neighbours of a running stack.
 
 use crate::clock;
-use crate::engine::Engine;
+use crate::engine::{Engine, QueueDescriptors};
 use crate::error::BuildError;
+use crate::sync::lock;
 use crate::workers::Stack;
 use core::net::IpAddr;
 use neap_stack::device::{Completion, Device, QueuePair};
@@ -58,6 +59,7 @@ pub struct InterfaceConfig {
     any_destination: bool,
     answer_echo: bool,
     honor_hop_limit: bool,
+    begins_unread: bool,
 }
 
 impl InterfaceConfig {
@@ -76,6 +78,7 @@ impl InterfaceConfig {
             any_destination: false,
             answer_echo: false,
             honor_hop_limit: true,
+            begins_unread: false,
         }
     }
 
@@ -169,6 +172,16 @@ impl InterfaceConfig {
         self
     }
 
+    /// Leaves the device unread until [`Stack::begin_reading`]. What arrives before waits in the
+    /// device, as far as there is room. A program that opens its listeners and forwarders before
+    /// answers none of it by a reset or an ICMP error. What the stack sends meanwhile may wait,
+    /// too: nothing tells it that the device has room again.
+    #[must_use]
+    pub fn begin_unread(mut self) -> Self {
+        self.begins_unread = true;
+        self
+    }
+
     /// Answers ARP and neighbour solicitations for all addresses of this prefix, besides the
     /// addresses of the interface (Linux's `proxy_arp` and `proxy_ndp`). It may be called for
     /// several prefixes. The device must have Ethernet, as a TAP and AF_PACKET have.
@@ -248,6 +261,7 @@ impl Engine {
             any_destination: config.any_destination,
             answers_echo: config.answer_echo,
             ignores_hop_limit: !config.honor_hop_limit,
+            begins_unread: config.begins_unread,
         };
         let InterfaceConfig { device, routes, mtu, qdisc, proxies, router, .. } = config;
         let qdisc = qdisc.map(|qdisc| self.qdiscs.parse(&qdisc)).transpose()?;
@@ -258,14 +272,18 @@ impl Engine {
             let bulk = bulk.and_then(|bulk| Some((bulk.descriptor.clone()?, bulk.is_bounded)));
             [main, bulk]
         };
-        let queues: Vec<_> = device.queues.iter().map(descriptors).collect();
+        let queues: Vec<Vec<_>> = device
+            .queues
+            .iter()
+            .map(|queue| descriptors(queue).into_iter().flatten().collect())
+            .collect();
         let bell = device.monitor.as_ref().and_then(|monitor| monitor.descriptor());
         let id = self.stack.add_interface_with(clock::now(), device, options)?;
         let finish = || -> Result<(), InterfaceError> {
-            for (shard, queue) in queues.into_iter().enumerate() {
-                for (queue, tells_room) in queue.into_iter().flatten() {
-                    self.driver(shard).attach_queue(id, queue, tells_room)?;
-                }
+            if config.begins_unread {
+                lock(&self.unread).push((id, queues));
+            } else {
+                self.attach_queues(id, queues)?;
             }
             if let Some(bell) = bell {
                 self.driver(0).attach_monitor(id, bell)?;
@@ -295,6 +313,27 @@ impl Engine {
         Ok(id)
     }
 
+    /// Wakes the drivers for the queues of a device from here on.
+    fn attach_queues(&self, id: InterfaceId, queues: QueueDescriptors) -> io::Result<()> {
+        for (shard, queue) in queues.into_iter().enumerate() {
+            for (descriptor, tells_room) in queue {
+                self.driver(shard).attach_queue(id, descriptor, tells_room)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_reading(&self, id: InterfaceId) -> Result<bool, InterfaceError> {
+        let began = self.stack.begin_reading(id)?;
+        let queues = lock(&self.unread).extract_if(.., |unread| unread.0 == id).next();
+        if let Some((_, queues)) = queues {
+            self.attach_queues(id, queues)?;
+            // The device may have gone meanwhile.
+            self.detach_gone();
+        }
+        Ok(began)
+    }
+
     fn remove_interface(&self, interface: InterfaceId) -> Result<(), NetError> {
         let removed = self.stack.remove_interface(clock::now(), interface);
         self.detach_gone();
@@ -314,6 +353,16 @@ impl Stack {
     /// [`InterfaceError`]. The device is closed then.
     pub fn add_interface(&self, config: InterfaceConfig) -> Result<InterfaceId, InterfaceError> {
         self.engine().add_interface(config)
+    }
+
+    /// Reads the device of an interface that [began unread](InterfaceConfig::begin_unread) from
+    /// here on. Returns whether it was unread.
+    ///
+    /// # Errors
+    /// [`InterfaceError::Stack`] if there is no such interface; [`InterfaceError::System`] if the
+    /// system refuses to wait for the descriptors of the device.
+    pub fn begin_reading(&self, interface: InterfaceId) -> Result<bool, InterfaceError> {
+        self.engine().begin_reading(interface)
     }
 
     /// Removes an interface with its addresses, routes and neighbours, and closes its device.

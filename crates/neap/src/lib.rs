@@ -126,6 +126,7 @@ pub mod scheduling;
 mod serving;
 mod settings;
 mod sleeper;
+mod sync;
 pub mod threadless;
 pub mod time;
 #[cfg(feature = "tokio")]

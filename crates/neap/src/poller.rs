@@ -15,6 +15,7 @@ use crate::clock;
 use crate::driver::{Driver, Follower, Lead};
 use crate::engine::Engine;
 use crate::sleeper::{NO_EVENT, Seen, TOKENS};
+use crate::sync::lock;
 use crate::watch::{Pollable, Target, WeakSocket};
 use neap_stack::socket::readiness::Ready;
 use neap_stack::stack::Why;
@@ -25,7 +26,7 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
@@ -722,10 +723,6 @@ impl Drop for Poller {
         let members = self.members.get_mut().unwrap_or_else(PoisonError::into_inner);
         members.entries.values().for_each(Entry::forget);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

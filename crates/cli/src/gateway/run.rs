@@ -179,7 +179,8 @@ fn serve(
     let bound = args.publish.iter().map(Ports::bind).collect::<Result<Vec<_>, _>>()?;
     let listening = args.watching.listen(watching::NAME)?;
     let tap = Tun::from_queues(vec![device], Some(args.mtu)).map_err(|error| failed(&error))?;
-    let mut interface = InterfaceConfig::new(tap.into_device()).any_destination(true);
+    let mut interface =
+        InterfaceConfig::new(tap.into_device()).any_destination(true).begin_unread();
     for address in sandbox::gateway_addresses() {
         interface = interface.address(address);
     }

@@ -61,7 +61,8 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let link = LinkConfig { addresses, mtu: args.mtu, ..LinkConfig::default() };
     let name = tun.name().to_owned();
     configure_link(&name, &link).map_err(|error| failed(&error))?;
-    let mut interface = InterfaceConfig::new(tun.into_device()).any_destination(true);
+    let mut interface =
+        InterfaceConfig::new(tun.into_device()).any_destination(true).begin_unread();
     for &address in &args.address {
         interface = interface.address(address);
     }

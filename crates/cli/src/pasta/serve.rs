@@ -457,7 +457,8 @@ fn stack(made: Made, args: &Args, network: &Network) -> Result<Builder, Failure>
         Some(address) => tap.with_address(address),
         None => tap,
     };
-    let mut interface = InterfaceConfig::new(tap.into_device()).any_destination(true);
+    let mut interface =
+        InterfaceConfig::new(tap.into_device()).any_destination(true).begin_unread();
     let own = network.gateway_addresses();
     for &address in &own {
         let is_silent = args.no_ndp && address.ip.is_ipv6();

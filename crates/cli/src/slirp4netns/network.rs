@@ -67,7 +67,7 @@ impl Network {
 
     /// The gateway's interface on the device of the guest.
     pub(super) fn interface(&self, device: Device) -> InterfaceConfig {
-        let interface = InterfaceConfig::new(device).any_destination(true);
+        let interface = InterfaceConfig::new(device).any_destination(true).begin_unread();
         let interface = self.own_addresses().into_iter().fold(interface, InterfaceConfig::address);
         if !self.has_v6 {
             return interface;

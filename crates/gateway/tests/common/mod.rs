@@ -10,11 +10,13 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// The stack of a gateway at 10.0.2.2, and the other end of its device.
+/// The stack of a gateway at 10.0.2.2, which nobody reaches before there is a gateway, and the
+/// other end of its device.
 pub(crate) fn stack() -> (Arc<Stack>, UnixDatagram) {
     let (own, cable) = UnixDatagram::pair().expect("a pair");
     let interface = InterfaceConfig::new(device::device("gate", own).expect("a device"))
         .any_destination(true)
+        .begin_unread()
         .address("10.0.2.2/24".parse().expect("an address"));
     let stack = Stack::builder().interface(interface).build().expect("a stack");
     (Arc::new(stack), cable)

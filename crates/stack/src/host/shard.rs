@@ -103,6 +103,8 @@ struct Receiving {
     main_rounds: u32,
     /// Whether the link is up, as of the driver's generation; otherwise what comes is dropped.
     is_up: bool,
+    /// What comes waits in the device, as of the driver's generation.
+    is_unread: bool,
     /// Bytes received since the device had nothing left.
     in_a_row: usize,
     /// When that was.
@@ -122,6 +124,9 @@ impl Receiving {
     /// What a flow had in the main queue before it came to the bulk queue is taken first. So the
     /// flow keeps its order, unless the main queue has more for [`BULK_PATIENCE`] rounds.
     fn take(&mut self, now: Instant) -> Option<Received> {
+        if self.is_unread {
+            return None;
+        }
         let packet = self.next(now);
         match &packet {
             Some(packet) => self.in_a_row = self.in_a_row.saturating_add(packet.data.len()),
@@ -164,6 +169,9 @@ impl Receiving {
 
     /// When a device that knows it has packets.
     fn next_event(&self) -> Instant {
+        if self.is_unread {
+            return Instant::FAR_FUTURE;
+        }
         self.queues().map(RxQueue::next_event).min().unwrap_or(Instant::FAR_FUTURE)
     }
 
@@ -284,7 +292,7 @@ impl Shard {
         rx: Box<dyn RxQueue>,
         bulk: Option<Box<dyn RxQueue>>,
     ) {
-        let is_up = interface.is_up();
+        let (is_up, is_unread) = (interface.is_up(), interface.is_unread());
         let mut driver = self.driver.take();
         driver.queues.push(Receiving {
             interface,
@@ -295,6 +303,7 @@ impl Shard {
             skips_main: false,
             main_rounds: 0,
             is_up,
+            is_unread,
             in_a_row: 0,
             row_began: Instant::ZERO,
         });
@@ -392,6 +401,7 @@ impl Shard {
             driver.locals = topology.locals();
             for queue in &mut driver.queues {
                 queue.is_up = queue.interface.is_up();
+                queue.is_unread = queue.interface.is_unread();
             }
         }
         let mut round = Round { more: false, had_event: false, arrival: now };

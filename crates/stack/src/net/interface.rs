@@ -46,6 +46,7 @@ pub(crate) struct Parts {
     pub(crate) any_destination: bool,
     pub(crate) answers_echo: bool,
     pub(crate) ignores_hop_limit: bool,
+    pub(crate) begins_unread: bool,
     pub(crate) ports: Vec<Arc<Port>>,
     pub(crate) steering: Option<Arc<dyn Steering>>,
     pub(crate) monitor: Option<Box<dyn LinkMonitor>>,
@@ -71,6 +72,9 @@ pub struct InterfaceOptions {
     /// are answered as a router does, with time exceeded (RFC 1812 section 5.3.1, RFC 4443 section
     /// 3.3).
     pub ignores_hop_limit: bool,
+    /// The device is not read until
+    /// [`Stack::begin_reading`](crate::stack::Stack::begin_reading). What comes waits in it.
+    pub begins_unread: bool,
 }
 
 /// Settings of an interface that calls and its device change.
@@ -115,6 +119,8 @@ pub(crate) struct Interface {
     /// That of the settings.
     mtu: AtomicU16,
     is_up: AtomicBool,
+    /// What arrives waits in the device.
+    is_unread: AtomicBool,
     /// The own link address in the lower bytes; meaningless without Ethernet.
     link: AtomicU64,
     ports: Vec<Arc<Port>>,
@@ -258,6 +264,7 @@ impl Interface {
             settings: Mutex::new(settings),
             mtu: AtomicU16::new(capabilities.mtu),
             is_up: AtomicBool::new(true),
+            is_unread: AtomicBool::new(parts.begins_unread),
             link: AtomicU64::new(link),
             ports: parts.ports,
             steering: parts.steering,
@@ -337,6 +344,16 @@ impl Interface {
     }
 
     /// Whether packets pass: the interface is enabled, and its device has a link.
+    /// Whether the device is left unread.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.is_unread.load(Ordering::Relaxed)
+    }
+
+    /// Lets the device be read; whether it was not.
+    pub(crate) fn begin_reading(&self) -> bool {
+        self.is_unread.swap(false, Ordering::Relaxed)
+    }
+
     pub(crate) fn is_up(&self) -> bool {
         self.is_up.load(Ordering::Relaxed)
     }

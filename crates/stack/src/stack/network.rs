@@ -50,7 +50,7 @@ impl Stack {
         options: InterfaceOptions,
     ) -> Result<InterfaceId, StackError> {
         let InterfaceOptions { addresses, any_destination, .. } = options;
-        let InterfaceOptions { answers_echo, ignores_hop_limit, .. } = options;
+        let InterfaceOptions { answers_echo, ignores_hop_limit, begins_unread, .. } = options;
         let Device { name, capabilities, queues, steering, mut monitor } = device;
         if queues.is_empty() {
             return Err(StackError::NoQueues(name));
@@ -77,6 +77,7 @@ impl Stack {
             any_destination,
             answers_echo,
             ignores_hop_limit,
+            begins_unread,
             ports,
             steering,
             monitor,
@@ -94,6 +95,20 @@ impl Stack {
         // The device may have changed since it was opened.
         self.look_at_link(now, id)?;
         Ok(id)
+    }
+
+    /// Reads the device of an interface that [began unread](InterfaceOptions::begins_unread) from
+    /// here on. Returns whether it was unread. It calls the wakers of all shards.
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`].
+    pub fn begin_reading(&self, interface: InterfaceId) -> Result<bool, NetError> {
+        let began = self.host.net.topology.interface(interface)?.begin_reading();
+        if began {
+            self.host.net.topology.note_change();
+            self.host.shards.iter().for_each(|shard| shard.list.bell().ring(Instant::ZERO));
+        }
+        Ok(began)
     }
 
     /// Removes an interface with its addresses, routes and neighbours, and closes its device. What

@@ -7,6 +7,7 @@ use core::net::{IpAddr, SocketAddr};
 use neap_stack::device::{LinkState, LinkStatus};
 use neap_stack::drop_reason::DropReason;
 use neap_stack::frame::Headers;
+use neap_stack::interface::InterfaceOptions;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::forwarder::{ForwarderHandle, PendingHandle, Refusal};
 use neap_stack::socket::icmp::{IcmpErrorKind, IcmpMessage, IcmpOptions};
@@ -29,6 +30,24 @@ fn forwarded() -> (World, ForwarderHandle) {
     let world = World::with_any_destination(&WireConfig::default());
     let forwarder = world.b.forward_tcp(TcpForwarderOptions::default()).unwrap();
     (world, forwarder)
+}
+
+#[test]
+fn a_connection_that_comes_before_there_is_a_forwarder_waits_in_an_unread_device() {
+    let options = InterfaceOptions { begins_unread: true, ..InterfaceOptions::default() };
+    let mut world = World::with_gateway(&WireConfig::default(), options);
+    let client = open(&world, FOREIGN[0]);
+    world.run(Nanos::from_millis(10));
+    assert_eq!(client.state(world.now), State::SynSent);
+    let forwarder = world.b.forward_tcp(TcpForwarderOptions::default()).unwrap();
+    assert!(world.b.begin_reading(world.b_interface).unwrap());
+    world.run(Nanos::from_millis(10));
+    // It is the first SYN, not one that was sent again.
+    let pending = forwarder.receive().expect("the SYN has waited");
+    let _server = pending.accept(world.now, SocketOptions::default()).unwrap();
+    world.run(Nanos::from_millis(10));
+    assert_eq!(client.state(world.now), State::Established);
+    assert!(!world.b.begin_reading(world.b_interface).unwrap());
 }
 
 fn open(world: &World, to: &str) -> TcpHandle {
