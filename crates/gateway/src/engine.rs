@@ -802,10 +802,9 @@ impl Gateway {
 /// Lets packets in by the interfaces that began unread.
 fn begin_reading(stack: &Stack) -> io::Result<()> {
     for interface in stack.host().interfaces() {
-        match stack.begin_reading(interface.id) {
-            Err(InterfaceError::System(error)) => return Err(error),
-            // It may be gone meanwhile.
-            Err(_) | Ok(_) => {}
+        // It may be gone meanwhile, which is no error here.
+        if let Err(InterfaceError::System(error)) = stack.begin_reading(interface.id) {
+            return Err(error);
         }
     }
     Ok(())

@@ -40,6 +40,8 @@ struct Progress {
     moved: Instant,
     /// What pacing held back then, and timers count from its end.
     held_back: Nanos,
+    /// When the last of the timeouts ends that were armed up to then.
+    armed: Instant,
 }
 
 /// Oracle that watches the flows of one world, step after step.
@@ -83,18 +85,22 @@ impl FlowOracle {
             state: info.state,
         };
         let key = (host.0, flow.local, flow.remote);
-        let fresh = Progress { position, moved: now, held_back: info.pacing_delay };
+        let doublings = info.backoff.max(info.probes).max(info.retransmits).min(20);
+        let first = info.rto.max(FIRST_PROBE).saturating_mul(1 << doublings);
+        let fresh =
+            Progress { position, moved: now, held_back: info.pacing_delay, armed: now + first };
         let watched = self.watched.entry(key).or_insert(fresh);
         let is_idle = info.notsent_bytes == 0 && info.unacked_bytes == 0;
         // What the host's own queues hold goes when it is its turn, whatever the timeout is.
         let waits_below = info.blocked == TxBlocked::SmallQueue;
         if watched.position != position || is_idle || waits_below {
-            *watched = fresh;
+            *watched = Progress { armed: watched.armed.max(fresh.armed), ..fresh };
             return Ok(());
         }
         let silent = now.since(watched.moved);
-        let doublings = info.backoff.max(info.probes).max(info.retransmits).min(20);
-        let first = info.rto.max(FIRST_PROBE).saturating_mul(1 << doublings);
+        // A timer that was armed before the timeout fell stays: an ACK arms it anew only if it says
+        // something of the oldest frame (`tcp_clean_rtx_queue`).
+        let first = first.max(watched.armed.since(watched.moved));
         // Whose frames the host's own queues refuse tries again, and others may be faster.
         let is_refused = info.blocked == TxBlocked::Egress;
         let first = if is_refused { LONGEST_RTO } else { first };

@@ -549,10 +549,18 @@ impl Sender {
         Ok(AckOutcome {
             advanced: facts.una_advanced,
             is_old,
-            rearm: facts.una_advanced || facts.newly_sacked > 0,
+            rearm: facts.una_advanced || self.is_ahead_of_oldest(now, rtts.sacked),
             new_data_first: after == AfterAck::NewDataFirst,
             reorder_wait: (self.reorder_wait != Nanos::MAX).then_some(self.reorder_wait),
         })
+    }
+
+    /// Whether what was SACKed after `sacked_rtt` left before the oldest frame was last sent, so
+    /// that the timeout begins anew. What left after that frame says nothing about it, and would
+    /// put its timeout off for as long as more is sent (`tcp_clean_rtx_queue`).
+    fn is_ahead_of_oldest(&self, now: Instant, sacked_rtt: Option<Nanos>) -> bool {
+        let oldest = self.oldest_departure();
+        sacked_rtt.zip(oldest).is_some_and(|(rtt, oldest)| rtt > now.since(oldest))
     }
 
     /// Takes the window of an acceptable segment (`tcp_ack_update_window`). Returns whether it

@@ -418,6 +418,28 @@ fn a_reneged_sack_of_the_first_segment_alone_is_forgotten_at_a_timeout() {
     assert_eq!(peer.sent().first(), Some(&(2000, 1000)));
 }
 
+/// SACKs of what is sent later say nothing about the segment that was given up.
+#[test]
+fn a_reneged_segment_is_sent_again_although_more_is_written_and_sacked() {
+    let mut peer =
+        flight_of(Config { tcp_early_retrans: 0, ..Config::default() }, Hello::default());
+    peer.advance_ms(10);
+    peer.ack_sack(0, &[(2000, 10_000)]);
+    peer.take();
+    peer.ack(2000);
+    peer.take();
+    let mut sent = Vec::new();
+    for round in 0..10 {
+        peer.advance_ms(100);
+        peer.write(1000);
+        sent.extend(peer.sent());
+        let next = 10_000 + 1000 * round;
+        peer.ack_sack(2000, &[(next, next + 1000)]);
+        sent.extend(peer.sent());
+    }
+    assert!(sent.contains(&(2000, 1000)), "{sent:?}");
+}
+
 #[test]
 fn a_smaller_path_cuts_and_repeats_what_is_in_flight() {
     let mut peer = flight_of(Config::default(), Hello::default());
