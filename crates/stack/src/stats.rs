@@ -41,7 +41,7 @@ ip_counters! {
     IpInUnknownProtos = "IpInUnknownProtos",
     /// IPv4 packets handed to a transport.
     IpInDelivers = "IpInDelivers",
-    /// IPv4 packets sent, super-packets counted once.
+    /// IPv4 packets sent; a super-packet counts once, and so does a datagram in fragments.
     IpOutRequests = "IpOutRequests",
     /// IPv4 packets that had no route.
     IpOutNoRoutes = "IpOutNoRoutes",
@@ -73,7 +73,7 @@ ip_counters! {
     Ip6InUnknownProtos = "Ip6InUnknownProtos",
     /// IPv6 packets handed to a transport.
     Ip6InDelivers = "Ip6InDelivers",
-    /// IPv6 packets sent, super-packets counted once.
+    /// IPv6 packets sent; a super-packet counts once, and so does a datagram in fragments.
     Ip6OutRequests = "Ip6OutRequests",
     /// IPv6 packets that had no route.
     Ip6OutNoRoutes = "Ip6OutNoRoutes",

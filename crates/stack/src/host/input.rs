@@ -158,7 +158,7 @@ impl Input<'_> {
     fn arp(&self, data: &Bytes) {
         let Some(interface) = self.interface else { return };
         match arp::parse(data) {
-            Ok(packet) => interface.on_arp(self.visit, &packet),
+            Ok(packet) => interface.on_arp(self.visit, &packet, self.is_link_group),
             Err(_) => self.drop(DropReason::Arp),
         }
     }

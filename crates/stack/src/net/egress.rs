@@ -397,8 +397,8 @@ impl Net {
         self.counters.drops.count(DropReason::NoRoute);
     }
 
-    /// Counts the packet and gives it to the loopback, or to the neighbour's interface.
-    fn output(&self, visit: Visit, next_hop: &NextHop, frame: Frame) -> Output {
+    /// Counts a packet of this host, before it is cut into fragments (`ip_output`).
+    fn count_request(&self, frame: &Frame) {
         let (requests, octets) = if frame.is_v4() {
             (IpCounter::IpOutRequests, IpCounter::IpOutOctets)
         } else {
@@ -406,6 +406,16 @@ impl Net {
         };
         self.counters.ip.add(requests, 1);
         self.counters.ip.add(octets, frame.len() as u64);
+    }
+
+    /// Counts the packet and hands it on.
+    fn output(&self, visit: Visit, next_hop: &NextHop, frame: Frame) -> Output {
+        self.count_request(&frame);
+        self.hand_on(visit, next_hop, frame)
+    }
+
+    /// Gives a packet or a fragment to the loopback, or to the neighbour's interface.
+    fn hand_on(&self, visit: Visit, next_hop: &NextHop, frame: Frame) -> Output {
         match next_hop {
             NextHop::Loopback => Output::of(self.loop_back(frame)),
             NextHop::Neighbor(interface, neighbor) => interface.output(visit, *neighbor, frame),
@@ -522,13 +532,14 @@ impl Net {
         if frame.len() <= mtu || frame.gso.is_some() {
             return self.output(visit, next_hop, frame);
         }
+        self.count_request(&frame);
         let is_v4 = frame.is_v4();
         let count = |counter: IpCounter| {
             self.counters.ip.add(counter.of_family(is_v4), 1);
         };
         let mut all = Output::of(Verdict::Queued);
         for (index, piece) in fragment(frame, mtu, identification).enumerate() {
-            let Output { verdict, undeliverable, .. } = self.output(visit, next_hop, piece);
+            let Output { verdict, undeliverable, .. } = self.hand_on(visit, next_hop, piece);
             all.verdict = verdict;
             all.undeliverable.extend(undeliverable);
             if verdict == Verdict::Dropped {

@@ -700,7 +700,10 @@ impl Interface {
             flow_label: 0,
         };
         header.emit(&mut headers, len as u16);
+        let octets = headers.len() as u64 + u64::from(body.len());
         self.counters.ip.add(IpCounter::Icmp6OutMsgs, 1);
+        self.counters.ip.add(IpCounter::Ip6OutRequests, 1);
+        self.counters.ip.add(IpCounter::Ip6OutOctets, octets);
         headers
     }
 
@@ -709,7 +712,9 @@ impl Interface {
     ///
     /// A probe (RFC 5227, sender 0.0.0.0) for an address of others gets no answer, as in Linux: its
     /// sender wants to have the address, and would take an answer for a conflict.
-    pub(crate) fn on_arp(&self, visit: Visit, packet: &arp::Packet) {
+    ///
+    /// A reply that came by broadcast does not say that its sender hears this host (`arp_process`).
+    pub(crate) fn on_arp(&self, visit: Visit, packet: &arp::Packet, is_broadcast: bool) {
         let Some(own) = self.link_address() else { return };
         let is_claim = packet.sender == packet.target;
         let is_probe = packet.sender == Ipv4Addr::UNSPECIFIED;
@@ -723,7 +728,8 @@ impl Interface {
         } else if packet.operation == arp::Operation::Request && is_for_us {
             self.on_solicited_by(visit, packet.sender.into(), packet.sender_link);
         } else {
-            let solicited = packet.operation == arp::Operation::Reply && is_for_us && !is_claim;
+            let is_reply = packet.operation == arp::Operation::Reply;
+            let solicited = is_reply && is_for_us && !is_claim && !is_broadcast;
             let link = Some(packet.sender_link);
             let said = Advertisement { link, solicited, replace: true, is_claim };
             self.on_advertisement(visit, packet.sender.into(), said);

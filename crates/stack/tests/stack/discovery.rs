@@ -514,6 +514,37 @@ fn a_neighbour_that_does_not_repeat_its_link_address_is_still_there() {
     assert_eq!(known.map(|(_, one)| one.state), Some(NeighborState::Reachable));
 }
 
+/// A reply to all may be what its sender says to everybody, whether it hears this host or not.
+#[test]
+fn a_reply_by_broadcast_makes_no_neighbour_reachable() {
+    for (destination, state) in
+        [(GUEST, NeighborState::Reachable), (ethernet::BROADCAST, NeighborState::Delay)]
+    {
+        let mut world = ethernet();
+        world.ba.lock().unwrap().filter = Some(Box::new(|_| false));
+        let client = world.a.bind_udp("10.0.0.1:9".parse().unwrap(), UdpOptions::default());
+        let datagram = SendDatagram::new(Bytes::from_static(b"x"), "10.0.0.2:9".parse().ok());
+        client.unwrap().send_batch(world.now, [datagram]).1.unwrap();
+        let reply = arp::Packet {
+            operation: arp::Operation::Reply,
+            sender_link: GATEWAY,
+            sender: v4("10.0.0.2"),
+            target_link: GUEST,
+            target: v4("10.0.0.1"),
+        };
+        let mut headers = Headers::default();
+        reply.emit(&mut headers);
+        let ether_type = ethernet::EtherType::ARP;
+        ethernet::Header { destination, source: GATEWAY, ether_type }.emit(&mut headers);
+        common::inject(&world.ba, world.now, Bytes::copy_from_slice(headers.as_slice()));
+        world.run(MILLISECOND);
+        assert_eq!(sent(&world.ab, ethernet::EtherType::IPV4).len(), 1, "the datagram leaves");
+        let known = world.a.neighbors(world.now);
+        let known = known.iter().find(|(_, one)| one.address == IpAddr::V4(v4("10.0.0.2")));
+        assert_eq!(known.map(|(_, one)| one.state), Some(state));
+    }
+}
+
 #[test]
 fn who_asks_without_its_link_address_is_answered_alone() {
     let mut world = ethernet();
@@ -522,12 +553,15 @@ fn who_asks_without_its_link_address_is_answered_alone() {
     client.send_batch(world.now, [datagram]).1.unwrap();
     world.run(SECOND);
     world.ba.lock().unwrap().sent.clear();
+    let counted = |world: &World| world.b.ip_counters().get(IpCounter::Ip6OutRequests);
+    let before = counted(&world);
     let question =
         icmpv6::Message::NeighborSolicitation { target: v6("fd00::2"), source_link: None };
     common::inject(&world.ab, world.now, icmpv6_frame("fd00::1", "fd00::2", question, &[]));
     world.run(SECOND);
     let sent = world.ba.lock().unwrap().sent.clone();
     let [frame] = &sent[..] else { panic!("{} frames", sent.len()) };
+    assert_eq!(counted(&world), before + 1);
     assert_eq!(frame[0] & 1, 0, "for one station");
     let (header, message, _) = messages(&world.ba).remove(0);
     assert_eq!(header.destination, v6("fd00::1"));
