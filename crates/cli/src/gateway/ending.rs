@@ -19,8 +19,8 @@ pub(crate) struct Ending {
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct AfterCommand {
     /// After the end of the command let connections that are open go on for so long at most, so
-    /// that what it has sent arrives; a signal ends them at once
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    /// that what it has sent arrives; a signal ends them at once, and 0 does not wait
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u32).range(..=86_400))]
     drain: u32,
 }
