@@ -510,8 +510,8 @@ impl UdpSocket {
         let state = lock(&self.state);
         UdpInfo {
             id: self.number,
-            local: self.binding.local,
-            is_dual: self.binding.is_dual,
+            local: SocketAddr::new(self.own_ip(&state), self.binding.local.port()),
+            is_dual: self.binding.is_dual && state.source.is_none(),
             remote: state.remote,
             rmem_alloc: state.waiting_bytes(),
             rcvbuf: state.receive_buffer,

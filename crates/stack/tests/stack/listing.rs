@@ -127,3 +127,19 @@ fn datagrams_that_find_no_room_are_counted() {
     let listed = &world.b.sockets(world.now).udp[0];
     assert_eq!(listed.rmem_alloc, 0);
 }
+
+#[test]
+fn a_connected_datagram_socket_is_listed_with_the_address_that_it_sends_from() {
+    let world = World::new(&WireConfig::default());
+    let socket = world.a.bind_udp(address("[::]:9"), UdpOptions::default()).unwrap();
+    let shown = || {
+        let listed = &world.a.sockets(world.now).udp[0];
+        (listed.local, listed.is_dual, listed.remote)
+    };
+    assert_eq!(shown(), (address("[::]:9"), true, None));
+    let remote = address("10.0.0.2:53");
+    socket.connect(Some(remote)).unwrap();
+    assert_eq!(shown(), (address("10.0.0.1:9"), false, Some(remote)));
+    socket.connect(None).unwrap();
+    assert_eq!(shown(), (address("[::]:9"), true, None));
+}
