@@ -244,15 +244,21 @@ impl<P: Protocol> Engine<P> {
         let has_new_session = old.preshared_key != peer.preshared_key
             || old.persistent_keepalive != peer.persistent_keepalive;
         if has_new_session {
-            let had_session = self.has_session(id, now);
+            let is_in_use = self.is_in_use(id, now);
             self.begin_anew(id, now);
-            if had_session {
-                // The peer still sends in the old session, and would notice after 15 s alone.
+            if is_in_use {
                 self.initiate(id, now);
             }
         }
         self.keep_alive(id, now, Nanos::ZERO);
         self.plan(id, now);
+    }
+
+    /// Whether a peer that loses its session and handshake needs an initiation at once. One that
+    /// has a session still sends in it, and would notice after 15 s alone. Frames wait for one that
+    /// was to answer.
+    fn is_in_use(&self, id: PeerId, now: Instant) -> bool {
+        self.has_session(id, now) || self.awaits_answer(id)
     }
 
     /// Forgets the sessions and handshakes of a peer.
@@ -267,7 +273,7 @@ impl<P: Protocol> Engine<P> {
     /// Peers that were spoken with, or were to answer, get an initiation at once.
     pub(crate) fn begin_all_anew(&mut self, now: Instant) {
         for id in self.order.clone() {
-            let is_in_use = self.has_session(id, now) || self.awaits_answer(id);
+            let is_in_use = self.is_in_use(id, now);
             self.begin_anew(id, now);
             if is_in_use {
                 self.initiate(id, now);
@@ -315,7 +321,8 @@ impl<P: Protocol> Engine<P> {
         self.routes = Routes::new(owner.iter().map(|(net, id)| (net, *id)));
     }
 
-    /// Sets the key. All sessions end.
+    /// Sets the key. All sessions end. Peers that were spoken with, or were to answer, get an
+    /// initiation at once.
     ///
     /// # Errors
     /// [`Error::DuplicatePeer`] if a peer has it.
@@ -329,12 +336,14 @@ impl<P: Protocol> Engine<P> {
         if self.by_key.contains_key(&public) {
             return Err(Error::DuplicatePeer(public));
         }
+        let uses: Vec<_> = self.order.iter().map(|&id| (id, self.is_in_use(id, now))).collect();
         self.protocol = P::new(&key, seed, now, self.time_of_day(now));
         self.key = key;
-        for id in self.order.clone() {
-            let Some(entry) = self.peers[id].as_mut() else { continue };
-            (entry.awaits_answer, entry.awaits_data) = (false, false);
-            self.protocol.add(id, &entry.peer, now);
+        for (id, is_in_use) in uses {
+            self.begin_anew(id, now);
+            if is_in_use {
+                self.initiate(id, now);
+            }
             self.keep_alive(id, now, Nanos::ZERO);
             self.plan(id, now);
         }

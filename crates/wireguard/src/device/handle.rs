@@ -53,7 +53,8 @@ impl WireguardHandle {
         self.shared.set_endpoint(peer, endpoint)
     }
 
-    /// Sets the key of the interface. All sessions end.
+    /// Sets the key of the interface. All sessions end. Those that were used, and handshakes that
+    /// packets wait for, begin anew at once.
     ///
     /// # Errors
     /// [`Error::DuplicatePeer`] if a peer has this key; then nothing has changed.

@@ -598,6 +598,42 @@ fn a_flood_keeps_no_peer_out_that_comes_from_where_it_was_heard() {
 }
 
 #[test]
+fn a_packet_that_waits_gets_its_handshake_after_other_keys_too() {
+    let mut two = Two::new();
+    let mut peer = Peer::new(two.keys[THERE].public_key());
+    peer.allowed_ips = vec![inside(THERE).into()];
+    peer.endpoint = Some(address(THERE));
+    let now = two.now;
+    let engine = &mut two.engines[HERE];
+    engine.set_private_key(PrivateKey::from([3; 32]), Zeroizing::new([3; 32]), now).expect("a key");
+    engine.set_peers(vec![peer.clone()], now).expect("a peer");
+    assert!(engine.take_outgoing().is_empty(), "nobody waits");
+    let way = engine.begin_send(inside(THERE), (1, 64), &mut Vec::new(), now);
+    assert_eq!(way, Way::Waits(0));
+    let is_asked_again = |engine: &mut Tested| {
+        let last = engine.take_outgoing().pop();
+        assert!(matches!(last, Some(Outgoing { message: Message::Initiation(_), .. })), "{last:?}");
+        assert!(engine.awaits_answer(0), "those that wait are kept");
+    };
+    is_asked_again(engine);
+    peer.preshared_key = Some(PresharedKey::from([7; 32]));
+    engine.set_peers(vec![peer], now).expect("a peer");
+    is_asked_again(engine);
+    engine.set_private_key(PrivateKey::from([4; 32]), Zeroizing::new([4; 32]), now).expect("a key");
+    is_asked_again(engine);
+}
+
+#[test]
+fn a_session_begins_anew_with_another_key_of_the_interface() {
+    let mut two = Two::joined();
+    let (now, key) = (two.now, two.keys[HERE].clone());
+    two.engines[HERE].set_private_key(key, Zeroizing::new([3; 32]), now).expect("a key");
+    two.flush(HERE);
+    two.run(second(1));
+    assert!(two.say(HERE) && two.say(THERE));
+}
+
+#[test]
 fn peers_that_stay_keep_sessions_and_counters() {
     let mut two = Two::joined();
     let known = two.peer(HERE);
