@@ -73,7 +73,7 @@ counters! {
     dropped_no_peer,
     /// Frames to peers whose address is not known.
     dropped_no_endpoint,
-    /// Frames beyond those that may wait for a handshake.
+    /// Frames beyond those that may wait for a handshake: the oldest ones.
     dropped_waiting,
     /// Frames that waited for a handshake that did not come.
     dropped_unanswered,

@@ -454,6 +454,11 @@ impl<P: Protocol> Engine<P> {
         Way::To(to)
     }
 
+    /// The peer with an address, if there is a session with it.
+    pub(crate) fn session_with(&self, address: IpAddr, now: Instant) -> Option<PeerId> {
+        self.routes.get(address).filter(|id| self.has_session(*id, now))
+    }
+
     /// Takes a datagram. One with data is returned, to be opened and [committed](Self::commit).
     pub(crate) fn receive(
         &mut self,

@@ -138,10 +138,17 @@ impl Sender {
             self.shared.ring();
         }
         self.seals.clear();
-        let seals = &mut self.seals;
-        let way = self
-            .shared
-            .engine(|engine| engine.begin_send(header.destination, (count, bytes), seals, now));
+        let (seals, waiting) = (&mut self.seals, &self.waiting);
+        let may_be_behind = account == Account::New && !waiting.is_empty();
+        let to = header.destination;
+        let way = self.shared.engine(|engine| {
+            let peer = if may_be_behind { engine.session_with(to, now) } else { None };
+            match peer {
+                // The session came after the look at those that wait. They go first.
+                Some(peer) if waiting.contains_key(&peer) => Way::Waits(peer),
+                _ => engine.begin_send(to, (count, bytes), seals, now),
+            }
+        });
         match way {
             Way::To(to) => {
                 let (segment, class) = (self.seal(&frame, count), header.ecn);
@@ -150,10 +157,11 @@ impl Sender {
             Way::Waits(peer) => {
                 let waiting = self.waiting.entry(peer).or_default();
                 if waiting.len() == WAITING_MAX {
+                    // The newest are the likeliest to be of use yet (`wg_xmit`).
+                    waiting.pop_front();
                     self.shared.counters.dropped_waiting.one();
-                } else {
-                    waiting.push_back(frame);
                 }
+                waiting.push_back(frame);
                 Outcome::Complete
             }
             Way::NoPeer | Way::NoEndpoint => Outcome::Complete,
@@ -229,7 +237,8 @@ impl Sender {
                 Outcome::Pending
             }
             Err(_) => {
-                counters.dropped_send_error.one();
+                let left = sizes(&pending.frame).0.saturating_sub(done);
+                counters.dropped_send_error.add(left as u64);
                 self.credits.refused(&pending.frame, pending.account);
                 Outcome::Complete
             }
@@ -336,9 +345,11 @@ impl TxQueue for Sender {
 mod tests {
     use super::*;
     use crate::config::{Peer, WireguardConfig};
+    use crate::device::receive::Receiver;
     use crate::keys::PrivateKey;
     use core::net::SocketAddr;
-    use neap_stack::frame::Headers;
+    use neap_stack::device::RxQueue;
+    use neap_stack::frame::{Gso, GsoKind, Headers};
     use neap_tcp::segment::Payload;
 
     /// An interface with a peer at an address.
@@ -347,6 +358,95 @@ mod tests {
         config.peers = vec![Peer::new(PrivateKey::from([2; 32]).public_key())];
         config.peers[0].endpoint = endpoint;
         Arc::new(Shared::open(&config).expect("a socket"))
+    }
+
+    /// A datagram with a number, from an end of the tunnel to the other.
+    fn numbered(number: u8) -> Frame {
+        let mut headers = Headers::default();
+        let ip = headers.prepend(20);
+        (ip[0], ip[3], ip[8], ip[9]) = (0x45, 60, 64, 17);
+        ip[12..].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        Frame::new(headers, Payload::from(bytes::Bytes::from(vec![number; 40])))
+    }
+
+    /// The number of a datagram.
+    fn number(frame: &Frame) -> Option<u8> {
+        let (mut packet, mut number) = (Vec::new(), None);
+        gso::write_packets(frame, &mut packet, |packet| number = packet.last().copied());
+        number
+    }
+
+    /// Two ends of a tunnel, of which the first knows where the second is.
+    fn ends() -> [Arc<Shared>; 2] {
+        let keys = [PrivateKey::from([1; 32]), PrivateKey::from([2; 32])];
+        let mut endpoint = None;
+        let mut ends = [1, 0].map(|end| {
+            let mut config = WireguardConfig::new(keys[end].clone());
+            let mut peer = Peer::new(keys[1 - end].public_key());
+            let inside = core::net::IpAddr::from([10, 0, 0, 2 - end as u8]);
+            (peer.allowed_ips, peer.endpoint) = (vec![inside.into()], endpoint);
+            config.peers = vec![peer];
+            let shared = Arc::new(Shared::open(&config).expect("a socket"));
+            endpoint = Some(SocketAddr::from(([127, 0, 0, 1], shared.socket.port())));
+            shared
+        });
+        ends.reverse();
+        ends
+    }
+
+    #[test]
+    fn the_oldest_of_too_many_frames_that_wait_is_dropped() {
+        let [near, _far] = ends();
+        let mut sender = Sender::new(near.clone(), 0);
+        let now = neap_device::clock::now();
+        for index in 0..=WAITING_MAX {
+            assert!(sender.submit(numbered(index as u8), now).is_ok());
+        }
+        let numbers: Vec<_> = sender.waiting[&0].iter().filter_map(number).collect();
+        assert_eq!(numbers, (1..=WAITING_MAX as u8).collect::<Vec<_>>());
+        assert_eq!(near.counters.dropped_waiting.get(), 1);
+    }
+
+    #[test]
+    fn a_new_frame_does_not_pass_those_that_waited() {
+        let [near, far] = ends();
+        let mut sender = Sender::new(near.clone(), 0);
+        let now = neap_device::clock::now();
+        let mut receivers = [Receiver::new(near.clone()), Receiver::new(far.clone())];
+        assert!(sender.submit(numbered(0), now).is_ok());
+        for (end, receiver) in [(&far, 1), (&near, 0)] {
+            end.socket.wait(rustix::event::PollFlags::IN);
+            assert!(receivers[receiver].receive(now).is_none());
+        }
+        assert!(near.engine(|engine| engine.has_session(0, now)));
+        // `submit` has looked at those that wait before there was a session.
+        sender.send(numbered(1), Account::New, now);
+        sender.reap(now);
+        let mut numbers = Vec::new();
+        while numbers.len() < 2 {
+            match receivers[1].receive(now) {
+                Some(packet) => numbers.extend(packet.data.last().copied()),
+                None => far.socket.wait(rustix::event::PollFlags::IN),
+            }
+        }
+        assert_eq!(numbers, [0, 1]);
+    }
+
+    #[test]
+    fn each_datagram_of_a_frame_that_the_host_refuses_is_counted() {
+        let mut sender = Sender::new(shared(None), 0);
+        let (mut frame, now) = (numbered(0), neap_device::clock::now());
+        let count = sizes(&frame).0;
+        // The host refuses a broadcast address.
+        let to = SocketAddr::from(([255, 255, 255, 255], 9)).into();
+        let pending =
+            |frame| Pending { frame, account: Account::New, segment: 96, to, class: 0, done: 0 };
+        sender.put(pending(frame), now);
+        assert_eq!(sender.shared.counters.dropped_send_error.get(), count as u64);
+        frame = numbered(0);
+        frame.gso = Some(Gso { size: 10, kind: GsoKind::Tcp4 });
+        sender.put(pending(frame), now);
+        assert_eq!(sender.shared.counters.dropped_send_error.get(), 1 + 4);
     }
 
     /// Whether the driver is to look at the link, since this was last asked.
