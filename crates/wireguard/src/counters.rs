@@ -87,11 +87,13 @@ counters! {
     sent_one_by_one,
     /// Datagrams that left without DF, because they were made before the path became smaller.
     sent_fragmentable,
+    /// Times that the host was asked what the paths take.
+    path_looks,
     /// Times that the path was found to take less, or more.
     path_mtu_changes,
     /// Times that a path seemed to lose large packets without a word.
     black_holes,
-    /// Errors of ICMP that the host told.
+    /// Errors of ICMP that the host told. What the host itself refused is not among them.
     icmp_errors,
 }
 

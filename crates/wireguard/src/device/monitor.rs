@@ -1,11 +1,12 @@
 //! What becomes of the link: the paths to the peers, and so the MTU.
 
 use crate::device::shared::Shared;
+use neap_device::clock;
 use neap_stack::device::{LinkMonitor, LinkState, LinkStatus};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Looks at the socket's error queue and at the paths.
+/// Looks at the socket's error queue, and at the paths if there is a reason.
 #[derive(Debug)]
 pub(crate) struct Monitor {
     shared: Arc<Shared>,
@@ -23,7 +24,7 @@ impl LinkMonitor for Monitor {
         // It fails if nobody has rung.
         let _ = rustix::io::read(self.shared.bell(), &mut rung);
         let mut status = LinkStatus::new(LinkState::Up);
-        status.mtu = Some(self.shared.look_at_path());
+        status.mtu = Some(self.shared.look_at_path(clock::now()));
         status
     }
 

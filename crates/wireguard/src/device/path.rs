@@ -5,6 +5,12 @@
 //! the least of all paths, less the outer headers, and a multiple of the padding: the protocol's
 //! crate pads every packet to 16 bytes, so 1420 bytes inside are 1504 outside over IPv6.
 //!
+//! Whoever forges ICMP rings as often as he likes. So what the host tells of the path has it looked
+//! at ten times a second at the most.
+//!
+//! The MTU inside is not made smaller than 1280. Over a path that takes less than such a packet
+//! with its outer headers, datagrams leave without DF, and the host or a router cuts them.
+//!
 //! Nothing tells when a path takes more: the host forgets what ICMP has said, or a route gets a
 //! larger MTU. So the paths are looked at every ten minutes while the MTU inside is below the one
 //! that is configured (RFC 1191 section 6.3, RFC 8201 section 4), and once a peer is heard from
@@ -38,6 +44,8 @@ const SUPER_FRAME: u16 = 59_000;
 const CAUTION: Nanos = Nanos::from_secs(600);
 /// Least time between looks because of peers that move: one may move with each packet.
 const MOVE_PAUSE: Nanos = Nanos::from_secs(1);
+/// Least time before a look because the host has told something of the paths.
+pub(crate) const PAUSE: Nanos = Nanos::from_millis(100);
 
 /// The MTU inside, and its bound.
 #[derive(Debug)]
@@ -53,6 +61,12 @@ pub(crate) struct Path {
     looked: AtomicU64,
     /// A peer is elsewhere since then.
     has_moved: AtomicBool,
+    /// The host has told something of the paths since then.
+    is_told: AtomicBool,
+    /// They are to be looked at without a pause.
+    is_asked: AtomicBool,
+    /// A full packet does not fit one of the paths.
+    is_narrow: AtomicBool,
 }
 
 impl Path {
@@ -64,6 +78,9 @@ impl Path {
             cautious_until: AtomicU64::new(0),
             looked: AtomicU64::new(0),
             has_moved: AtomicBool::new(false),
+            is_told: AtomicBool::new(false),
+            is_asked: AtomicBool::new(false),
+            is_narrow: AtomicBool::new(false),
         }
     }
 
@@ -76,11 +93,46 @@ impl Path {
     ) -> bool {
         self.looked.store(now.as_nanos(), Ordering::Relaxed);
         let paths = endpoints.take(PATHS_MAX);
-        let inside = paths.filter_map(|to| Some(inside(to, path_mtu(to, fwmark)?)));
-        let known = if self.is_cautious() { Some(LEAST) } else { inside.min() };
+        let inside = paths.filter_map(|to| Some(inside(to, path_mtu(to, fwmark)?))).min();
+        let known = if self.is_cautious() { Some(LEAST) } else { inside };
         let most = self.most.load(Ordering::Relaxed);
         let mtu = known.unwrap_or(most).max(LEAST).min(most);
+        self.is_narrow.store(inside.is_some_and(|inside| inside < mtu), Ordering::Relaxed);
         self.mtu.swap(mtu, Ordering::Relaxed) != mtu
+    }
+
+    /// Whether a full packet does not fit one of the paths, since the MTU inside is not made
+    /// smaller.
+    pub(crate) fn is_narrow(&self) -> bool {
+        self.is_narrow.load(Ordering::Relaxed)
+    }
+
+    /// The host has told something of the paths. Whether that is news.
+    pub(crate) fn tell(&self) -> bool {
+        !self.is_told.swap(true, Ordering::Relaxed)
+    }
+
+    /// Has the paths looked at without a pause.
+    pub(crate) fn ask(&self) {
+        self.is_asked.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the paths are to be looked at now.
+    pub(crate) fn begin_look(&self, now: Instant) -> bool {
+        let is_asked = self.is_asked.swap(false, Ordering::Relaxed);
+        (is_asked || self.next_look() <= now) && {
+            self.is_told.store(false, Ordering::Relaxed);
+            true
+        }
+    }
+
+    /// When the paths are to be looked at because of what the host has told.
+    pub(crate) fn next_look(&self) -> Instant {
+        if self.is_told.load(Ordering::Relaxed) {
+            Instant::from_nanos(self.looked.load(Ordering::Relaxed)) + PAUSE
+        } else {
+            Instant::FAR_FUTURE
+        }
     }
 
     /// Large packets seem to be lost. Whether that is news.
@@ -99,16 +151,18 @@ impl Path {
         self.has_moved.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the paths are to be looked at although the host has told nothing of them, once.
+    /// Whether the driver is to look at the paths although nobody has rung, once.
     pub(crate) fn wants_look(&self, now: Instant) -> bool {
         let age = now.as_nanos().saturating_sub(self.looked.load(Ordering::Relaxed));
-        let may_grow = self.mtu() < self.most.load(Ordering::Relaxed) && age >= CAUTION.0;
+        let is_less = self.mtu() < self.most.load(Ordering::Relaxed) || self.is_narrow();
+        let may_grow = is_less && age >= CAUTION.0;
         let has_moved = self.has_moved.load(Ordering::Relaxed) && age >= MOVE_PAUSE.0;
-        if may_grow || has_moved {
+        let is_told = self.next_look() <= now;
+        if may_grow || has_moved || is_told {
             self.has_moved.store(false, Ordering::Relaxed);
             self.looked.store(now.as_nanos(), Ordering::Relaxed);
         }
-        self.recovers(now) || may_grow || has_moved
+        self.recovers(now) || may_grow || has_moved || is_told
     }
 
     /// Whether large packets are no longer taken to be lost.
@@ -180,6 +234,19 @@ mod tests {
         let path = Path::new(9000);
         assert!(!path.look(core::iter::once(loopback), None, Instant::ZERO));
         assert_eq!(path.mtu(), 9000);
+    }
+
+    #[test]
+    fn a_path_that_does_not_take_a_full_packet_is_narrow_and_looked_at_again() {
+        let loopback = || core::iter::once("127.0.0.1:9".parse().expect("an address"));
+        let (path, start) = (Path::new(65_000), Instant::ZERO + Nanos::from_secs(1000));
+        path.look(loopback(), None, start);
+        assert!(!path.is_narrow());
+        // As if the MTU could not be made smaller than this.
+        path.is_narrow.store(true, Ordering::Relaxed);
+        assert!(!path.wants_look(start + PAUSE) && path.wants_look(start + CAUTION));
+        path.look(loopback(), None, start);
+        assert!(!path.is_narrow());
     }
 
     #[test]

@@ -17,8 +17,8 @@ use neap_tcp::time::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 use smallvec::SmallVec;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::SystemTime;
 use zeroize::Zeroizing;
 
@@ -39,6 +39,10 @@ pub(crate) struct Shared {
     deadline: AtomicU64,
     /// Frames that wait for a handshake may be able to go.
     is_revived: AtomicBool,
+    /// Threads that wait for the engine.
+    waiting: AtomicUsize,
+    /// The host has told an error of an earlier datagram, whose record is in the queue of errors.
+    has_error: AtomicBool,
     suspends: Suspends,
     fwmark: Mutex<Option<u32>>,
     /// Whom to tell when an initiation was not answered.
@@ -58,11 +62,14 @@ impl Shared {
         let engine = Engine::new(config, seed()?, counters.clone(), now, unix())?;
         let path = Path::new(config.mtu.unwrap_or(DEFAULT_MTU));
         path.look(engine.endpoints(), config.fwmark, now);
+        socket.let_be_cut(path.is_narrow());
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let bell = bell.map_err(|errno| Error::System { call: "eventfd", source: errno.into() })?;
         Ok(Self {
             deadline: AtomicU64::new(engine.deadline().as_nanos()),
             is_revived: AtomicBool::new(false),
+            waiting: AtomicUsize::new(0),
+            has_error: AtomicBool::new(false),
             suspends: Suspends::new(),
             fwmark: Mutex::new(config.fwmark),
             on_failure: OnceLock::new(),
@@ -145,8 +152,14 @@ impl Shared {
             lock(&self.engine).forget_own(to);
             self.socket.way_has_changed();
         }
-        if self.socket.take_has_errors() || sent == Ok(Sent::Fragmentable) {
-            self.ring();
+        if self.socket.take_has_errors() {
+            self.ring_for_error();
+        }
+        if sent == Ok(Sent::Fragmentable) && !self.path.is_narrow() {
+            // A look in the pause after the last one is planned.
+            if self.path.tell() {
+                self.ring();
+            }
         }
         sent
     }
@@ -182,23 +195,50 @@ impl Shared {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
+    /// Has the driver look at the paths, at once.
+    pub(crate) fn ring_for_path(&self) {
+        self.path.ask();
+        self.ring();
+    }
+
+    /// Has the driver look at the queue of errors, since the host has told one. Whoever can forge
+    /// ICMP makes many, so that the paths are looked at if it tells of one, and not too often.
+    pub(crate) fn ring_for_error(&self) {
+        self.has_error.store(true, Ordering::Relaxed);
+        self.ring();
+    }
+
     pub(crate) fn bell(&self) -> &Arc<OwnedFd> {
         &self.bell
     }
 
-    /// Looks at the paths to the peers, and returns the MTU inside.
-    pub(crate) fn look_at_path(&self) -> u16 {
-        let (errors, is_empty) = self.socket.take_errors();
-        self.counters.icmp_errors.add(errors);
-        if !is_empty {
+    /// Takes what the queue of errors has, looks at the paths to the peers if there is a reason,
+    /// and returns the MTU inside.
+    pub(crate) fn look_at_path(&self, now: Instant) -> u16 {
+        let has_error = self.has_error.swap(false, Ordering::Relaxed);
+        let errors = self.socket.take_errors();
+        self.counters.icmp_errors.add(errors.of_icmp);
+        if !errors.is_empty {
             // The next look takes the rest.
             self.ring();
         }
-        let endpoints: Vec<SocketAddr> = lock(&self.engine).endpoints().collect();
-        if self.path.look(endpoints.into_iter(), *lock(&self.fwmark), clock::now()) {
-            self.counters.path_mtu_changes.one();
+        // The host has no record of an error that the socket had no room for.
+        if errors.is_of_path || (has_error && errors.count == 0) {
+            self.path.tell();
+        }
+        if self.path.begin_look(now) {
+            self.look_at_all_paths(now);
         }
         self.path.mtu()
+    }
+
+    fn look_at_all_paths(&self, now: Instant) {
+        self.counters.path_looks.one();
+        let endpoints: Vec<SocketAddr> = lock(&self.engine).endpoints().collect();
+        if self.path.look(endpoints.into_iter(), *lock(&self.fwmark), now) {
+            self.counters.path_mtu_changes.one();
+        }
+        self.socket.let_be_cut(self.path.is_narrow());
     }
 
     pub(crate) fn status(&self) -> Status {
@@ -244,7 +284,7 @@ impl Shared {
             self.socket.way_has_changed();
         }
         drop(current);
-        self.ring();
+        self.ring_for_path();
         Ok(())
     }
 
@@ -253,7 +293,7 @@ impl Shared {
         let (mtu, most) = (mtu.unwrap_or(DEFAULT_MTU), self.path.largest());
         check("mtu", mtu.into(), most.into(), "576 to 59000 bytes, or to that of the start")?;
         self.path.set_most(mtu);
-        self.ring();
+        self.ring_for_path();
         Ok(())
     }
 
@@ -265,7 +305,7 @@ impl Shared {
         let fwmark = lock(&self.fwmark);
         self.socket.rebind(port, *fwmark)?;
         drop(fwmark);
-        self.ring();
+        self.ring_for_path();
         Ok(())
     }
 
@@ -275,7 +315,7 @@ impl Shared {
     ) -> Result<(), Error> {
         let changed = self.engine(change);
         self.socket.way_has_changed();
-        self.ring();
+        self.ring_for_path();
         changed
     }
 }
@@ -415,6 +455,63 @@ mod tests {
         shared.advance(begun + Nanos::from_millis(101));
         shared.advance(begun + Nanos::from_millis(202));
         assert_eq!(sent(), 2);
+    }
+
+    /// An ICMP error for each of so many datagrams to a port that nobody has.
+    fn provoke(shared: &Shared, errors: usize) {
+        let closed = SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, 9)).into();
+        let batch =
+            Batch { parts: &[b"anybody?"], segment: 8, to: closed, class: 0, may_be_cut: false };
+        for _ in 0..errors {
+            assert_eq!(shared.send_batch(batch, &mut 0), Ok(Sent::Whole));
+        }
+    }
+
+    #[test]
+    fn errors_that_tell_nothing_of_the_path_cost_no_look_at_it_and_others_few() {
+        let shared = Shared::open(&WireguardConfig::new(PrivateKey::from([1; 32])));
+        let shared = shared.expect("a socket");
+        let (looks, pause) = (|| shared.counters.path_looks.get(), crate::device::path::PAUSE);
+        let mut now = clock::now() + pause;
+        for _ in 0..100 {
+            provoke(&shared, 10);
+            shared.ring_for_error();
+            shared.look_at_path(now);
+        }
+        assert_eq!((looks(), shared.counters.icmp_errors.get()), (0, 1000));
+        // There is no record of these.
+        for _ in 0..1000 {
+            shared.ring_for_error();
+            shared.look_at_path(now);
+        }
+        assert_eq!(looks(), 1, "once in a pause");
+        assert_eq!(shared.path.next_look(), now + pause);
+        now += pause;
+        assert!(shared.path.wants_look(now), "the driver is told when it is over");
+        shared.ring_for_path();
+        shared.look_at_path(now);
+        assert_eq!((looks(), shared.path.next_look()), (2, Instant::FAR_FUTURE));
+        shared.set_mtu(Some(1300)).expect("an MTU");
+        assert_eq!(
+            (shared.look_at_path(now), looks()),
+            (1300, 3),
+            "no pause for what was asked for"
+        );
+    }
+
+    #[test]
+    fn an_error_of_this_host_is_none_of_icmp() {
+        let shared = Shared::open(&WireguardConfig::new(PrivateKey::from([1; 32])));
+        let shared = shared.expect("a socket");
+        let to = std::net::UdpSocket::bind("[::1]:0").expect("a port");
+        let to = to.local_addr().expect("an address").into();
+        // With its headers it is above the MTU of the loopback.
+        let bytes = vec![7; 65_507];
+        let batch =
+            Batch { parts: &[&bytes], segment: bytes.len(), to, class: 0, may_be_cut: false };
+        assert_eq!(shared.send_batch(batch, &mut 0), Ok(Sent::Fragmentable));
+        let errors = shared.socket.take_errors();
+        assert!(errors.count > 0 && errors.is_of_path && errors.of_icmp == 0, "{errors:?}");
     }
 
     #[test]

@@ -4,7 +4,9 @@ use crate::engine::Ends;
 use crate::error::Error;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use nix::errno::Errno;
-use nix::libc::{in_addr, in_pktinfo, in6_addr, in6_pktinfo};
+use nix::libc::{
+    EMSGSIZE, SO_EE_ORIGIN_ICMP, SO_EE_ORIGIN_ICMP6, in_addr, in_pktinfo, in6_addr, in6_pktinfo,
+};
 use nix::sys::socket::sockopt::{
     IpRecvTos, Ipv4PacketInfo, Ipv4RecvErr, Ipv6RecvErr, Ipv6RecvPacketInfo, Ipv6RecvTClass,
     RxqOvfl, UdpGroSegment,
@@ -55,6 +57,8 @@ pub(crate) struct HostSocket {
     /// Datagrams for which the socket had no room, as the host has told last, and the socket that
     /// it has told of.
     lost: Mutex<(Weak<OwnedFd>, u32)>,
+    /// Datagrams leave without DF: a path does not take a full packet.
+    may_be_cut: AtomicBool,
     /// A call that sends has taken an error of ICMP away, whose record is still in the queue.
     has_errors: AtomicBool,
 }
@@ -128,6 +132,7 @@ impl HostSocket {
             is_v6,
             is_plain: AtomicBool::new(false),
             lost: Mutex::default(),
+            may_be_cut: AtomicBool::new(false),
             has_errors: AtomicBool::new(false),
         })
     }
@@ -141,6 +146,8 @@ impl HostSocket {
         let failed = |source| Error::Port { port, source };
         let socket = bind(port, self.is_v6).map_err(failed)?;
         let fd = Arc::new(prepare(socket, self.is_v6, fwmark)?);
+        let dont_fragment = !self.may_be_cut.load(Ordering::Relaxed);
+        set_dont_fragment(&fd, self.is_v6, dont_fragment).map_err(failed)?;
         watch(&self.events, &fd).map_err(|errno| failed(errno.into()))?;
         let old = {
             let mut current = self.fd.write().unwrap_or_else(PoisonError::into_inner);
@@ -155,6 +162,15 @@ impl HostSocket {
     /// The way out may be another one, which may cut super-datagrams again.
     pub(crate) fn way_has_changed(&self) {
         self.is_plain.store(false, Ordering::Relaxed);
+    }
+
+    /// Has datagrams leave without DF from here on, because a path does not take a full packet, or
+    /// with it again.
+    pub(crate) fn let_be_cut(&self, may_be_cut: bool) {
+        if self.may_be_cut.swap(may_be_cut, Ordering::Relaxed) != may_be_cut {
+            // If it fails, each batch that is too large tries again.
+            let _ = set_dont_fragment(&self.fd(), self.is_v6, !may_be_cut);
+        }
     }
 
     fn fd(&self) -> Arc<OwnedFd> {
@@ -241,12 +257,15 @@ impl HostSocket {
         if batch.may_be_cut {
             return self.send_fragmentable(envelope, batch, done);
         }
-        let is_one = batch.is_one();
+        let (is_one, may_be_cut) = (batch.is_one(), self.may_be_cut.load(Ordering::Relaxed));
+        let mut sent = Sent::OneByOne;
         if *done == 0 && (is_one || !self.is_plain.load(Ordering::Relaxed)) {
             match self.call(envelope, batch) {
                 Ok(()) => return Ok(Sent::Whole),
                 // The way out cannot cut.
                 Err(Errno::EIO) if !is_one => self.is_plain.store(true, Ordering::Relaxed),
+                // The host cuts single datagrams, and no super-datagram into fragments.
+                Err(Errno::EINVAL) if may_be_cut && !is_one => sent = Sent::Fragmentable,
                 // The path takes less than these datagrams have.
                 Err(Errno::EINVAL | Errno::EMSGSIZE) => {
                     return self.send_fragmentable(envelope, batch, done);
@@ -255,7 +274,7 @@ impl HostSocket {
             }
         }
         match self.send_one_by_one(envelope, batch, done) {
-            Ok(()) => Ok(Sent::OneByOne),
+            Ok(()) => Ok(sent),
             Err(Errno::EMSGSIZE) => self.send_fragmentable(envelope, batch, done),
             Err(errno) => Err(errno),
         }
@@ -286,7 +305,9 @@ impl HostSocket {
         let (fd, failed) = (self.fd(), |_| Errno::EMSGSIZE);
         set_dont_fragment(&fd, self.is_v6, false).map_err(failed)?;
         let sent = self.send_one_by_one(envelope, batch, done);
-        set_dont_fragment(&fd, self.is_v6, true).map_err(failed)?;
+        if !self.may_be_cut.load(Ordering::Relaxed) {
+            set_dont_fragment(&fd, self.is_v6, true).map_err(failed)?;
+        }
         sent.map(|()| Sent::Fragmentable)
     }
 
@@ -395,20 +416,45 @@ impl HostSocket {
         nix::cmsg_space!([u8; 256])
     }
 
-    /// Takes errors from their queue. Returns how many there were, and whether it is empty.
-    pub(crate) fn take_errors(&self) -> (u64, bool) {
+    /// Takes errors from their queue.
+    pub(crate) fn take_errors(&self) -> Errors {
         let (mut buffer, mut control) = ([0; 64], Self::control_room());
-        for count in 0..ERRORS_MAX {
+        let mut errors = Errors::default();
+        while errors.count < ERRORS_MAX {
             let parts = &mut [IoSliceMut::new(&mut buffer)];
             let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
             let taken =
                 recvmsg::<SockaddrStorage>(self.fd().as_raw_fd(), parts, Some(&mut control), flags);
-            if taken.is_err() {
-                return (count as u64, true);
+            let Ok(taken) = taken else {
+                errors.is_empty = true;
+                break;
+            };
+            errors.count += 1;
+            for message in taken.cmsgs().into_iter().flatten() {
+                if let ControlMessageOwned::Ipv4RecvErr(record, _)
+                | ControlMessageOwned::Ipv6RecvErr(record, _) = message
+                {
+                    let is_of_icmp =
+                        matches!(record.ee_origin, SO_EE_ORIGIN_ICMP | SO_EE_ORIGIN_ICMP6);
+                    errors.of_icmp += u64::from(is_of_icmp);
+                    errors.is_of_path |= record.ee_errno == EMSGSIZE as u32;
+                }
             }
         }
-        (ERRORS_MAX as u64, false)
+        errors
     }
+}
+
+/// What the queue of errors had.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Errors {
+    pub(crate) count: usize,
+    /// Those that ICMP has brought.
+    pub(crate) of_icmp: u64,
+    /// One of them says that a path does not take a datagram.
+    pub(crate) is_of_path: bool,
+    /// There are no more.
+    pub(crate) is_empty: bool,
 }
 
 /// What all datagrams of a batch have in front, as the host takes it. It is made once for all of
@@ -672,7 +718,7 @@ mod tests {
         }
         let taken = take(&b);
         assert_eq!((taken.len(), taken[0].1.ecn), (1, 3));
-        assert!(a.take_errors().0 <= 1);
+        assert!(a.take_errors().count <= 1);
     }
 
     #[test]
@@ -734,6 +780,25 @@ mod tests {
         let sent = a.send_fragmentable(&mut envelope, batch, &mut 0);
         assert_eq!(sent, Ok(Sent::Fragmentable));
         assert_eq!(take(&b).iter().map(|(bytes, _)| bytes.len()).sum::<usize>(), 3000);
+    }
+
+    #[test]
+    fn datagrams_leave_without_df_as_long_as_a_path_is_narrow() {
+        let (a, b, to) = pair();
+        let has_df = || sockopt::ip_mtu_discover(a.fd()) == Ok(Ipv4PathMtuDiscovery::DO);
+        assert!(has_df());
+        a.let_be_cut(true);
+        assert!(!has_df());
+        a.rebind(0, None).expect("a port");
+        assert!(!has_df());
+        let parts: &[&[u8]] = &[b"one", b"two"];
+        for (may_be_cut, sent) in [(false, Sent::Whole), (true, Sent::Fragmentable)] {
+            let mut batch = Batch { parts, segment: 3, to: to.into(), class: 0, may_be_cut };
+            assert_eq!(a.send(&mut batch, &mut 0), Ok(sent));
+            assert!(!has_df() && !take(&b).is_empty());
+        }
+        a.let_be_cut(false);
+        assert!(has_df());
     }
 
     #[test]

@@ -135,7 +135,7 @@ impl Sender {
         }
         if self.hole.suspects(&frame, path::LEAST.into(), now) && self.shared.path.suspect(now) {
             counters.black_holes.one();
-            self.shared.ring();
+            self.shared.ring_for_path();
         }
         self.seals.clear();
         let (seals, waiting) = (&mut self.seals, &self.waiting);
@@ -324,7 +324,7 @@ impl TxQueue for Sender {
     fn reap(&mut self, now: Instant) -> Completed {
         self.shared.advance(now);
         if self.shared.path.wants_look(now) {
-            self.shared.ring();
+            self.shared.ring_for_path();
         }
         self.settle();
         self.resume(now);
@@ -332,7 +332,7 @@ impl TxQueue for Sender {
     }
 
     fn next_event(&self) -> Instant {
-        self.shared.deadline().min(self.retry_at)
+        self.shared.deadline().min(self.retry_at).min(self.shared.path.next_look())
     }
 
     fn errors(&self) -> u64 {
@@ -467,7 +467,7 @@ mod tests {
         assert!(has_rung(&shared));
         sender.reap(now + Nanos::from_secs(601));
         assert!(!has_rung(&shared), "once");
-        assert_eq!(shared.look_at_path(), 1420);
+        assert_eq!(shared.look_at_path(now), 1420);
         sender.reap(now + Nanos::from_secs(3000));
         assert!(!has_rung(&shared), "there is nothing more");
     }
@@ -487,7 +487,7 @@ mod tests {
                 shared.socket.wait(rustix::event::PollFlags::empty());
             }
         }
-        shared.look_at_path();
+        shared.look_at_path(neap_device::clock::now());
         assert_eq!(shared.counters.icmp_errors.get(), 1);
     }
 
