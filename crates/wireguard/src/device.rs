@@ -7,7 +7,8 @@
 //! other.
 //!
 //! The engine is locked to reserve counters and to take what was opened, once per frame and twice
-//! per batch. Sealing, opening and calls of the system happen without its lock.
+//! per batch. Sealing, opening and calls of the system happen without its lock. The exchange of
+//! keys of a handshake happens with it: for one at a time, and those who wait come in between.
 
 mod black_hole;
 mod credits;

@@ -508,11 +508,17 @@ impl<P: Protocol> Engine<P> {
         None
     }
 
-    /// Begins the datagrams of one call. `is_behind` says whether they have been waiting for the
+    /// Begins a turn of handshakes. `is_behind` says whether datagrams have been waiting for the
     /// thread that receives: then handshakes get less of its time. `toll` is what earlier ones have
     /// taken.
     pub(crate) fn begin_visit(&mut self, is_behind: bool, toll: Toll) {
         self.budget.begin_visit(is_behind, toll);
+    }
+
+    /// Whether datagrams were waiting for the thread at the latest turn of handshakes.
+    #[cfg(test)]
+    pub(crate) fn is_behind(&self) -> bool {
+        self.budget.is_behind()
     }
 
     /// What the handshakes of this visit take of the thread's time where no device measures it.

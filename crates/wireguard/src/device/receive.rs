@@ -1,12 +1,16 @@
 //! Datagrams to packets: one call for up to 64 KB of them, opened into memory that the stack keeps.
+//!
+//! A handshake costs the time of hundreds of packets, and the engine's lock is held for it. So
+//! handshakes leave the batches that they came in and wait for their turns, one between two calls
+//! that receive. Packets come first, and those who send have the engine between two handshakes.
 
 use crate::device::merge::Merger;
 use crate::device::shared::Shared;
 use crate::device::socket::{Arrived, HostSocket, MOST_SEGMENTS};
 use crate::device::toll::TollMeter;
-use crate::engine::Outer;
+use crate::engine::{Ends, Outer};
 use crate::protocol::sanstun::Sanstun;
-use crate::protocol::{Open, PeerId, Protocol};
+use crate::protocol::{Open, PeerId, Protocol, is_handshake};
 use neap_device::arena::{Arena, PACKET_ROOM};
 use neap_device::clock;
 use neap_stack::device::{Received, RxChecksum, RxQueue};
@@ -19,8 +23,16 @@ use std::sync::Arc;
 /// what is dropped. Others get their turn in between.
 const VAIN_MAX: usize = 32;
 
-/// The thread is behind if it has not seen the socket empty for so long.
+/// Such calls that a full turn of handshakes counts for: it takes much longer.
+const TURN_CALLS: usize = 8;
+
+/// The thread is behind if for so long each of its visits has found datagrams.
 const BEHIND: Nanos = Nanos::from_millis(10);
+/// Handshakes that wait for their turns: those of two calls.
+const HANDSHAKES_MAX: usize = 2 * MOST_SEGMENTS;
+/// Handshakes have the engine until they are estimated to have taken this: one with an exchange of
+/// keys, or some that are answered with a cookie.
+const TURN: Nanos = Nanos::from_micros(50);
 
 type Opening = <Sanstun as Protocol>::Open;
 type Opened = <Opening as Open>::Opened;
@@ -38,9 +50,16 @@ pub(crate) struct Receiver {
     merger: Merger,
     /// Answers to the datagrams that were taken.
     unsent: usize,
-    /// When the socket was last seen empty.
-    emptied: Instant,
+    /// When datagrams were found first since the socket was last seen empty.
+    busy_since: Option<Instant>,
+    handshakes: VecDeque<Handshake>,
     toll: TollMeter,
+}
+
+/// A step of a handshake that waits for its turn, or what claims to be one.
+struct Handshake {
+    ends: Ends,
+    datagram: Vec<u8>,
 }
 
 /// A packet that was opened, and where.
@@ -64,35 +83,53 @@ impl Receiver {
             opened: Vec::new(),
             merger: Merger::default(),
             unsent: 0,
-            emptied: Instant::ZERO,
+            busy_since: None,
+            handshakes: VecDeque::new(),
             toll: TollMeter::default(),
         }
     }
 
-    /// Takes the datagrams of one call. Returns what handshakes among them are estimated to take.
-    fn take(&mut self, arrived: Arrived, now: Instant) -> Nanos {
+    /// Has the handshakes among the datagrams of one call wait for their turns.
+    fn put_aside(&mut self, Arrived { ends, len, segment, .. }: Arrived) {
+        let datagrams = self.buffer[..len].chunks(segment);
+        for datagram in datagrams.filter(|datagram| is_handshake(datagram)) {
+            if self.handshakes.len() < HANDSHAKES_MAX {
+                self.handshakes.push_back(Handshake { ends, datagram: datagram.to_vec() });
+            } else {
+                self.shared.counters.dropped_busy.one();
+            }
+        }
+    }
+
+    /// Takes the datagrams of one call. Handshakes among them wait for their turns.
+    fn take(&mut self, arrived: Arrived, now: Instant) {
+        self.put_aside(arrived);
         let shared = &self.shared;
         let Arrived { ends, len, segment, ecn, lost } = arrived;
         if lost > 0 {
             shared.counters.lost_in_socket.add(lost.into());
         }
+        if len == 0 {
+            shared.counters.dropped_malformed.one();
+        }
         let datagrams = &self.buffer[..len];
+        if datagrams.chunks(segment).all(is_handshake) {
+            return;
+        }
         self.opening.clear();
         let opening = &mut self.opening;
-        let is_behind = now.since(self.emptied) > BEHIND;
-        let toll = self.toll.take();
-        let (estimated, unsent) = shared.engine_unsent(|engine| {
-            engine.begin_visit(is_behind, toll);
+        let ((), unsent) = shared.engine_unsent(|engine| {
             for (index, datagram) in datagrams.chunks(segment).enumerate() {
-                if let Some((peer, open)) = engine.receive(ends, datagram, now) {
+                if !is_handshake(datagram)
+                    && let Some((peer, open)) = engine.receive(ends, datagram, now)
+                {
                     opening.push((index * segment, peer, open));
                 }
             }
-            engine.estimated()
         });
         self.unsent = unsent;
         if self.opening.is_empty() {
-            return estimated;
+            return;
         }
         let room = self.arena.room();
         room.resize(len, 0);
@@ -131,7 +168,34 @@ impl Receiver {
             gso_size,
             checksum: RxChecksum::Good,
         }));
-        estimated
+    }
+
+    /// Looks at handshakes that wait, for one turn. Whether it was a full one.
+    fn take_turn(&mut self, now: Instant) -> bool {
+        if self.handshakes.is_empty() {
+            self.toll.end(None, Nanos::ZERO);
+            return false;
+        }
+        let begin = self.toll.begin();
+        let toll = self.toll.take();
+        let is_behind = self.busy_since.is_some_and(|since| now.since(since) > BEHIND);
+        let handshakes = &mut self.handshakes;
+        let (estimated, unsent) = self.shared.engine_unsent(|engine| {
+            engine.begin_visit(is_behind, toll);
+            while engine.estimated() < TURN
+                && let Some(Handshake { ends, datagram }) = handshakes.pop_front()
+            {
+                // It is no packet, so there is nothing to open.
+                let _ = engine.receive(ends, &datagram, now);
+            }
+            engine.estimated()
+        });
+        self.unsent = unsent;
+        self.toll.end(begin, estimated);
+        if estimated > Nanos::ZERO {
+            self.shared.give_way();
+        }
+        estimated >= TURN
     }
 
     /// Sends the answers to datagrams that were taken. Those to one address leave together: under a
@@ -140,35 +204,41 @@ impl Receiver {
         if core::mem::take(&mut self.unsent) > 0 {
             let begin = self.toll.begin();
             self.shared.send_outgoing();
-            self.toll.add_answers(begin);
+            self.toll.add(begin);
         }
     }
 
     /// The next packet, of as many calls as it takes.
     fn next(&mut self, now: Instant) -> Option<Received> {
-        for _ in 0..VAIN_MAX {
+        let mut vain = 0;
+        while vain < VAIN_MAX {
             if let Some(packet) = self.ready.pop_front() {
                 return Some(packet);
+            }
+            vain += if self.take_turn(now) { TURN_CALLS } else { 1 };
+            if self.unsent >= MOST_SEGMENTS {
+                self.answer();
             }
             let begin = self.toll.begin();
             match self.shared.socket.receive(&mut self.buffer, &mut self.control) {
                 Ok(arrived) => {
+                    self.busy_since.get_or_insert(now);
                     self.shared.counters.receives.one();
-                    let estimated = self.take(arrived, now);
-                    self.toll.end(begin, estimated);
-                    if self.unsent >= MOST_SEGMENTS {
-                        self.answer();
+                    self.take(arrived, now);
+                    if self.ready.is_empty() && !self.handshakes.is_empty() {
+                        self.toll.add(begin);
                     }
                 }
-                Err(Errno::EAGAIN) => {
-                    self.emptied = now;
+                Err(Errno::EAGAIN) if self.handshakes.is_empty() => {
+                    self.busy_since = None;
                     return None;
                 }
+                Err(Errno::EAGAIN) => {}
                 // An error of a datagram that was sent: the monitor looks at the queue of errors.
-                Err(_) => self.shared.ring(),
+                Err(_) => self.shared.ring_for_error(),
             }
         }
-        // The socket is not empty. Its event was taken, so the bell brings the driver back.
+        // There is more. The socket's event was taken, so the bell brings the driver back.
         self.shared.ring();
         self.ready.pop_front()
     }
@@ -206,5 +276,132 @@ impl RxQueue for Receiver {
             &counters.dropped_ecn,
         ];
         dropped.iter().map(|count| count.get()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Peer, WireguardConfig};
+    use crate::engine::Engine;
+    use crate::keys::PrivateKey;
+    use core::net::SocketAddr;
+    use core::time::Duration;
+    use zeroize::Zeroizing;
+
+    fn receiver() -> Receiver {
+        let config = WireguardConfig::new(PrivateKey::from([1; 32]));
+        Receiver::new(Arc::new(Shared::open(&config).expect("a socket")))
+    }
+
+    /// An initiation by somebody who knows the public key of [`receiver`] alone.
+    fn forged() -> Vec<u8> {
+        let mut config = WireguardConfig::new(PrivateKey::from([7; 32]));
+        let mut victim = Peer::new(PrivateKey::from([1; 32]).public_key());
+        let inside = core::net::IpAddr::from([10, 0, 0, 1]);
+        victim.allowed_ips = vec![inside.into()];
+        victim.endpoint = Some(SocketAddr::from(([192, 0, 2, 1], 9)));
+        config.peers = vec![victim];
+        let (now, seed) = (clock::now(), Zeroizing::new([7; 32]));
+        let unix = Duration::from_secs(1_000_000);
+        let attacker = Engine::<Sanstun>::new(&config, seed, Arc::default(), now, unix);
+        let mut attacker = attacker.expect("an engine");
+        attacker.begin_send(inside, (1, 64), &mut Vec::new(), now);
+        attacker.take_outgoing().remove(0).message.bytes().to_vec()
+    }
+
+    /// Somebody who sends to a receiver.
+    fn sender(receiver: &Receiver) -> std::net::UdpSocket {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let to = SocketAddr::from(([127, 0, 0, 1], receiver.shared.socket.port()));
+        socket.connect(to).expect("a way");
+        socket
+    }
+
+    #[test]
+    fn others_have_the_engine_between_two_handshakes_of_one_batch() {
+        let (mut receiver, initiation) = (receiver(), forged());
+        let (now, ends) = (clock::now(), SocketAddr::from(([192, 0, 2, 7], 9)).into());
+        let batch = initiation.repeat(64);
+        receiver.buffer[..batch.len()].copy_from_slice(&batch);
+        let (len, segment) = (batch.len(), initiation.len());
+        receiver.take(Arrived { ends, len, segment, ecn: 0, lost: 0 }, now);
+        let shared = receiver.shared.clone();
+        let looked_at = || {
+            let counters = &shared.counters;
+            let exchanges = counters.dropped_unknown_peer.get() + counters.dropped_replayed.get();
+            (
+                exchanges,
+                counters
+                    .figures()
+                    .iter()
+                    .filter(|(name, _)| name.starts_with("dropped"))
+                    .map(|one| one.1)
+                    .sum::<u64>(),
+            )
+        };
+        assert_eq!(looked_at(), (0, 0), "they wait");
+        let mut before = 0;
+        while !receiver.handshakes.is_empty() {
+            receiver.take_turn(now);
+            let (exchanges, _) = looked_at();
+            assert!(exchanges <= before + 1, "{exchanges} after {before}");
+            before = exchanges;
+        }
+        assert!(before >= 20, "each address has twenty a second: {before}");
+        assert_eq!(looked_at().1, 64);
+    }
+
+    #[test]
+    fn handshakes_that_find_no_place_are_dropped_and_counted() {
+        let (mut receiver, now) = (receiver(), clock::now());
+        let ends = SocketAddr::from(([192, 0, 2, 7], 9)).into();
+        receiver.buffer[..64].fill(1);
+        for _ in 0..3 {
+            receiver.take(Arrived { ends, len: 64, segment: 1, ecn: 0, lost: 0 }, now);
+        }
+        assert_eq!(
+            (receiver.handshakes.len(), receiver.shared.counters.dropped_busy.get()),
+            (128, 64)
+        );
+    }
+
+    #[test]
+    fn a_thread_that_was_idle_is_not_behind() {
+        let (mut receiver, initiation) = (receiver(), forged());
+        let sender = sender(&receiver);
+        let mut now = clock::now();
+        let mut is_behind_after = |pause, is_emptied: bool| {
+            now += pause;
+            sender.send(&initiation).expect("sent");
+            receiver.shared.socket.wait(rustix::event::PollFlags::IN);
+            if is_emptied {
+                assert!(receiver.receive(now).is_none());
+            } else {
+                // As a visit that ends before the socket is empty.
+                let got =
+                    receiver.shared.socket.receive(&mut receiver.buffer, &mut receiver.control);
+                receiver.busy_since.get_or_insert(now);
+                receiver.take(got.expect("a datagram"), now);
+                receiver.take_turn(now);
+            }
+            receiver.shared.engine(|engine| engine.is_behind())
+        };
+        assert!(!is_behind_after(Nanos::ZERO, true));
+        assert!(!is_behind_after(Nanos::from_secs(60), true), "nobody has sent for a minute");
+        assert!(!is_behind_after(Nanos::from_secs(60), false));
+        assert!(!is_behind_after(BEHIND, false));
+        assert!(is_behind_after(Nanos(1), false), "the socket was not empty for so long");
+        assert!(is_behind_after(Nanos(1), true));
+        assert!(!is_behind_after(Nanos(1), true));
+    }
+
+    #[test]
+    fn an_empty_datagram_is_dropped_and_counted() {
+        let mut receiver = receiver();
+        sender(&receiver).send(&[]).expect("sent");
+        receiver.shared.socket.wait(rustix::event::PollFlags::IN);
+        assert!(receiver.receive(clock::now()).is_none());
+        assert_eq!(receiver.drops(), 1);
     }
 }

@@ -23,6 +23,9 @@ use std::time::SystemTime;
 use zeroize::Zeroizing;
 
 const SEALERS_MAX: usize = 64;
+/// Turns of the processor that are given to others who wait for the engine. A thread takes about
+/// as long as a hundred to wake up.
+const YIELDS: u32 = 200;
 /// The longest persistent keepalive, as `wg(8)` has it.
 const KEEPALIVE_MAX: Duration = Duration::from_secs(65_535);
 
@@ -96,7 +99,7 @@ impl Shared {
         &self,
         work: impl FnOnce(&mut Engine<Sanstun>) -> R,
     ) -> (R, usize) {
-        let mut engine = lock(&self.engine);
+        let mut engine = self.wait_for_engine();
         let result = work(&mut engine);
         let has_failed = engine.take_failure();
         if has_failed {
@@ -116,6 +119,30 @@ impl Shared {
             tell();
         }
         (result, unsent)
+    }
+
+    fn wait_for_engine(&self) -> MutexGuard<'_, Engine<Sanstun>> {
+        match self.engine.try_lock() {
+            Ok(engine) => engine,
+            Err(TryLockError::Poisoned(engine)) => engine.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                self.waiting.fetch_add(1, Ordering::Relaxed);
+                let engine = lock(&self.engine);
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                engine
+            }
+        }
+    }
+
+    /// Lets a thread that waits for the engine have it before this one takes it again. The lock is
+    /// not fair: whoever has it gets it back before the other one is awake.
+    pub(crate) fn give_way(&self) {
+        let waiting = || self.waiting.load(Ordering::Relaxed);
+        let (before, mut yields) = (waiting(), 0);
+        while before > 0 && waiting() == before && yields < YIELDS {
+            std::thread::yield_now();
+            yields += 1;
+        }
     }
 
     /// Sends the messages that the engine wants sent: those of one length to one address together.

@@ -3,20 +3,21 @@
 //! The clock is that of the wall. The thread's own clock would leave out the time of others, but a
 //! look at it takes half a microsecond, a twentieth of what is measured.
 //!
-//! Cost: two looks at the clock for each call of the system that receives or sends answers, for a
-//! few after one that brought handshakes; nothing while there are none.
+//! Cost: two looks at the clock for each turn of handshakes, and for each call of the system that
+//! receives or sends answers, for a few turns after one of handshakes; nothing while there are
+//! none.
 
 use crate::engine::Toll;
 use neap_device::clock;
 use neap_tcp::time::{Instant, Nanos};
 
-/// So many calls are measured after one that brought handshakes. Data comes in between.
+/// So many turns are measured after one of handshakes. Data comes in between.
 const MEASURED: u8 = 16;
 
-/// Measures the calls that bring handshakes, from the second of a flood on.
+/// Measures the turns of handshakes, from the second of a flood on.
 #[derive(Debug, Default)]
 pub(crate) struct TollMeter {
-    /// Calls that will be measured yet.
+    /// Turns that will be measured yet.
     left: u8,
     toll: Toll,
 }
@@ -27,29 +28,25 @@ impl TollMeter {
         (self.left > 0).then(clock::now)
     }
 
-    /// The end of a call that has brought handshakes for which the engine estimates `estimated`;
-    /// zero if it has brought none that were looked at.
+    /// The end of a turn of handshakes for which the engine estimates `estimated`; zero if there
+    /// were none that were looked at.
     pub(crate) fn end(&mut self, begin: Option<Instant>, estimated: Nanos) {
         if estimated == Nanos::ZERO {
             self.left = self.left.saturating_sub(1);
             return;
         }
         self.left = MEASURED;
-        if let Some(begin) = begin {
+        if begin.is_some() {
             self.add(begin);
             self.toll.estimated = self.toll.estimated + estimated;
         }
     }
 
-    /// The end of a call that has sent answers to handshakes.
-    pub(crate) fn add_answers(&mut self, begin: Option<Instant>) {
+    /// The end of a call that has brought handshakes, or sent answers to them.
+    pub(crate) fn add(&mut self, begin: Option<Instant>) {
         if let Some(begin) = begin {
-            self.add(begin);
+            self.toll.taken = self.toll.taken + clock::now().since(begin);
         }
-    }
-
-    fn add(&mut self, begin: Instant) {
-        self.toll.taken = self.toll.taken + clock::now().since(begin);
     }
 
     /// What was measured since the last call.
@@ -79,7 +76,7 @@ mod tests {
         let begin = meter.begin();
         work(begin.expect("the second is measured"));
         meter.end(begin, ESTIMATE);
-        meter.add_answers(meter.begin());
+        meter.add(meter.begin());
         let toll = meter.take();
         assert_eq!(toll.estimated, ESTIMATE);
         assert!(toll.taken >= Nanos::from_micros(50), "{toll:?}");

@@ -89,8 +89,8 @@ impl Budget {
         Self { strangers, peers, is_behind: false, scale: 1000, estimated: Nanos::ZERO }
     }
 
-    /// Begins the datagrams of one call. `is_behind` says whether they have been waiting for the
-    /// thread, `toll` what those of earlier calls have taken.
+    /// Begins a turn of handshakes. `is_behind` says whether they have been waiting for the thread,
+    /// `toll` what those of earlier turns have taken.
     pub(super) fn begin_visit(&mut self, is_behind: bool, toll: Toll) {
         self.is_behind = is_behind;
         self.estimated = Nanos::ZERO;
@@ -100,6 +100,11 @@ impl Budget {
             let measured = measured.min(2 * self.scale).clamp(*SCALE.start(), *SCALE.end());
             self.scale = (self.scale * (WEIGHT - 1) + measured) / WEIGHT;
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_behind(&self) -> bool {
+        self.is_behind
     }
 
     /// The handshakes of this visit by [`Work::cost`].
