@@ -164,7 +164,12 @@ impl Sender {
                 waiting.push_back(frame);
                 Outcome::Complete
             }
-            Way::NoPeer | Way::NoEndpoint => Outcome::Complete,
+            Way::NoPeer | Way::NoEndpoint => {
+                if self.shared.unreachables.add(&frame, now) {
+                    self.shared.ring();
+                }
+                Outcome::Complete
+            }
         }
     }
 
