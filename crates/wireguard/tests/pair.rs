@@ -1,10 +1,13 @@
 //! Two stacks, each on a WireGuard device of its own, joined by UDP sockets of the loopback.
 
+#[path = "../../cli/tests/common/namespace.rs"]
+mod namespace;
+
+use namespace::{in_namespace, run};
 use neap::{Stack, TcpListener, TcpStream};
 use neap_wireguard::{Peer, PresharedKey, PrivateKey, Wireguard, WireguardConfig, WireguardHandle};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::process::Command;
 
 /// One end of a tunnel.
 struct End {
@@ -271,34 +274,10 @@ fn a_connection_to_where_nobody_is_fails_at_once() {
     }
 }
 
-/// Tells a test that it is in its namespace.
-const INSIDE: &str = "NEAP_TEST_NAMESPACE";
-
-/// Runs a test in a process of its own, whose network has a loopback that takes `mtu` bytes alone.
-fn over_loopback_of(mtu: u16, name: &str, test: impl FnOnce()) {
-    if std::env::var_os(INSIDE).is_some() {
-        return test();
-    }
-    let binary = std::env::current_exe().expect("the test knows its binary");
-    let up = format!("ip link set lo up mtu {mtu}");
-    let inside = format!("{up} && exec '{}' --exact {name} --nocapture", binary.display());
-    // Without a right to make namespaces there is nothing to test.
-    let may = |flags: &&str| {
-        let probe = Command::new("unshare").args([*flags, "sh", "-c", &up]).output();
-        probe.is_ok_and(|probe| probe.status.success())
-    };
-    let Some(flags) = ["-n", "-rn"].into_iter().find(may) else { return };
-    let run = Command::new("unshare").args([flags, "sh", "-c", &inside]).env(INSIDE, "1").output();
-    let run = run.expect("unshare runs");
-    let out = [run.stdout, run.stderr].concat();
-    let out = String::from_utf8_lossy(&out);
-    assert!(run.status.success() && out.contains("1 passed"), "{out}");
-}
-
 #[test]
 fn a_path_that_takes_no_full_packet_is_looked_at_a_few_times() {
-    let name = "a_path_that_takes_no_full_packet_is_looked_at_a_few_times";
-    over_loopback_of(1280, name, || {
+    in_namespace(|| {
+        run("ip link set lo up mtu 1280");
         for (insides, loopback) in
             [(["10.7.4.1", "10.7.4.2"], "127.0.0.1"), (["10.7.4.1", "10.7.4.2"], "::1")]
         {
