@@ -156,6 +156,12 @@ impl Subscribers {
         self.each(|queue| queue.push(event.clone()));
     }
 
+    /// Tells all subscribers what `event` says while no other event is being told. Threads that tell
+    /// of one thing at once may come in another order than its changes: the last event is right.
+    pub(crate) fn tell_of_now(&self, event: impl Fn() -> StackEvent) {
+        self.each(|queue| queue.push(event()));
+    }
+
     /// Tells all subscribers that do not have an equal event already. So what strangers cause as
     /// often as they like takes no more than one place. Costs a look at what waits.
     pub(crate) fn tell_once(&self, event: &StackEvent) {

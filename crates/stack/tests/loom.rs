@@ -5,15 +5,20 @@
 use loom::model::Builder;
 use loom::sync::{
     Arc,
-    atomic::{AtomicUsize, Ordering::SeqCst},
+    atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
 };
 use loom::thread;
-use neap_stack::device::{Capabilities, Completed, Completion, Medium, TxQueue};
+use neap_stack::device::{
+    Capabilities, Completed, Completion, Device, LinkMonitor, LinkState, LinkStatus, Medium,
+    QueuePair, Received, RxQueue, TxQueue,
+};
+use neap_stack::event::StackEvent;
 use neap_stack::frame::{Frame, Headers};
 use neap_stack::hand_off::{HandOff, Posted, Released, Settle};
 use neap_stack::port::Port;
 use neap_stack::qdisc::fifo::PfifoFast;
 use neap_stack::qdisc::{QdiscStats, Verdict};
+use neap_stack::stack::{Stack, StackConfig};
 use neap_tcp::segment::Payload;
 use neap_tcp::time::Instant;
 use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
@@ -154,8 +159,8 @@ struct World {
     account: std::sync::Arc<TxAccount>,
 }
 
-fn world(slots: usize, completion: Completion) -> Arc<World> {
-    let capabilities = Capabilities {
+fn capabilities(completion: Completion) -> Capabilities {
+    Capabilities {
         medium: Medium::Ip,
         mtu: 1500,
         gso_max_size: 65536,
@@ -165,12 +170,16 @@ fn world(slots: usize, completion: Completion) -> Arc<World> {
         checksum_rx: true,
         completion,
         pacing_shift: 10,
-    };
+    }
+}
+
+fn world(slots: usize, completion: Completion) -> Arc<World> {
     let kicks = std::sync::Arc::new(Kicks::default());
     let taken = Arc::new(loom::sync::Mutex::new(Vec::new()));
     let ring = Ring { slots, held: Vec::new(), taken: taken.clone() };
     let qdisc = Box::<PfifoFast>::default();
-    let port = Port::new(Box::new(ring), capabilities, qdisc, kicks.clone().into(), Instant::ZERO);
+    let waker = kicks.clone().into();
+    let port = Port::new(Box::new(ring), capabilities(completion), qdisc, waker, Instant::ZERO);
     Arc::new(World { port, taken, kicks, account: TxAccount::new(Waker::noop().clone()) })
 }
 
@@ -253,5 +262,57 @@ fn a_sleeping_driver_is_kicked() {
         let (kicks, waits) = driver.join().unwrap();
         let told = waits || world.kicks.0.load(SeqCst) > kicks;
         assert!(told || !world.port.waits_for_device(), "the driver sleeps for ever");
+    });
+}
+
+/// A device without packets.
+struct Silent;
+
+impl RxQueue for Silent {
+    fn receive(&mut self, _: Instant) -> Option<Received> {
+        None
+    }
+}
+
+/// Tells whether the flag is set.
+struct Link(Arc<AtomicBool>);
+
+impl LinkMonitor for Link {
+    fn look(&mut self) -> LinkStatus {
+        let state = if self.0.load(SeqCst) { LinkState::Up } else { LinkState::Down };
+        LinkStatus::new(state)
+    }
+}
+
+/// Two drivers look at a link that comes up again: what the later look has found holds.
+#[test]
+fn an_old_look_at_a_link_does_not_undo_a_later_one() {
+    bounded(|| {
+        let has_link = Arc::new(AtomicBool::new(true));
+        let ring = Ring { slots: 1, held: Vec::new(), taken: Arc::default() };
+        let queue =
+            QueuePair { tx: Box::new(ring), rx: Box::new(Silent), bulk: None, descriptor: None };
+        let device = Device {
+            name: "link".to_owned(),
+            capabilities: capabilities(Completion::OnSubmit),
+            queues: vec![queue],
+            steering: None,
+            monitor: Some(Box::new(Link(has_link.clone()))),
+        };
+        let stack = Stack::new(StackConfig::default()).unwrap();
+        let id = stack.add_interface(Instant::ZERO, device, &[]).unwrap();
+        let stack = Arc::new(stack);
+        let events = stack.subscribe();
+        has_link.store(false, SeqCst);
+        let other = {
+            let stack = stack.clone();
+            thread::spawn(move || stack.look_at_link(Instant::ZERO, id).unwrap())
+        };
+        has_link.store(true, SeqCst);
+        stack.look_at_link(Instant::ZERO, id).unwrap();
+        other.join().unwrap();
+        assert_eq!(stack.interfaces(Instant::ZERO)[0].link, LinkState::Up);
+        let last = std::iter::from_fn(|| events.take()).last();
+        assert_ne!(last, Some(StackEvent::LinkDown { interface: id }));
     });
 }

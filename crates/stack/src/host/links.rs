@@ -111,13 +111,14 @@ impl Host {
                 // Another link may come up with other stations on it (`neigh_carrier_down`).
                 interface.flush_neighbors();
             }
-            self.events.tell(&match is_up {
+            self.events.tell_of_now(|| match interface.is_up() {
                 true => StackEvent::LinkUp { interface: id },
                 false => StackEvent::LinkDown { interface: id },
             });
         }
-        if let Some(mtu) = changes.mtu {
-            self.events.tell(&StackEvent::MtuChanged { interface: id, mtu });
+        if changes.mtu.is_some() {
+            let changed = || StackEvent::MtuChanged { interface: id, mtu: interface.mtu() };
+            self.events.tell_of_now(changed);
         }
         Ok(())
     }

@@ -410,13 +410,13 @@ impl Interface {
         self.publish_link(&settings, now)
     }
 
-    /// Asks the device what has become of it, and acts by the answer.
+    /// Asks the device what has become of it, and acts by the answer. Several threads may look: the
+    /// lock of the monitor keeps an older answer from being acted by after a later one. The lock of
+    /// the settings is taken under it.
     pub(crate) fn look(&self, now: Instant) -> LinkChanges {
-        let status = lock(&self.monitor).as_mut().map(|monitor| monitor.look());
-        match status {
-            None => LinkChanges::default(),
-            Some(status) => self.on_status(status, now),
-        }
+        let mut monitor = lock(&self.monitor);
+        let status = monitor.as_mut().map(|monitor| monitor.look());
+        status.map_or_else(LinkChanges::default, |status| self.on_status(status, now))
     }
 
     /// Packets that were lost before they came to a queue of the device.
