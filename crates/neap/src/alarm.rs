@@ -43,6 +43,11 @@ impl Alarm {
         if is_set || (at == Instant::FAR_FUTURE && is_silent) {
             return;
         }
+        self.set_exactly(at);
+    }
+
+    /// Goes off at `at`, and not earlier; never for the far future.
+    pub(crate) fn set_exactly(&self, at: Instant) {
         // A time of zero stops the timer.
         let nanos = if at == Instant::FAR_FUTURE { 0 } else { at.as_nanos().max(1) };
         let time = Itimerspec { it_interval: timespec(0), it_value: timespec(nanos) };

@@ -19,6 +19,7 @@ use neap_stack::route::Prefix;
 use neap_stack::stack::{StackConfig, StackError};
 use neap_tcp::config::Config;
 use neap_tcp::congestion::{CongestionControl, Controllers};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Settings of a stack that is to be made: device, addresses, routes, sysctls, parts of your own.
@@ -399,13 +400,14 @@ impl Builder {
         };
         let settings = StackConfig { seed, config, shards };
         let stack = neap_stack::stack::Stack::new(settings)?;
+        let descriptors = Arc::default();
         let drivers = (0..shards)
-            .map(|shard| Driver::new(shard, self.spin.into()))
+            .map(|shard| Driver::new(shard, self.spin.into(), &descriptors))
             .collect::<Result<Vec<_>, _>>()?;
         for (shard, driver) in drivers.iter().enumerate() {
             stack.set_kick(shard, Some(driver.waker()));
         }
-        let engine = Engine::new(stack, drivers, self.qdiscs, self.resolver);
+        let engine = Engine::new(stack, drivers, descriptors, self.qdiscs, self.resolver);
         for interface in interfaces {
             engine.add_interface(interface)?;
         }

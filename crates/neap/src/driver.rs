@@ -11,10 +11,11 @@
 
 use crate::bell::Bell;
 use crate::clock;
+use crate::descriptors::Descriptors;
 use crate::lease::{Lease, Stays};
 use crate::sleeper::{self, Seen, Sleeper, Sources};
 use crate::sync::lock;
-use neap_stack::driving::roles::{Next, Roles, Ticket};
+use neap_stack::driving::roles::{Next, Rest, Roles, Ticket};
 use neap_stack::interface::InterfaceId;
 use neap_stack::stack::{Stack, Why};
 use neap_stack::wait::Condition;
@@ -57,7 +58,12 @@ pub(crate) struct Driver {
     next_look: AtomicU64,
     /// When the shard is to be polled next, nanoseconds; known while it has a task.
     due: AtomicU64,
-    sources: Mutex<Sources>,
+    /// Held while the alarm of a worker beside a task is set: the time that is set last is to be
+    /// that which was stored last.
+    alarm_order: Mutex<()>,
+    descriptors: Arc<Descriptors>,
+    /// Those of this shard.
+    sources: Arc<Mutex<Sources>>,
     /// A device of this shard may have changed: its link is to be looked at.
     has_link_news: AtomicBool,
     /// The stack is being dropped.
@@ -87,13 +93,23 @@ impl Wake for CallLeader {
 }
 
 impl Driver {
-    pub(crate) fn new(shard: usize, spin: Nanos) -> io::Result<Self> {
+    /// The driver of a shard, which becomes one of those of `descriptors`.
+    ///
+    /// # Errors
+    /// The process has no descriptors left.
+    pub(crate) fn new(
+        shard: usize,
+        spin: Nanos,
+        descriptors: &Arc<Descriptors>,
+    ) -> io::Result<Self> {
         let bell = Arc::new(Bell::new()?);
         let is_asleep = AtomicBool::new(false);
         let call_leader = Arc::new(CallLeader { is_asleep, bell: bell.clone() });
         let mut sources = Sources::new(bell.clone());
         let leader = Sleeper::new(&mut sources, spin)?;
         let worker = Sleeper::new(&mut sources, spin)?;
+        let sources = Arc::new(Mutex::new(sources));
+        descriptors.add_shard(sources.clone());
         Ok(Self {
             shard,
             roles: Roles::default(),
@@ -105,7 +121,9 @@ impl Driver {
             stays: Stays::default(),
             next_look: AtomicU64::new(0),
             due: AtomicU64::new(u64::MAX),
-            sources: Mutex::new(sources),
+            alarm_order: Mutex::new(()),
+            descriptors: descriptors.clone(),
+            sources,
             has_link_news: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             bell,
@@ -160,15 +178,6 @@ impl Driver {
         lock(&self.sources).add_monitor(of, bell)
     }
 
-    /// Forgets the descriptors of interfaces that the stack no longer has.
-    pub(crate) fn detach_gone(&self, stack: &Stack) {
-        // The lock comes first: the descriptors of an interface that another thread adds come after
-        // the interface, so that they are not taken for those of one that is gone.
-        let mut sources = lock(&self.sources);
-        let live = stack.interface_ids();
-        sources.remove(|interface| !live.contains(&interface));
-    }
-
     /// What this shard sleeps on, for a thread that sleeps on a set of its own.
     pub(crate) fn sources(&self) -> MutexGuard<'_, Sources> {
         lock(&self.sources)
@@ -182,8 +191,13 @@ impl Driver {
     /// Takes up what a sleep on the sources has seen.
     pub(crate) fn note(&self, seen: Seen) {
         if seen.links {
-            self.has_link_news.store(true, Ordering::SeqCst);
+            self.note_links();
         }
+    }
+
+    /// The next poll looks at the links: a device may have changed.
+    pub(crate) fn note_links(&self) {
+        self.has_link_news.store(true, Ordering::SeqCst);
     }
 
     /// Polls the shard once; before that, looks at the links if there is reason to. `only_alarm`
@@ -209,7 +223,8 @@ impl Driver {
             // Another thread may have removed it meanwhile.
             let _ = stack.look_at_link(now, interface);
         }
-        self.detach_gone(stack);
+        // One shard hears of the device for all of its queues.
+        self.descriptors.detach_gone(stack);
     }
 
     /// Leads, until what it returns is dropped; `None` if another thread leads.
@@ -219,6 +234,7 @@ impl Driver {
             stack,
             asleep_since: None,
             looked_at: Instant::ZERO,
+            is_resting: false,
         })
     }
 
@@ -304,29 +320,36 @@ impl Driver {
 
     /// The worker thread of this shard, until the stack is dropped.
     pub(crate) fn work(&self, stack: &Stack) {
-        let (mut next, mut due) = (Next::Drive, Instant::FAR_FUTURE);
-        let mut only_alarm = false;
+        let mut work = Work::default();
         while !self.is_over() {
-            next = match next {
-                Next::Drive => self.drive(stack, core::mem::take(&mut only_alarm), &mut due),
-                Next::Sleep => {
-                    let seen = self.sleep_on_devices(due);
-                    only_alarm = seen.only_alarm;
-                    match seen.lease {
-                        true => self.after_lease(seen.source),
-                        false => self.roles.after_event(),
-                    }
-                }
-                Next::BeginLease => {
-                    self.begin_lease();
-                    Next::AwaitLease
-                }
-                Next::AwaitLease => {
-                    self.lease.wait();
-                    self.after_lease(false)
-                }
-            };
+            self.step(stack, &mut work);
         }
+    }
+
+    fn step(&self, stack: &Stack, work: &mut Work) {
+        // It says nothing of the time between a wait for a lease and a poll.
+        let only_alarm = core::mem::take(&mut work.only_alarm);
+        work.next = match work.next {
+            Next::Drive => self.drive(stack, only_alarm, &mut work.due),
+            Next::Sleep => {
+                let seen = self.sleep_on_devices(work.due);
+                // Beside a task others have polled since this thread has.
+                work.only_alarm = seen.only_alarm && !self.roles.has_task();
+                match seen {
+                    Seen { lease: true, .. } => self.after_lease(seen.source),
+                    Seen { only_alarm: true, .. } => self.roles.after_alarm(self.is_due()),
+                    _ => self.roles.after_event(),
+                }
+            }
+            Next::BeginLease => {
+                self.begin_lease();
+                Next::AwaitLease
+            }
+            Next::AwaitLease => {
+                self.lease.wait();
+                self.after_lease(false)
+            }
+        };
     }
 
     /// One poll by the worker; `due` becomes the time of the next.
@@ -342,18 +365,31 @@ impl Driver {
     }
 
     fn sleep_on_devices(&self, due: Instant) -> Seen {
-        let mut due = due;
-        if self.roles.has_task() {
-            // Its own timer wakes the task. This one looks whether it came: its runtime may stand
-            // still, or another thread may have polled.
-            due = Instant::from_nanos(self.due.load(Ordering::SeqCst));
-            if due != Instant::FAR_FUTURE {
-                due += TASK_LEASE;
-            }
-        }
-        let seen = self.worker.sleep(due, clock::now());
+        let seen = if self.roles.has_task() {
+            self.move_alarm();
+            self.worker.sleep_until_event()
+        } else {
+            self.worker.sleep(due, clock::now())
+        };
         self.note(seen);
         seen
+    }
+
+    /// Sets the alarm of a worker beside a task. Its own timer wakes the task. This one looks whether
+    /// it came: its runtime may stand still, or another thread may have polled.
+    fn move_alarm(&self) {
+        let _order = lock(&self.alarm_order);
+        self.worker.wake_exactly_at(self.patience_ends());
+    }
+
+    /// When the task must have polled.
+    fn patience_ends(&self) -> Instant {
+        Instant::from_nanos(self.due.load(Ordering::SeqCst)) + TASK_LEASE
+    }
+
+    /// Whether the time of the worker's alarm has come, and no task has moved it.
+    fn is_due(&self) -> bool {
+        !self.roles.has_task() || clock::now() >= self.patience_ends()
     }
 
     /// Decides what the worker does at the end of a lease, and how long the next one is.
@@ -392,13 +428,15 @@ impl Driver {
 mod tests {
     use super::*;
     use crate::condition::{Gained, IsReady};
+    use crate::holding::{Packets, holding};
+    use neap_stack::device::{Received, RxChecksum};
     use neap_stack::socket::readiness::{Readiness, Ready, ReadyState};
     use neap_stack::stack::StackConfig;
     use neap_stack::wait::Source;
 
     #[test]
     fn a_lease_grows_from_what_was_set_to_four_times_as_much() {
-        let driver = Driver::new(0, Nanos::ZERO).expect("descriptors");
+        let driver = Driver::new(0, Nanos::ZERO, &Arc::default()).expect("descriptors");
         let length = || Nanos(driver.lease_length.load(Ordering::Relaxed));
         assert_eq!(length(), LEASE);
         driver.set_lease(Nanos::from_millis(10));
@@ -414,7 +452,7 @@ mod tests {
 
     #[test]
     fn a_leader_that_sleeps_for_long_each_time_leaves_no_lease_to_end_in_vain() {
-        let driver = Driver::new(0, Nanos::ZERO).expect("descriptors");
+        let driver = Driver::new(0, Nanos::ZERO, &Arc::default()).expect("descriptors");
         let stack = Stack::new(StackConfig::default()).expect("a stack");
         // The times at which a stay's first sleep begins and its last poll is, microseconds.
         let stay = |from: u64, to: u64| {
@@ -460,7 +498,7 @@ mod tests {
 
     #[test]
     fn a_follower_whose_time_is_over_leaves_no_waker_behind() {
-        let driver = Driver::new(0, Nanos::ZERO).expect("descriptors");
+        let driver = Driver::new(0, Nanos::ZERO, &Arc::default()).expect("descriptors");
         let stack = Stack::new(StackConfig::default()).expect("a stack");
         let idle = Idle::default();
         let lead = driver.try_lead(&stack).expect("nobody leads");
@@ -510,7 +548,7 @@ mod tests {
 
     #[test]
     fn a_follower_that_was_called_and_need_not_lead_passes_the_call_on() {
-        let driver = Driver::new(0, Nanos::ZERO).expect("descriptors");
+        let driver = Driver::new(0, Nanos::ZERO, &Arc::default()).expect("descriptors");
         let stack = Stack::new(StackConfig::default()).expect("a stack");
         let condition = &mut MetLate { lead: driver.try_lead(&stack), looks: 0 };
         let other = Arc::<Called>::default();
@@ -522,8 +560,38 @@ mod tests {
     }
 
     #[test]
+    fn the_worker_receives_what_was_left_since_its_alarm_went_off() {
+        let driver = Driver::new(0, Nanos::ZERO, &Arc::default()).expect("descriptors");
+        let stack = Stack::new(StackConfig::default()).expect("a stack");
+        let packets = Packets::default();
+        let device = holding(&packets);
+        stack.add_interface(clock::now(), device, &[]).expect("an interface");
+        let mut work = Work::default();
+        let rest = |work: &mut Work| {
+            while work.next != Next::Sleep {
+                driver.step(&stack, work);
+            }
+        };
+        rest(&mut work);
+        // The alarm goes off while another thread leads.
+        work.due = clock::now() + Nanos::from_millis(1);
+        let mut lead = driver.try_lead(&stack).expect("nobody leads");
+        driver.step(&stack, &mut work);
+        assert_eq!(work.next, Next::AwaitLease);
+        // That thread leaves for good with the rest in the device.
+        let data = bytes::Bytes::from_static(&[0; 65_535]);
+        let packet = Received { data, gso_size: 0, checksum: RxChecksum::Unknown };
+        lock(&packets).extend(std::iter::repeat_n(packet, 5));
+        assert_eq!(lead.poll(clock::now(), false).1, Why::MoreWork);
+        assert!(!lock(&packets).is_empty());
+        drop(lead);
+        rest(&mut work);
+        assert_eq!(lock(&packets).len(), 0);
+    }
+
+    #[test]
     fn a_leader_that_stops_the_lease_leaves_the_end_of_the_stack_to_the_worker() {
-        let driver = Arc::new(Driver::new(0, Nanos::ZERO).expect("descriptors"));
+        let driver = Arc::new(Driver::new(0, Nanos::ZERO, &Arc::default()).expect("descriptors"));
         let stack = Stack::new(StackConfig::default()).expect("a stack");
         driver.stays.note(true);
         drop(driver.try_lead(&stack));
@@ -538,6 +606,21 @@ mod tests {
             tell.send(())
         });
         assert_eq!(told.recv_timeout(std::time::Duration::from_secs(10)), Ok(()));
+    }
+}
+
+/// What the worker does.
+struct Work {
+    next: Next,
+    /// When the shard is to be polled next.
+    due: Instant,
+    /// Nothing but its alarm has ended its sleep since its last poll, nor has anybody else led.
+    only_alarm: bool,
+}
+
+impl Default for Work {
+    fn default() -> Self {
+        Self { next: Next::Drive, due: Instant::FAR_FUTURE, only_alarm: false }
     }
 }
 
@@ -561,6 +644,10 @@ impl Driver {
     pub(crate) fn begin_task(&self) -> bool {
         let is_first = self.roles.begin_task();
         self.lease_length.store(TASK_LEASE.0, Ordering::Relaxed);
+        if is_first {
+            // The worker may sleep with the alarm that it has without a task.
+            self.lease.end();
+        }
         is_first
     }
 
@@ -588,6 +675,8 @@ pub(crate) struct Lead<'a> {
     asleep_since: Option<Instant>,
     /// Time of the latest poll.
     looked_at: Instant,
+    /// The leader is a task that comes back when something happens.
+    is_resting: bool,
 }
 
 impl Lead<'_> {
@@ -607,6 +696,12 @@ impl Lead<'_> {
                 self.driver.end_lease();
             }
         }
+    }
+
+    /// The task of a runtime is about to sleep until something happens: no work is left.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn rests(mut self) {
+        self.is_resting = true;
     }
 
     /// Polls and sleeps until the condition is met or the time is over. Returns whether it is met.
@@ -646,8 +741,16 @@ impl Drop for Lead<'_> {
             let lease = Nanos(driver.least_lease.load(Ordering::Relaxed));
             driver.stays.note(self.looked_at.since(since) >= lease);
         }
-        if driver.roles.leave() {
-            driver.begin_lease();
+        if !self.is_resting {
+            if driver.roles.leave() {
+                driver.begin_lease();
+            }
+            return;
+        }
+        match driver.roles.rest() {
+            Rest::Leased => {}
+            Rest::BeginLease => driver.begin_lease(),
+            Rest::MoveAlarm => driver.move_alarm(),
         }
     }
 }

@@ -1,28 +1,22 @@
 //! Shared part of a running stack: the host, and the drivers of its shards.
 
 use crate::clock;
+use crate::descriptors::Descriptors;
 use crate::driver::Driver;
 use crate::resolver::Resolver;
-use crate::sync::lock;
-use neap_stack::interface::InterfaceId;
 use neap_stack::qdisc::kinds::QdiscKinds;
 use neap_stack::stack;
 use neap_stack::wait::{Condition, Drive};
 use neap_tcp::time::Instant;
-use rustix::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
-
-/// What is waited for at each queue of a device, each with whether it tells of complete frames,
-/// too.
-pub(crate) type QueueDescriptors = Vec<Vec<(Arc<OwnedFd>, bool)>>;
+use std::sync::Arc;
 
 /// The host of a running stack with its drivers. The stack, its workers and its sockets share it.
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) stack: Arc<stack::Stack>,
     drivers: Vec<Driver>,
-    /// The devices that are not read yet.
-    pub(crate) unread: Mutex<Vec<(InterfaceId, QueueDescriptors)>>,
+    /// The descriptors of the devices.
+    pub(crate) descriptors: Arc<Descriptors>,
     /// The kinds of qdiscs that can be set by name.
     pub(crate) qdiscs: QdiscKinds,
     /// The resolver of the sockets' names.
@@ -33,10 +27,11 @@ impl Engine {
     pub(crate) fn new(
         stack: stack::Stack,
         drivers: Vec<Driver>,
+        descriptors: Arc<Descriptors>,
         qdiscs: QdiscKinds,
         resolver: Resolver,
     ) -> Self {
-        Self { stack: Arc::new(stack), drivers, unread: Mutex::default(), qdiscs, resolver }
+        Self { stack: Arc::new(stack), drivers, descriptors, qdiscs, resolver }
     }
 
     /// The drivers, by shard.
@@ -49,10 +44,9 @@ impl Engine {
         &self.drivers[shard % self.drivers.len()]
     }
 
-    /// The drivers forget the descriptors of interfaces that the stack no longer has.
+    /// Forgets the descriptors of interfaces that the stack no longer has.
     pub(crate) fn detach_gone(&self) {
-        lock(&self.unread).retain(|(interface, _)| self.stack.has_interface(*interface));
-        self.drivers.iter().for_each(|driver| driver.detach_gone(&self.stack));
+        self.descriptors.detach_gone(&self.stack);
     }
 
     /// The stack is being dropped: workers and tasks end.

@@ -1,9 +1,9 @@
 //! Interfaces, addresses, routes and neighbours of a running stack.
 
 use crate::clock;
-use crate::engine::{Engine, QueueDescriptors};
+use crate::descriptors::QueueDescriptors;
+use crate::engine::Engine;
 use crate::error::BuildError;
-use crate::sync::lock;
 use crate::workers::Stack;
 use core::net::IpAddr;
 use neap_stack::device::{Completion, Device, QueuePair};
@@ -281,7 +281,7 @@ impl Engine {
         let id = self.stack.add_interface_with(clock::now(), device, options)?;
         let finish = || -> Result<(), InterfaceError> {
             if config.begins_unread {
-                lock(&self.unread).push((id, queues));
+                self.descriptors.put_off(id, queues);
             } else {
                 self.attach_queues(id, queues)?;
             }
@@ -325,8 +325,7 @@ impl Engine {
 
     fn begin_reading(&self, id: InterfaceId) -> Result<bool, InterfaceError> {
         let began = self.stack.begin_reading(id)?;
-        let queues = lock(&self.unread).extract_if(.., |unread| unread.0 == id).next();
-        if let Some((_, queues)) = queues {
+        if let Some(queues) = self.descriptors.take_unread(id) {
             self.attach_queues(id, queues)?;
             // The device may have gone meanwhile.
             self.detach_gone();

@@ -104,11 +104,14 @@ pub mod config;
 pub mod congestion;
 #[cfg(feature = "control")]
 pub mod control;
+mod descriptors;
 pub mod device;
 mod driver;
 mod engine;
 mod error;
 mod events;
+#[cfg(test)]
+mod holding;
 mod host;
 pub mod info;
 mod interfaces;

@@ -249,6 +249,17 @@ impl Sleeper {
         seen
     }
 
+    /// Sleeps until an event, or until the time that [`wake_exactly_at`](Self::wake_exactly_at) has
+    /// set.
+    pub(crate) fn sleep_until_event(&self) -> Seen {
+        self.wait(None)
+    }
+
+    /// Ends the sleep of whoever sleeps here at `at`, and not earlier.
+    pub(crate) fn wake_exactly_at(&self, at: Instant) {
+        self.alarm.set_exactly(at);
+    }
+
     /// Ends the sleep of whoever sleeps on the [`descriptor`](Self::descriptor), at `at` or
     /// earlier.
     #[cfg(feature = "tokio")]

@@ -8,9 +8,12 @@
 //!
 //! A task of the runtime drives each shard whose sockets are used. tokio then sleeps on the devices
 //! of the shard, and on a timerfd beside them, since tokio's own timers have steps of a
-//! millisecond. So a packet wakes the thread that runs the tasks, and no other. The worker of the
-//! shard steps in if the runtime does not run that task for some milliseconds, and takes over when
-//! the runtime ends.
+//! millisecond. So a timer wakes the thread that runs the tasks, and no other. The worker of the
+//! shard steps in if the runtime does not run that task for 5 ms after a timer or a packet, and
+//! takes over when the runtime ends. To see a runtime that stands still, the worker has to hear of
+//! packets: a packet that comes after a pause wakes it, and once more 5 ms later to see that the
+//! task has come. Further packets within these 5 ms do not wake it, so a stream of packets costs at
+//! most 400 wake-ups of the worker a second, and 200 where the task is busy all the time.
 //!
 //! The calls that make a socket fail outside of a runtime. They panic in a runtime that has I/O
 //! disabled, as tokio's own sockets do.

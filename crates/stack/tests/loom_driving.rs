@@ -11,7 +11,7 @@ use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst, fence};
 use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
 use loom::thread;
 use neap_stack::driving::doorbell::Doorbell;
-use neap_stack::driving::roles::{Next, Roles, Ticket};
+use neap_stack::driving::roles::{Next, Rest, Roles, Ticket};
 use neap_stack::driving::seat::Seat;
 use neap_tcp::time::Instant;
 use std::task::{Wake, Waker};
@@ -70,6 +70,8 @@ struct WorkerState {
     has_lease_event: bool,
     /// The lease ended, as a read of the timer reports it.
     is_over: bool,
+    /// The alarm is set, as the worker's set reports it: time does not matter, so it goes off.
+    has_alarm: bool,
 }
 
 impl Worker {
@@ -105,9 +107,19 @@ impl Worker {
         self.wait(|state| state.is_over).is_over = false;
     }
 
-    /// Whether a lease ended, and whether a packet came.
+    /// Sets the alarm if the shard is to be polled at some time, which is read under the lock.
+    fn move_alarm(&self, is_timed: &AtomicBool) {
+        let mut state = self.state.lock().unwrap();
+        state.has_alarm = is_timed.load(SeqCst);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Whether a lease ended, and whether a packet came. If neither, the alarm went off.
     fn sleep(&self) -> (bool, bool) {
-        let mut state = self.wait(|state| state.has_event || state.has_lease_event);
+        let mut state =
+            self.wait(|state| state.has_event || state.has_lease_event || state.has_alarm);
+        state.has_alarm = false;
         (std::mem::take(&mut state.has_lease_event), std::mem::take(&mut state.has_event))
     }
 }
@@ -148,6 +160,10 @@ struct World {
     roles: Roles,
     /// Packets in the device, each for the socket of that number.
     device: Mutex<Vec<usize>>,
+    /// A socket has a timer: the next poll takes it for a packet of socket 0.
+    has_timer: AtomicBool,
+    /// The last poll has left a timer.
+    is_timed: AtomicBool,
     leader: Signal,
     worker: Worker,
     arrived: [AtomicUsize; POLLED + 2],
@@ -164,6 +180,8 @@ impl World {
         Arc::new(Self {
             roles: Roles::default(),
             device: Mutex::default(),
+            has_timer: AtomicBool::new(false),
+            is_timed: AtomicBool::new(false),
             leader: Signal::default(),
             worker: Worker::default(),
             arrived: Default::default(),
@@ -184,7 +202,12 @@ impl World {
     }
 
     fn poll(&self) {
-        let packets = std::mem::take(&mut *self.device.lock().unwrap());
+        let mut packets = std::mem::take(&mut *self.device.lock().unwrap());
+        if self.has_timer.load(SeqCst) {
+            self.has_timer.swap(false, SeqCst);
+            self.is_timed.swap(false, SeqCst);
+            packets.push(0);
+        }
         for socket in packets {
             self.arrived[socket].fetch_add(1, SeqCst);
             match socket.checked_sub(POLLED) {
@@ -199,6 +222,24 @@ impl World {
     fn leave(&self) {
         if self.roles.leave() {
             self.worker.begin_lease();
+        }
+    }
+
+    /// A turn of the task, unless another thread leads. With `has_timer` a socket begins a timer in
+    /// it.
+    fn take_turn(&self, has_timer: bool) {
+        if !self.roles.try_lead() {
+            return;
+        }
+        self.poll();
+        if has_timer {
+            self.has_timer.swap(true, SeqCst);
+            self.is_timed.swap(true, SeqCst);
+        }
+        match self.roles.rest() {
+            Rest::Leased => {}
+            Rest::BeginLease => self.worker.begin_lease(),
+            Rest::MoveAlarm => self.worker.move_alarm(&self.is_timed),
         }
     }
 
@@ -306,10 +347,14 @@ impl World {
                     self.worker.await_lease();
                     self.roles.after_lease(false)
                 }
-                Next::Sleep => match self.worker.sleep() {
-                    (true, has_event) => self.roles.after_lease(has_event),
-                    (false, _) => self.roles.after_event(),
-                },
+                Next::Sleep => {
+                    self.worker.move_alarm(&self.is_timed);
+                    match self.worker.sleep() {
+                        (true, has_event) => self.roles.after_lease(has_event),
+                        (false, true) => self.roles.after_event(),
+                        (false, false) => self.roles.after_alarm(self.is_timed.load(SeqCst)),
+                    }
+                }
             };
         }
     }
@@ -518,6 +563,77 @@ fn the_worker_drives_for_a_task_that_does_not_come() {
             worker.join().unwrap();
         });
     }
+}
+
+/// The same, of a task that had nothing left to do: the worker may sleep without a lease.
+#[test]
+fn the_worker_drives_for_a_task_that_rests_and_does_not_come() {
+    for turns in [1, 2] {
+        bounded(move || {
+            let world = World::new();
+            assert!(world.roles.begin_task());
+            let worker = spawn(&world, |world| world.work_until(0));
+            (0..turns).for_each(|_| world.take_turn(false));
+            world.packet(0);
+            worker.join().unwrap();
+        });
+    }
+}
+
+/// A packet at any time beside the last turn of a task: the task takes it, or the worker.
+#[test]
+fn a_packet_beside_the_last_turn_of_a_task_is_taken() {
+    bounded(|| {
+        let world = World::new();
+        assert!(world.roles.begin_task());
+        let worker = spawn(&world, |world| world.work_until(0));
+        let device = spawn(&world, |world| world.packet(0));
+        world.take_turn(false);
+        if world.has(0) {
+            // The worker waits for nothing else here.
+            world.worker.begin_lease();
+        }
+        worker.join().unwrap();
+        device.join().unwrap();
+    });
+}
+
+/// A timer of a task that does not come, begun in its first turn or in its second: the alarm of the
+/// worker is that of the last turn.
+#[test]
+fn the_worker_serves_a_timer_of_a_task_that_does_not_come() {
+    for turns in [1, 2] {
+        bounded(move || {
+            let world = World::new();
+            assert!(world.roles.begin_task());
+            let worker = spawn(&world, |world| world.work_until(0));
+            for turn in 1..=turns {
+                world.take_turn(turn == turns);
+            }
+            if !world.has_timer.load(SeqCst) {
+                // The worker led in the task's place, or has served the timer.
+                world.packet(0);
+            }
+            worker.join().unwrap();
+        });
+    }
+}
+
+/// A task that serves its own timer and rests leaves a worker that sleeps where it is: it begins no
+/// lease, and the alarm is set no more.
+#[test]
+fn a_timer_that_a_task_serves_does_not_wake_the_worker() {
+    loom::model(|| {
+        let world = World::new();
+        assert!(world.roles.begin_task());
+        assert!(world.roles.try_lead());
+        assert_eq!(world.roles.step_back(false), Next::Sleep);
+        world.take_turn(true);
+        assert!(world.worker.state.lock().unwrap().has_alarm);
+        world.take_turn(false);
+        let state = world.worker.state.lock().unwrap();
+        assert!(!state.has_alarm && !state.has_lease_event && !world.roles.has_lease());
+    });
 }
 
 /// A task that ends.

@@ -62,8 +62,13 @@ impl Task {
     async fn drive(self) {
         while !self.driver().is_over() {
             let now = clock::now();
-            let polled =
-                self.driver().try_lead(&self.engine.stack).map(|mut lead| lead.poll(now, false));
+            let polled = self.driver().try_lead(&self.engine.stack).map(|mut lead| {
+                let (next, why) = lead.poll(now, false);
+                if why != Why::MoreWork {
+                    lead.rests();
+                }
+                (next, why)
+            });
             let follower = match polled {
                 Some((_, Why::MoreWork)) => {
                     ::tokio::task::yield_now().await;

@@ -261,6 +261,32 @@ fn a_veth_that_goes_down_and_comes_back_resumes_its_flows() {
     });
 }
 
+#[test]
+fn a_device_of_two_queues_that_is_deleted_is_closed() {
+    in_namespace(|| {
+        let there = Elsewhere::new();
+        veth(&there);
+        let config = PacketConfig { queues: 2, ..PacketConfig::new("v0") };
+        let device = Packet::open(&config).expect("a device").into_device();
+        let stack = Stack::builder().device(device).address("10.9.0.2/24").build();
+        let stack = stack.expect("a stack");
+        let interface = first(&stack);
+        let events = stack.events().expect("descriptors");
+        // The sockets of the namespace, below a line with the names of the columns.
+        let sockets = || {
+            let listing = std::fs::read_to_string("/proc/net/packet").expect("a listing");
+            listing.lines().count() - 1
+        };
+        assert!(sockets() >= 2);
+        // The sockets tell of this, and not of the next.
+        run("ip link set v0 down");
+        expect(&events, |event| *event == StackEvent::LinkDown { interface });
+        run("ip link del v0");
+        expect(&events, |event| matches!(event, StackEvent::DeviceGone { .. }));
+        eventually(sockets, |count| *count == 0);
+    });
+}
+
 /// A read that waits, a connection being opened and datagrams hear that the device is gone.
 fn is_told(stack: &Stack, mut ours: neap::TcpStream, delete: &str, nobody: &str) {
     let events = stack.events().expect("descriptors");

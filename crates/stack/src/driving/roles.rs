@@ -18,6 +18,12 @@
 //! shard wakes no thread at all. A leader that is about to sleep for longer than the lease may end
 //! it, so that the worker is not woken in vain.
 //!
+//! The task of a runtime *rests* where a thread would sleep: it leaves, and comes back when something
+//! happens or when its timer ends. A worker that sleeps on the devices *watches* over it by an alarm
+//! for some time after that timer. A task that rests then moves that alarm, and begins no lease. So
+//! a timer that the task serves in time does not wake the worker. A packet does: it ends the sleep
+//! of the worker too, which then has a lease to see that the task has come.
+//!
 //! A leader that leaves also calls one follower, so that it takes over at once. A follower that was
 //! called and does not lead passes the call on. The lease covers both.
 //!
@@ -43,11 +49,24 @@ pub enum Next {
     AwaitLease,
     /// Begin the lease, and then as [`Next::AwaitLease`].
     BeginLease,
-    /// Sleep on the devices, the bell and the end of a lease; then ask [`Roles::after_lease`] if
-    /// that ended, and [`Roles::after_event`] otherwise.
+    /// Sleep on the devices, the bell, an alarm and the end of a lease; then ask
+    /// [`Roles::after_lease`] if that ended, [`Roles::after_alarm`] if nothing but the alarm went
+    /// off, and [`Roles::after_event`] otherwise.
     Sleep,
     /// Lead if nobody else does: [`Roles::try_lead`], poll, [`Roles::step_back`].
     Drive,
+}
+
+/// What the task does after it has come to [rest](Roles::rest).
+#[must_use = "a shard may be left without a driver"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// Nothing: a lease runs.
+    Leased,
+    /// Begin the lease, by a timer that wakes the worker.
+    BeginLease,
+    /// Move the alarm of the worker, which sleeps on the devices, to some time after its own.
+    MoveAlarm,
 }
 
 /// Place of a follower in the list.
@@ -66,6 +85,8 @@ pub struct Roles {
     is_led: AtomicBool,
     /// A task of a runtime leads whenever something happens.
     has_task: AtomicBool,
+    /// The worker sleeps on the devices, or is about to.
+    is_watching: AtomicBool,
     /// Times that an application or a task has left.
     turns: AtomicU64,
     /// `turns` when the lease began.
@@ -80,6 +101,7 @@ impl Default for Roles {
         Self {
             is_led: AtomicBool::new(false),
             has_task: AtomicBool::new(false),
+            is_watching: AtomicBool::new(false),
             turns: AtomicU64::new(0),
             lease: AtomicU64::new(NONE),
             followers: Mutex::default(),
@@ -101,11 +123,18 @@ impl Roles {
     /// lease, by a timer that wakes the worker.
     #[must_use = "the worker would not come"]
     pub fn leave(&self) -> bool {
+        let turn = self.hand_over();
+        self.begins_lease(turn)
+    }
+
+    /// Gives up the lead. Returns the number of this turn.
+    fn hand_over(&self) -> u64 {
         let turn = self.turns.fetch_add(1, SeqCst) + 1;
-        // Before the look at the lease: a worker that ends one looks for a leader afterwards.
+        // Before the look at the lease and at the worker: a worker that ends its lease or its sleep
+        // looks for a leader afterwards.
         self.is_led.swap(false, SeqCst);
         self.call_follower();
-        self.begins_lease(turn)
+        turn
     }
 
     /// Returns whether a lease runs.
@@ -197,6 +226,19 @@ impl Roles {
         !self.has_task.swap(true, SeqCst)
     }
 
+    /// The task, which leads, leaves, and comes back when something happens or when its timer ends.
+    /// It has stored the time of that timer where the worker finds it. With work left that nothing
+    /// will announce it [leaves](Self::leave) as others do.
+    pub fn rest(&self) -> Rest {
+        let turn = self.hand_over();
+        // An exchange: either this sees that the worker watches, or the worker sees what was done
+        // before when it ends its sleep or begins the next.
+        if self.is_watching.fetch_or(false, SeqCst) {
+            return Rest::MoveAlarm;
+        }
+        if self.begins_lease(turn) { Rest::BeginLease } else { Rest::Leased }
+    }
+
     /// The task has ended. The caller then wakes the worker as if a lease had ended.
     pub fn end_task(&self) {
         self.has_task.store(false, SeqCst);
@@ -208,29 +250,34 @@ impl Roles {
     /// The lease has ended, or the worker was woken as if it had. `has_event` says that something
     /// else has woken the worker, too.
     pub fn after_lease(&self, has_event: bool) -> Next {
+        self.end_watch();
         let began = self.lease.swap(NONE, SeqCst);
         if self.is_led() {
             return Next::AwaitLease;
         }
         let turn = self.turns.load(SeqCst);
-        if began == NONE || turn == began {
+        if began == NONE || turn <= began {
             return Next::Drive;
         }
         if self.has_task() && turn - began < BUSY && !has_event {
             // It comes when something happens; so would the worker, to see that it does.
-            return Next::Sleep;
+            return self.watch();
         }
         self.renew(turn)
     }
 
-    /// The worker slept on the devices, and something else than the end of a lease woke it.
+    /// The worker slept on the devices, and something else than its alarm or the end of a lease
+    /// woke it.
     pub fn after_event(&self) -> Next {
+        self.end_watch();
         let lease = self.lease.load(SeqCst);
-        if self.is_led() || lease != NONE {
+        let is_led = self.is_led();
+        if is_led || lease != NONE {
             if lease != NONE && self.has_task() {
-                // What the task did earlier in this lease says nothing about the event. A lease
-                // that a leader has ended meanwhile stays ended.
-                let turn = self.turns.load(SeqCst);
+                // What the task did earlier in this lease says nothing about the event, nor does
+                // the end of the turn that it has now. A lease that a leader has ended meanwhile
+                // stays ended.
+                let turn = self.turns.load(SeqCst) + u64::from(is_led);
                 let _ = self.lease.compare_exchange(lease, turn, SeqCst, SeqCst);
             }
             return Next::AwaitLease;
@@ -242,6 +289,17 @@ impl Roles {
         Next::Drive
     }
 
+    /// The worker slept on the devices, and nothing but its alarm woke it. `is_due` says that the
+    /// shard is still to be polled for the time of that alarm: beside a task, that the task has not
+    /// come in time.
+    pub fn after_alarm(&self, is_due: bool) -> Next {
+        self.end_watch();
+        if self.is_led() || self.has_lease() {
+            return Next::AwaitLease;
+        }
+        if is_due { Next::Drive } else { self.watch() }
+    }
+
     /// The worker leaves the lead: to a follower if there is one. `has_more` says that work is left
     /// which nothing will announce.
     pub fn step_back(&self, has_more: bool) -> Next {
@@ -250,7 +308,19 @@ impl Roles {
             self.call_follower();
             return self.renew(self.turns.load(SeqCst));
         }
-        if has_more { Next::Drive } else { Next::Sleep }
+        if has_more { Next::Drive } else { self.watch() }
+    }
+
+    /// From here on a task that rests moves the alarm. The worker looks at the time of its alarm
+    /// afterwards.
+    fn watch(&self) -> Next {
+        self.is_watching.swap(true, SeqCst);
+        Next::Sleep
+    }
+
+    /// Before a look at who leads: a task that rests later begins a lease.
+    fn end_watch(&self) {
+        self.is_watching.swap(false, SeqCst);
     }
 
     fn renew(&self, turn: u64) -> Next {
