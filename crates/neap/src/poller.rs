@@ -207,6 +207,20 @@ struct Members {
 struct Waiting {
     /// Reported last time and level-triggered: looked at again.
     again: Vec<Arc<Entry>>,
+    /// The shards that were driven last, by their tokens.
+    known: Vec<u64>,
+}
+
+impl Waiting {
+    /// Looks at the links of the shards that are new: an event of theirs may have ended a sleep
+    /// before it was known whose it was.
+    fn know(&mut self, shards: &[Sleep]) {
+        for shard in shards.iter().filter(|shard| !self.known.contains(&shard.base)) {
+            shard.driver().note_links();
+        }
+        self.known.clear();
+        self.known.extend(shards.iter().map(|shard| shard.base));
+    }
 }
 
 /// Token of the bell in the set that is slept on; those of the shards count up from 0.
@@ -446,6 +460,7 @@ impl Poller {
             was_called || self.epoch.load(Ordering::SeqCst) != epoch
         };
         let shards = lock(&self.members).snapshot();
+        waiting.know(&shards);
         let mut leads: Vec<_> = shards.iter().map(Sleep::lead).collect();
         let mut arrangement = None;
         let mut only_alarm = false;
@@ -497,14 +512,21 @@ impl Poller {
         let spin = shards.iter().map(|shard| shard.driver().spin()).max().unwrap_or(Nanos::ZERO);
         let is_timed = until != Instant::FAR_FUTURE && spin > Nanos::ZERO;
         let asleep_until = if is_timed { until - spin } else { until };
-        let mut only_alarm = true;
+        // Without a look there may be anything.
+        let mut only_alarm = false;
         if asleep_until > now {
             self.alarm.set(asleep_until, now);
             let seen = self.look(shards, None);
             only_alarm = seen.alarms > 0 && seen.others == 0;
+            if !only_alarm {
+                return false;
+            }
         }
-        while is_timed && only_alarm && clock::now() < until {
+        while is_timed && clock::now() < until {
             only_alarm = self.look(shards, Some(&timespec(0))).others == 0;
+            if !only_alarm {
+                return false;
+            }
             core::hint::spin_loop();
         }
         only_alarm
@@ -728,6 +750,10 @@ impl Drop for Poller {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::descriptors::Descriptors;
+    use crate::holding::{Packets, holding};
+    use neap_stack::device::{Device, LinkMonitor, LinkState, LinkStatus};
+    use neap_stack::stack::{Stack, StackConfig};
 
     #[test]
     fn a_call_that_was_answered_does_not_keep_the_descriptor_readable() {
@@ -745,6 +771,51 @@ mod tests {
         Waker::from(poller.shared.clone()).wake();
         poller.wait(&mut events, Some(Duration::ZERO)).expect("a wait");
         assert!(events.is_empty() && !is_readable());
+    }
+
+    #[test]
+    fn a_sleep_without_a_look_says_nothing_of_the_devices() {
+        let poller = Poller::new().expect("descriptors");
+        let now = clock::now();
+        assert!(!poller.sleep(&[], now, now));
+    }
+
+    /// Its link is down as soon as the descriptor is readable.
+    struct Falling(Arc<OwnedFd>);
+
+    impl LinkMonitor for Falling {
+        fn look(&mut self) -> LinkStatus {
+            let has_fallen = rustix::io::read(&self.0, &mut [0; 8]).is_ok();
+            LinkStatus::new(if has_fallen { LinkState::Down } else { LinkState::Up })
+        }
+        fn descriptor(&self) -> Option<Arc<OwnedFd>> {
+            Some(self.0.clone())
+        }
+    }
+
+    #[test]
+    fn a_link_that_falls_while_its_shard_joins_is_looked_at() {
+        use rustix::event::{EventfdFlags, eventfd};
+        let bell = eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor");
+        let bell = Arc::new(bell);
+        let monitor = Some(Box::new(Falling(bell.clone())) as Box<dyn LinkMonitor>);
+        let device = Device { monitor, ..holding(&Packets::default()) };
+        // There is no worker, which would look too.
+        let stack = Stack::new(StackConfig::default()).expect("a stack");
+        let descriptors = Arc::<Descriptors>::default();
+        let driver = Driver::new(0, Nanos::ZERO, &descriptors).expect("descriptors");
+        let id = stack.add_interface(clock::now(), device, &[]).expect("an interface");
+        driver.attach_monitor(id, bell.clone()).expect("a descriptor");
+        let kinds = Default::default();
+        let engine = Engine::new(stack, vec![driver], descriptors, kinds, Default::default());
+        let engine = Arc::new(engine);
+        rustix::io::write(&bell, &1u64.to_ne_bytes()).expect("it falls");
+        let poller = Poller::new().expect("descriptors");
+        lock(&poller.members).join(&poller, &engine, 0).expect("a descriptor");
+        // The thread that sleeps meanwhile has the event before it knows the shard.
+        assert!(poller.look(&[], Some(&timespec(0))).others > 0);
+        poller.wait(&mut Vec::new(), Some(Duration::ZERO)).expect("a wait");
+        assert_eq!(engine.stack.interfaces(clock::now())[0].link, LinkState::Down);
     }
 
     #[test]
