@@ -375,8 +375,8 @@ impl Driver {
         seen
     }
 
-    /// Sets the alarm of a worker beside a task. Its own timer wakes the task. This one looks whether
-    /// it came: its runtime may stand still, or another thread may have polled.
+    /// Sets the alarm of a worker beside a task. Its own timer wakes the task. This one looks
+    /// whether it came: its runtime may stand still, or another thread may have polled.
     fn move_alarm(&self) {
         let _order = lock(&self.alarm_order);
         self.worker.wake_exactly_at(self.patience_ends());

@@ -156,8 +156,9 @@ impl Subscribers {
         self.each(|queue| queue.push(event.clone()));
     }
 
-    /// Tells all subscribers what `event` says while no other event is being told. Threads that tell
-    /// of one thing at once may come in another order than its changes: the last event is right.
+    /// Tells all subscribers what `event` says while no other event is being told. Threads that
+    /// tell of one thing at once may come in another order than its changes: the last event is
+    /// right.
     pub(crate) fn tell_of_now(&self, event: impl Fn() -> StackEvent) {
         self.each(|queue| queue.push(event()));
     }

@@ -18,11 +18,11 @@
 //! shard wakes no thread at all. A leader that is about to sleep for longer than the lease may end
 //! it, so that the worker is not woken in vain.
 //!
-//! The task of a runtime *rests* where a thread would sleep: it leaves, and comes back when something
-//! happens or when its timer ends. A worker that sleeps on the devices *watches* over it by an alarm
-//! for some time after that timer. A task that rests then moves that alarm, and begins no lease. So
-//! a timer that the task serves in time does not wake the worker. A packet does: it ends the sleep
-//! of the worker too, which then has a lease to see that the task has come.
+//! The task of a runtime *rests* where a thread would sleep: it leaves, and comes back when
+//! something happens or when its timer ends. A worker that sleeps on the devices *watches* over it
+//! by an alarm some time after that timer. A task that rests then moves that alarm, and begins no
+//! lease. So a timer that the task serves in time does not wake the worker. A packet does: it ends
+//! the sleep of the worker too, which then has a lease to see that the task has come.
 //!
 //! A leader that leaves also calls one follower, so that it takes over at once. A follower that was
 //! called and does not lead passes the call on. The lease covers both.
