@@ -283,9 +283,9 @@ impl Demux {
         Ok(())
     }
 
-    /// Reserves an address until [`unbind`](Self::unbind); port 0 is one that nobody listens on,
-    /// uses or is bound to, chosen by `salt`. `is_dual` says that `[::]` stands for `0.0.0.0` too,
-    /// `reuse` is `SO_REUSEADDR`.
+    /// Reserves an address until [`unbind`](Self::unbind); port 0 is one that no other socket has
+    /// whose address meets this one, chosen by `salt` (`inet_csk_find_open_port`). `is_dual`
+    /// says that `[::]` stands for `0.0.0.0` too, `reuse` is `SO_REUSEADDR`.
     ///
     /// # Errors
     /// [`SocketError::AddressInUse`], also if there is no such port; [`SocketError::ShutDown`].
@@ -302,7 +302,7 @@ impl Demux {
         }
         let is_chosen = local.port() == 0;
         if is_chosen {
-            local.set_port(tables.free_port(salt)?);
+            local.set_port(tables.free_port(local, is_dual, salt)?);
         }
         let bound = Arc::new(Bound::new(local, is_dual, reuse));
         if !is_chosen {
@@ -402,36 +402,32 @@ impl Tables {
     /// Whether a socket may have this address: nobody listens there, and what connections and other
     /// bound sockets have may be shared. `own` is the reservation of the socket itself.
     fn check(&self, wanted: &Bound, own: Option<&Bound>) -> Result<(), SocketError> {
-        let (port, reuse) = (wanted.local().port(), wanted.reuse());
-        let mut listeners = self.listeners.iter_hash(port_hash(port));
-        let mut bound = self.bound.iter_hash(port_hash(port));
-        let is_listened =
-            listeners.any(|other| wanted.meets(other.local()) || other.meets(wanted.local()));
-        let is_used = !reuse && self.uses.meets(wanted.local(), wanted.is_dual());
-        let is_bound = bound.any(|other| {
-            let is_own = own.is_some_and(|own| core::ptr::eq(&raw const **other, own));
-            let is_shared = reuse && other.reuse();
-            !is_own && !is_shared && wanted.meets_bound(other)
-        });
-        if is_listened || is_used || is_bound {
+        let Self { listeners, bound, uses, .. } = self;
+        if is_in_conflict(listeners, bound, uses, wanted, own) {
             return Err(SocketError::AddressInUse);
         }
         Ok(())
     }
 
-    /// A port that nobody listens on, uses or is bound to.
+    /// A port that a socket with this address may have without `SO_REUSEADDR`.
     ///
     /// # Errors
     /// [`SocketError::AddressInUse`] if there is none.
-    fn free_port(&mut self, salt: u64) -> Result<u16, SocketError> {
-        let Self { ephemeral, listeners, bound, uses, .. } = self;
+    fn free_port(
+        &mut self,
+        local: SocketAddr,
+        is_dual: bool,
+        salt: u64,
+    ) -> Result<u16, SocketError> {
+        let Self { ephemeral, exhausted, listeners, bound, uses, .. } = self;
         let is_free = |port| {
-            let hash = port_hash(port);
-            listeners.find(hash, |one| one.local().port() == port).is_none()
-                && bound.find(hash, |one| one.local().port() == port).is_none()
-                && !uses.is_used(port)
+            let mut candidate = local;
+            candidate.set_port(port);
+            let wanted = Bound::new(candidate, is_dual, false);
+            !is_in_conflict(listeners, bound, uses, &wanted, None)
         };
-        ephemeral.choose(salt, is_free).ok_or(SocketError::AddressInUse)
+        let search = || ephemeral.choose(salt, is_free);
+        exhausted.addresses.choose(local, is_dual, search).ok_or(SocketError::AddressInUse)
     }
 
     /// The exact address is preferred to the wildcard.
@@ -503,6 +499,27 @@ impl Tables {
         }
         true
     }
+}
+
+/// Whether another socket is in the way of one with this address (`inet_csk_bind_conflict`).
+fn is_in_conflict(
+    listeners: &HashTable<Arc<Listener>>,
+    bound: &HashTable<Arc<Bound>>,
+    uses: &PortUses,
+    wanted: &Bound,
+    own: Option<&Bound>,
+) -> bool {
+    let (hash, reuse) = (port_hash(wanted.local().port()), wanted.reuse());
+    let is_bound = |other: &Arc<Bound>| {
+        let is_own = own.is_some_and(|own| core::ptr::eq(&raw const **other, own));
+        let is_shared = reuse && other.reuse();
+        !is_own && !is_shared && wanted.meets_bound(other)
+    };
+    let is_listened =
+        |other: &Arc<Listener>| wanted.meets(other.local()) || other.meets(wanted.local());
+    !reuse && uses.meets(wanted.local(), wanted.is_dual())
+        || listeners.iter_hash(hash).any(is_listened)
+        || bound.iter_hash(hash).any(is_bound)
 }
 
 /// A connection no longer has its local port.

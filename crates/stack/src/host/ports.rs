@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 /// another unless both fall on the same counter and the key is known.
 const PERTURBATIONS: usize = 64;
 
-/// Remote ends without a free port that are remembered. Connections in TIME-WAIT, 262,144 of them
-/// by default, use up the 28,232 ports towards nine remote ends.
+/// Remote ends and own addresses without a free port that are remembered. Connections in
+/// TIME-WAIT, 262,144 of them by default, use up the 28,232 ports towards nine remote ends.
 const EXHAUSTED: usize = 16;
 /// Ports that became free towards one of them before it is forgotten: a search finds one soon then.
 const FREED: usize = 1024;
@@ -105,11 +105,6 @@ impl PortUses {
         self.ports.find(Self::hash(port), |used| used.port == port)
     }
 
-    /// Whether a connection uses `port`.
-    pub(crate) fn is_used(&self, port: u16) -> bool {
-        self.get(port).is_some()
-    }
-
     /// Whether a connection has the address and port of a socket that is bound to `local`
     /// (`inet_rcv_saddr_equal`). The unspecified address is all of its family; with `is_dual` it
     /// is all of both.
@@ -178,6 +173,43 @@ impl Ephemeral {
     }
 }
 
+/// Addresses of sockets for which a search has found no free port. Such a search tries the whole
+/// range, under a lock which every packet takes; so it is made again only when a port was given
+/// back, and not for each socket that an application asks for. At most 16 addresses.
+#[derive(Debug, Default)]
+pub(crate) struct FullAddresses(Vec<(SocketAddr, bool)>);
+
+impl FullAddresses {
+    /// What `search` finds for a socket at this address, whose port is ignored; `is_dual` says that
+    /// `[::]` stands for `0.0.0.0` too. `None`, without a search, if the last one found nothing and
+    /// no port was given back since.
+    pub(crate) fn choose(
+        &mut self,
+        mut local: SocketAddr,
+        is_dual: bool,
+        search: impl FnOnce() -> Option<u16>,
+    ) -> Option<u16> {
+        local.set_port(0);
+        let address = (local, is_dual);
+        if self.0.contains(&address) {
+            return None;
+        }
+        let found = search();
+        if found.is_none() {
+            if self.0.len() >= EXHAUSTED {
+                self.0.remove(0);
+            }
+            self.0.push(address);
+        }
+        found
+    }
+
+    /// A port may be free again.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
 /// Remote ends towards which a search has found no free port, with the ports that became free
 /// since. A search that fails tries the whole range, under the lock of the tables which every
 /// packet takes; so it is made once, and not for each connection that an application asks for.
@@ -189,6 +221,8 @@ impl Ephemeral {
 pub(crate) struct Exhausted {
     /// In the order in which they were found.
     ends: VecDeque<Searched>,
+    /// Those of sockets that are to be bound.
+    pub(crate) addresses: FullAddresses,
 }
 
 #[derive(Debug)]
@@ -221,7 +255,7 @@ impl Exhausted {
         self.ends.push_back(Searched { ends, freed, searched_at: now, reusable_after });
     }
 
-    /// Whether nothing is known.
+    /// Whether no remote end is known.
     pub(crate) fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -236,6 +270,7 @@ impl Exhausted {
 
     /// A connection between these ends is over, or its TIME-WAIT.
     pub(crate) fn on_freed(&mut self, tuple: &FourTuple) {
+        self.addresses.clear();
         let Some(at) = self.find(tuple) else { return };
         let freed = &mut self.ends[at].freed;
         if freed.len() >= FREED {
@@ -273,12 +308,14 @@ impl Exhausted {
     /// Forgets all: ports may be free for another reason than the end of a connection.
     pub(crate) fn clear(&mut self) {
         self.ends.clear();
+        self.addresses.clear();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::cell::Cell;
 
     const NOW: Instant = Instant::from_nanos(5_000_000_000);
 
@@ -296,15 +333,15 @@ mod tests {
         uses.add(at("10.0.0.1:80"));
         uses.add(at("10.0.0.1:80"));
         uses.remove(at("10.0.0.1:80"));
-        assert!(uses.is_used(80) && uses.meets(at("10.0.0.1:80"), false));
+        assert!(uses.meets(at("10.0.0.1:80"), false));
         uses.add(at("[fd00::1]:80"));
         assert_eq!(uses.len(), (1, 2));
         uses.remove(at("10.0.0.1:80"));
-        assert!(uses.is_used(80) && !uses.meets(at("0.0.0.0:80"), false));
+        assert!(uses.meets(at("[::]:80"), false) && !uses.meets(at("0.0.0.0:80"), false));
         uses.remove(at("10.0.0.1:80"));
         uses.remove(at("[fd00::1]:80"));
         uses.remove(at("[fd00::1]:80"));
-        assert!(!uses.is_used(80) && uses.len() == (0, 0));
+        assert!(!uses.meets(at("[::]:80"), true) && uses.len() == (0, 0));
     }
 
     #[test]
@@ -362,6 +399,38 @@ mod tests {
             "not taken"
         );
         assert_eq!(exhausted.choose(NOW, &towards(80, 0), |_| false), Some(None));
+    }
+
+    #[test]
+    fn an_address_without_a_free_port_is_searched_once() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let mut full = FullAddresses::default();
+        let mut looks = 0;
+        let mut ephemeral = within(40_000..=40_009, 1);
+        let mut choose = |full: &mut FullAddresses, local: &str, is_dual| {
+            let tried = Cell::new(0);
+            let is_free = |_| {
+                tried.set(tried.get() + 1);
+                false
+            };
+            assert_eq!(full.choose(at(local), is_dual, || ephemeral.choose(7, is_free)), None);
+            looks += tried.get();
+            looks
+        };
+        assert_eq!(choose(&mut full, "127.0.0.1:0", false), 10);
+        assert_eq!(choose(&mut full, "127.0.0.1:7", false), 10, "it is known");
+        assert_eq!(choose(&mut full, "127.0.0.2:0", false), 20, "another address");
+        assert_eq!(choose(&mut full, "[::]:0", false), 30);
+        assert_eq!(choose(&mut full, "[::]:0", true), 40, "of both families");
+        full.clear();
+        assert_eq!(choose(&mut full, "127.0.0.1:0", false), 50, "a port was given back");
+        for last in 0..100 {
+            choose(&mut full, &format!("127.0.1.{last}:0"), false);
+        }
+        assert_eq!(full.0.len(), EXHAUSTED);
+        full.clear();
+        assert_eq!(full.choose(at("127.0.0.1:0"), false, || Some(5)), Some(5));
+        assert_eq!(full.0.len(), 0);
     }
 
     #[test]

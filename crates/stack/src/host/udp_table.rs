@@ -6,7 +6,7 @@
 use super::Host;
 use super::error::SocketError;
 use super::listed::UdpInfo;
-use super::ports::Ephemeral;
+use super::ports::{Ephemeral, FullAddresses};
 use super::udp::{Binding, Delivered, UdpForwarderOptions, UdpSocket};
 use super::udp_memory::UdpMemory;
 use super::udp_queue::ReceivedDatagram;
@@ -29,6 +29,7 @@ struct UdpSockets {
     /// In the order in which they were made.
     forwarders: Vec<Arc<UdpSocket>>,
     ephemeral: Ephemeral,
+    full: FullAddresses,
     bound: u64,
     is_shut_down: bool,
 }
@@ -59,6 +60,7 @@ impl UdpTable {
             by_port: HashTable::new(),
             forwarders: Vec::new(),
             ephemeral: Ephemeral::new(seed),
+            full: FullAddresses::default(),
             bound: 0,
             is_shut_down: false,
         });
@@ -72,11 +74,13 @@ impl UdpTable {
 
     /// Chooses ports from `ports` (`net.ipv4.ip_local_port_range`) from now on.
     pub(crate) fn set_ports(&self, ports: RangeInclusive<u16>) {
-        lock(&self.sockets).ephemeral.set_range(ports);
+        let mut sockets = lock(&self.sockets);
+        sockets.ephemeral.set_range(ports);
+        sockets.full.clear();
     }
 
-    /// Binds a socket; port 0 is an ephemeral one, which does not tell those of other sockets (RFC
-    /// 5452 section 9.2).
+    /// Binds a socket; port 0 is an ephemeral one that no other socket has whose address meets this
+    /// one. It does not tell those of other sockets (RFC 5452 section 9.2).
     pub(crate) fn bind(
         &self,
         key: FlowKey,
@@ -86,15 +90,18 @@ impl UdpTable {
         if sockets.is_shut_down {
             return Err(SocketError::ShutDown);
         }
-        let UdpSockets { by_port, ephemeral, bound, .. } = &mut *sockets;
-        let local = &mut binding.local;
-        if local.port() == 0 {
-            let is_of = |port| move |one: &Arc<UdpSocket>| one.binding.local.port() == port;
-            let is_free = |port| by_port.find(hash(port), is_of(port)).is_none();
-            let port = ephemeral.choose(key.hash_number(*bound), is_free);
-            local.set_port(port.ok_or(SocketError::AddressInUse)?);
+        let UdpSockets { by_port, ephemeral, full, bound, .. } = &mut *sockets;
+        if binding.local.port() == 0 {
+            let is_free = |port| {
+                let mut candidate = binding;
+                candidate.local.set_port(port);
+                !by_port.iter_hash(hash(port)).any(|one| one.binding.overlaps(&candidate))
+            };
+            let search = || ephemeral.choose(key.hash_number(*bound), is_free);
+            let port = full.choose(binding.local, binding.is_dual, search);
+            binding.local.set_port(port.ok_or(SocketError::AddressInUse)?);
         }
-        let port = hash(local.port());
+        let port = hash(binding.local.port());
         let is_taken = by_port
             .iter_hash(port)
             .filter(|one| !(binding.reuse && one.may_share()))
@@ -215,6 +222,7 @@ impl UdpTable {
         }
         if let Ok(entry) = sockets.by_port.find_entry(hash(socket.binding.local.port()), is_it) {
             entry.remove();
+            sockets.full.clear();
         }
     }
 

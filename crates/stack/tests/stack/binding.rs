@@ -150,3 +150,40 @@ fn connections_of_other_addresses_and_families_do_not_prevent_listening() {
     world.run(Nanos::from_millis(10));
     assert_eq!(free(&world).len(), 10);
 }
+
+#[test]
+fn a_chosen_port_is_one_that_the_address_does_not_share() {
+    let mut world = World::new(&WireConfig::default());
+    world.a.set_sysctl("net.ipv4.ip_local_port_range", "40000 40009").unwrap();
+    let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
+    let tcp = |to: &str| world.a.bind_tcp(address(to), BindOptions::default());
+    let udp = |to: &str| world.a.bind_udp(address(to), UdpOptions::default());
+    let taken = SocketError::AddressInUse;
+    let bound: Vec<_> = (0..10).map(|_| tcp("127.0.0.1:0").unwrap()).collect();
+    let sockets: Vec<_> = (0..10).map(|_| udp("127.0.0.1:0").unwrap()).collect();
+    for to in ["127.0.0.1:0", "0.0.0.0:0"] {
+        assert_eq!((tcp(to).unwrap_err(), udp(to).unwrap_err()), (taken, taken), "{to}");
+    }
+    for to in ["127.0.0.2:0", "[::1]:0"] {
+        let port = tcp(to).unwrap().local_addr().port();
+        assert!((40_000..40_010).contains(&port), "{to}");
+        assert_eq!(udp(to).unwrap().local_addr().ip(), address(to).ip());
+    }
+    drop((bound, sockets));
+    // A port that one gave back is found again.
+    assert!(tcp("0.0.0.0:0").is_ok() && udp("0.0.0.0:0").is_ok());
+    let connect = |world: &World| {
+        let to = listener.local_addr();
+        world.a.connect(world.now, to, ConnectOptions::default()).unwrap()
+    };
+    let clients: Vec<_> = (0..10).map(|_| connect(&world)).collect();
+    world.run(Nanos::from_millis(10));
+    let tcp = |to: &str| world.a.bind_tcp(address(to), BindOptions::default());
+    let listen = |to: &str| world.a.listen(address(to), ListenOptions::default());
+    assert_eq!((tcp("10.0.0.1:0").unwrap_err(), listen("0.0.0.0:0").unwrap_err()), (taken, taken));
+    assert!(tcp("127.0.0.1:0").is_ok() && listen("127.0.0.1:0").is_ok());
+    // Who asks for a port that connections have means it: the switch of the listener is enough.
+    assert!(world.a.listen(clients[0].local_addr(), ListenOptions::default()).is_ok());
+    clients[3].abort(world.now);
+    assert_eq!(tcp("10.0.0.1:0").unwrap().local_addr().port(), clients[3].local_addr().port());
+}
