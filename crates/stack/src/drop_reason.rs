@@ -49,7 +49,8 @@ drop_reasons! {
     Broadcast = "ip_broadcast",
     /// The IP protocol is not supported.
     IpProtocol = "ip_noproto",
-    /// An IPv6 extension header demands that the packet is dropped.
+    /// An IPv6 extension header demands that the packet is dropped, or a first fragment has not all
+    /// headers of its datagram.
     Ipv6Extension = "ipv6_bad_exthdr",
     /// A fragment does not fit, overlaps or exceeds the limits of reassembly.
     Fragment = "dup_frag",

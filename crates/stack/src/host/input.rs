@@ -104,6 +104,22 @@ impl<'a> Delivery<'a> {
     }
 }
 
+/// Whether a packet has all headers of its datagram, if it is the first fragment of one (RFC 7112
+/// section 5). Of protocols that are not known a byte is enough, as in Linux
+/// (`ipv6frag_thdr_truncated`).
+fn is_chain_whole(packet: &ipv6::Packet, data: &[u8]) -> bool {
+    let least = |protocol| match protocol {
+        Protocol::TCP => tcp::HEADER_LEN,
+        Protocol::UDP => udp::HEADER_LEN,
+        Protocol::ICMPV6 => icmpv6::HEADER_LEN,
+        Protocol::NO_NEXT_HEADER => 0,
+        _ => 1,
+    };
+    let is_first = packet.fragment.is_some_and(|fragment| fragment.offset == 0);
+    let chain = &data[packet.payload.clone()];
+    !is_first || ipv6::has_all_headers(packet.header.protocol, chain, least)
+}
+
 impl Input<'_> {
     /// Takes a packet from a device.
     pub(crate) fn receive(&mut self, mut packet: Received) {
@@ -275,7 +291,7 @@ impl Input<'_> {
             let payload = data.slice(packet.payload.clone());
             return self.deliver(&delivery, header.protocol, payload, None, Some(&packet));
         };
-        let Some(whole) = self.reassemble(&part) else { return count_now() };
+        let Some(whole) = self.reassemble_v6(&delivery, &packet, &part) else { return count_now() };
         delivery.becomes(&whole);
         match ipv6::upper_layer(whole.protocol, &whole.data) {
             Ok((protocol, start)) => {
@@ -290,6 +306,24 @@ impl Input<'_> {
                 self.drop(DropReason::Ipv6Extension);
             }
         }
+    }
+
+    /// As [`reassemble`](Self::reassemble), for a fragment that may have too few headers.
+    fn reassemble_v6(
+        &self,
+        delivery: &Delivery<'_>,
+        packet: &ipv6::Packet,
+        part: &Part<'_>,
+    ) -> Option<Whole> {
+        if is_chain_whole(packet, delivery.packet) {
+            return self.reassemble(part);
+        }
+        self.count(IpCounter::Ip6InHdrErrors);
+        self.drop(DropReason::Ipv6Extension);
+        if delivery.may_be_refused {
+            self.host.net.send_incomplete_chain(self.visit, delivery.packet);
+        }
+        None
     }
 
     /// Whose a packet with these addresses is; `None`, and the drop is counted, if this host may

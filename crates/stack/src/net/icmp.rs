@@ -609,6 +609,17 @@ impl Net {
         self.report(visit, (destination, source), (Some(v4), Some(v6)), packet);
     }
 
+    /// Tells the sender of a first fragment of IPv6 that it has not all headers of its datagram
+    /// (RFC 8200 section 4.5), in the name of its destination. The limits are those of
+    /// [`send_unreachable`](Self::send_unreachable).
+    pub(crate) fn send_incomplete_chain(&self, visit: Visit, first: &Bytes) {
+        let Some((remote, local)) = reportable(first) else { return };
+        if self.may_send_error(visit, remote) {
+            let v6 = M::ParameterProblem { problem: icmpv6::Problem::Chain, pointer: 0 };
+            self.report(visit, (local, remote), (None, Some(v6)), first);
+        }
+    }
+
     /// Tells the sender of a datagram that its fragments did not all come in time (RFC 1122 section
     /// 3.3.2, RFC 8200 section 4.5), in the name of its destination. `first` is the first fragment
     /// as it came. The limits are those of [`send_unreachable`](Self::send_unreachable).

@@ -17,8 +17,9 @@ use neap_tcp::segment::Ecn;
 use neap_tcp::time::{Instant, Nanos};
 use std::collections::VecDeque;
 
-/// Most fragments of one datagram; enough for 64 KiB at the least MTU of IPv6.
-const MAX_PARTS: usize = 64;
+/// Most fragments of one datagram: the largest of IPv4 has 119 where the MTU is 576 bytes, and the
+/// largest of IPv6 has 54 at the least MTU.
+const MAX_PARTS: usize = 128;
 
 /// Most fragments of one source between two of a datagram of IPv4 (`net.ipv4.ipfrag_max_dist`):
 /// its identifications have 16 bits, so one that comes after more may be of a later datagram.
@@ -600,10 +601,10 @@ mod tests {
         assert_eq!(expire(&mut r, late), in_use, "the one given up is not counted");
         assert_eq!((r.memory(), r.len(), r.deadline()), (0, 0, Instant::FAR_FUTURE));
 
-        for offset in 0..64 {
+        for offset in 0..128 {
             assert_eq!(r.push(NOW, &part(1, offset * 16, &[0; 8], true)), Ok(None));
         }
-        assert_eq!(r.push(NOW, &part(1, 2000, &[0; 8], true)), Err(Refusal::TooMany));
+        assert_eq!(r.push(NOW, &part(1, 4000, &[0; 8], true)), Err(Refusal::TooMany));
         assert_eq!(r.memory(), DATAGRAM_COST);
     }
 

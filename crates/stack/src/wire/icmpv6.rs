@@ -108,6 +108,8 @@ pub enum Problem {
     NextHeader = 1,
     /// An option is unknown.
     Option = 2,
+    /// The first fragment of a datagram has not all of its headers (RFC 7112).
+    Chain = 3,
 }
 
 impl Problem {
@@ -116,6 +118,7 @@ impl Problem {
             0 => Some(Self::Field),
             1 => Some(Self::NextHeader),
             2 => Some(Self::Option),
+            3 => Some(Self::Chain),
             _ => None,
         }
     }
@@ -452,7 +455,7 @@ mod tests {
                 .filter_map(Problem::from_code)
                 .map(|problem| Message::ParameterProblem { problem, pointer: 1 << 20 }),
         );
-        assert_eq!(messages.len(), 5 + 7 + 3);
+        assert_eq!(messages.len(), 5 + 7 + 4);
         for message in messages {
             let mut bytes = emitted(&ip(), message, b"odd body!");
             assert_eq!(parse(&ip(), &bytes), Ok((message, &b"odd body!"[..])));

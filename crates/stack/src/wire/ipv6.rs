@@ -134,6 +134,28 @@ pub fn upper_layer(protocol: Protocol, payload: &[u8]) -> Result<(Protocol, usiz
     }
 }
 
+/// Whether the first fragment of a datagram, whose data begins with the header of kind `next`, has
+/// all extension headers and the header behind them, of which `least` says the size in bytes.
+pub(crate) fn has_all_headers(
+    mut next: Protocol,
+    data: &[u8],
+    least: impl Fn(Protocol) -> usize,
+) -> bool {
+    let mut at = 0;
+    for _ in 0..=MAX_EXTENSIONS {
+        let bytes = data.get(at..).unwrap_or_default();
+        let len = match (next.0, bytes) {
+            (HOP_BY_HOP | ROUTING | DESTINATION, [_, len, ..]) => 8 + usize::from(*len) * 8,
+            (FRAGMENT, [_, ..]) => FRAGMENT_HEADER_LEN,
+            (HOP_BY_HOP | ROUTING | DESTINATION | FRAGMENT, _) => return false,
+            _ => return at + least(next) <= data.len(),
+        };
+        (next, at) = (Protocol(bytes[0]), at + len);
+    }
+    // Such a datagram is refused for the number of its headers.
+    true
+}
+
 /// A packet that may be cut short, as ICMPv6 errors quote it. Returns the header and what is left
 /// of the transport header; empty if the packet is a fragment other than the first.
 pub(crate) fn parse_quoted(packet: &[u8]) -> Result<(Header, &[u8]), Error> {

@@ -4,6 +4,7 @@ use super::common::{self, WireConfig, World};
 use super::{SECOND, address, pattern};
 use bytes::Bytes;
 use core::net::IpAddr;
+use neap_stack::drop_reason::DropReason;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::icmp::{IcmpMessage, IcmpOptions};
 use neap_stack::socket::readiness::Ready;
@@ -191,5 +192,62 @@ fn an_unknown_message_of_ipv6_that_is_no_error_is_none() {
         socket.send(world.now, &IcmpMessage::new(ends[0], ends[1], data)).unwrap();
         world.run(SECOND);
         assert_eq!(world.b.ip_counters().get(IpCounter::Icmp6InErrors), errors, "type {kind}");
+    }
+}
+
+#[test]
+fn the_largest_datagram_arrives_over_the_least_mtu_of_all_hosts() {
+    let mut world = World::new(&WireConfig { mtu: 576, ..WireConfig::default() });
+    let server = world.b.bind_udp(address("10.0.0.2:9"), UdpOptions::default()).unwrap();
+    let client = world.a.bind_udp(address("10.0.0.1:0"), UdpOptions::default()).unwrap();
+    let data = Bytes::from(pattern(65_507));
+    client.send_to(world.now, data.clone(), Some(server.local_addr())).unwrap();
+    world.run(SECOND);
+    assert_eq!(world.ab.lock().unwrap().sent.len(), 119);
+    assert_eq!(server.recv_from().unwrap().data, data);
+}
+
+/// The first fragment of a datagram of IPv6 from fd00::1 to fd00::2, whose fragment header is
+/// followed by a header of kind `next`.
+fn first_fragment(next: u8, data: &[u8]) -> Bytes {
+    let mut packet = vec![0x60, 0, 0, 0, 0, 8 + data.len() as u8, 44, 64];
+    for last in [1, 2] {
+        packet.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
+    }
+    packet.extend([next, 0, 0, 1, 0, 0, 0, 7]);
+    packet.extend(data);
+    packet.into()
+}
+
+#[test]
+fn a_first_fragment_without_the_whole_chain_of_headers_is_refused() {
+    const DESTINATION_OPTIONS: u8 = 60;
+    // An extension header of 16 bytes, with the header of UDP or half of it behind it.
+    let options = [&[17, 1, 1, 12][..], &[0; 12]].concat();
+    let behind = |len| [&options[..], &[0; 8][..len]].concat();
+    for (next, data, is_taken) in [
+        (6, vec![0; 16], false),
+        (6, vec![0; 24], true),
+        (17, vec![0; 8], true),
+        (58, vec![0; 8], true),
+        (99, vec![0; 8], true),
+        (DESTINATION_OPTIONS, options[..8].to_vec(), false),
+        (DESTINATION_OPTIONS, options.clone(), false),
+        (DESTINATION_OPTIONS, behind(8), true),
+    ] {
+        let mut world = World::new(&WireConfig::default());
+        let packet = first_fragment(next, &data);
+        common::inject(&world.ab, world.now, packet.clone());
+        world.run(SECOND);
+        let drops = world.b.drops().get(DropReason::Ipv6Extension);
+        let errors = world.b.ip_counters().get(IpCounter::Ip6InHdrErrors);
+        let answers = world.ba.lock().unwrap().sent.clone();
+        let refused = u64::from(!is_taken);
+        assert_eq!((drops, errors), (refused, refused), "{next} {}", data.len());
+        assert_eq!(answers.len() as u64, refused, "{next} {}", data.len());
+        if let Some(answer) = answers.first() {
+            assert_eq!(answer[40..42], [4, 3], "the first fragment has not all headers");
+            assert_eq!((&answer[44..48], &answer[48..]), (&[0; 4][..], &packet[..]));
+        }
     }
 }
