@@ -45,6 +45,23 @@ fn a_throttled_sender_is_woken_exactly_once() {
     });
 }
 
+/// A sender that asks for more room than one completion makes is woken by one that makes it.
+#[test]
+fn a_sender_that_waits_for_half_is_woken_exactly_once() {
+    loom::model(|| {
+        let (wakes, account) = account();
+        let credits = [100, 100].map(|bytes| TxCredit::charge(&account, bytes));
+        let completions = credits.map(|credit| thread::spawn(move || drop(credit)));
+        let admitted = account.admit_waking_at(150, 50);
+        let woken = wakes.0.load(SeqCst);
+        assert!(woken == 0 || account.bytes() <= 50, "there is no room yet");
+        completions.into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(!account.is_throttled(), "a mark without a wake");
+        let woken = wakes.0.load(SeqCst);
+        assert!(admitted || woken == 1, "lost or doubled wake-up");
+    });
+}
+
 /// A sender that looks again whenever it was woken gets below its limit and then sleeps for ever
 /// only with nothing below.
 #[test]

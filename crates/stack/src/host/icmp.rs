@@ -6,7 +6,7 @@
 
 use super::Host;
 use super::error::SocketError;
-use super::readiness::{Readiness, Ready};
+use super::readiness::{Readiness, Ready, half};
 use crate::drop_reason::DropReason;
 use crate::flow::FourTuple;
 use crate::frame::Headers;
@@ -418,7 +418,8 @@ impl IcmpSocket {
         self.readiness.0.signal(Ready::READ_CLOSED | Ready::WRITE_CLOSED | Ready::ERROR);
     }
 
-    /// Whether there is room below; if not, a completion makes the socket writable.
+    /// Whether there is room below; if not, the completion makes the socket writable that leaves
+    /// half of the send buffer.
     fn admit(&self) -> Result<(), SocketError> {
         let state = lock(&self.state);
         let limit = u64::from(state.send_buffer);
@@ -426,13 +427,7 @@ impl IcmpSocket {
             return Err(SocketError::ShutDown);
         }
         drop(state);
-        if self.account.admit(limit) {
-            return Ok(());
-        }
-        // The first look may already be answered by a wake-up: clear, then look again.
-        self.readiness.0.clear(Ready::WRITABLE);
-        if self.account.admit(limit) {
-            self.readiness.0.signal(Ready::WRITABLE);
+        if self.readiness.0.admit(&self.account, limit, half(limit)) {
             return Ok(());
         }
         Err(SocketError::WouldBlock)
@@ -501,6 +496,8 @@ impl IcmpSocket {
         if output.verdict == Verdict::Dropped {
             return Err(SocketError::NoBuffers);
         }
+        // A full socket is not writable, before a call is refused as well.
+        let _ = self.admit();
         Ok(())
     }
 

@@ -9,6 +9,7 @@
 
 use crate::sync::{Mutex, lock};
 use core::sync::atomic::{AtomicU64, Ordering};
+use neap_tcp::transmit::small_queue::TxAccount;
 use smallvec::SmallVec;
 use std::task::Waker;
 
@@ -49,6 +50,11 @@ struct Waiter {
     waker: Waker,
 }
 
+/// Bytes below that a full socket of datagrams becomes writable with (`sock_def_write_space`).
+pub(crate) fn half(send_buffer: u64) -> u64 {
+    send_buffer / 2
+}
+
 impl Readiness {
     /// Returns a readiness with nothing ready and nobody waiting.
     pub fn new() -> Self {
@@ -78,6 +84,21 @@ impl Readiness {
     /// Removes bits.
     pub fn clear(&self, bits: Ready) {
         self.change(|before| (before - bits, Ready::empty()));
+    }
+
+    /// Whether a socket of datagrams has room below: at most `limit` bytes of it are there. If not,
+    /// it is no longer writable, until the completion that leaves `wake_at` bytes or fewer.
+    pub(crate) fn admit(&self, account: &TxAccount, limit: u64, wake_at: u64) -> bool {
+        if account.admit_waking_at(limit, wake_at) {
+            return true;
+        }
+        // The first look may already be answered by a wake-up: clear, then look again.
+        self.clear(Ready::WRITABLE);
+        let has_room = account.admit_waking_at(limit, wake_at);
+        if has_room {
+            self.signal(Ready::WRITABLE);
+        }
+        has_room
     }
 
     /// `next` says for the bits before what they are afterwards, and what was gained.

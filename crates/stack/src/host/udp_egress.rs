@@ -2,7 +2,7 @@
 
 use super::Host;
 use super::error::SocketError;
-use super::readiness::Ready;
+use super::readiness::{Ready, half};
 use super::udp::UdpSocket;
 use super::udp_queue::{OVERHEAD, ReceivedDatagram};
 use crate::flow::FourTuple;
@@ -279,7 +279,10 @@ impl UdpSocket {
         {
             return Err(error);
         }
-        self.admit(if self.waits_for_all.load(Relaxed) { 0 } else { way.limit })?;
+        if self.waits_for_all.load(Relaxed) {
+            self.admit(0, 0)?;
+        }
+        self.admit(way.limit, half(way.limit))?;
         self.waits_for_all.store(false, Relaxed);
         let is_broadcast = way.remote != Some(remote) && host.is_broadcast(remote.ip());
         if is_broadcast && !way.may_broadcast {
@@ -366,15 +369,10 @@ impl UdpSocket {
         Ok(SocketAddr::new(ip, port))
     }
 
-    /// Whether there is room below; if not, a completion makes the socket writable.
-    fn admit(&self, limit: u64) -> Result<(), SocketError> {
-        if self.account.admit(limit) {
-            return Ok(());
-        }
-        // The first look may already be answered by a wake-up: clear, then look again.
-        self.readiness().clear(Ready::WRITABLE);
-        if self.account.admit(limit) {
-            self.readiness().signal(Ready::WRITABLE);
+    /// Whether there is room below; if not, the completion makes the socket writable that leaves
+    /// `wake_at` bytes or fewer.
+    fn admit(&self, limit: u64, wake_at: u64) -> Result<(), SocketError> {
+        if self.readiness().admit(&self.account, limit, wake_at) {
             return Ok(());
         }
         Err(SocketError::WouldBlock)
@@ -475,7 +473,7 @@ impl UdpSocket {
                 // Room for one fragment is no room for all of them. They fit when the socket's own
                 // frames have left, or never.
                 self.waits_for_all.store(true, Relaxed);
-                if self.admit(0).is_ok() {
+                if self.admit(0, 0).is_ok() {
                     self.readiness().clear(Ready::WRITABLE);
                     self.readiness().signal(Ready::WRITABLE);
                 }
@@ -484,12 +482,14 @@ impl UdpSocket {
             // What was refused because of the socket's own frames may be tried again when one of
             // them has left.
             if !is_in_part {
-                self.admit(0)?;
+                self.admit(0, u64::MAX)?;
             }
             count_all(IpCounter::UdpSndbufErrors);
             return Err(SocketError::NoBuffers);
         }
         count_all(IpCounter::UdpOutDatagrams);
+        // A full socket is not writable, before a call is refused as well.
+        let _ = self.admit(way.limit, half(way.limit));
         Ok(())
     }
 }

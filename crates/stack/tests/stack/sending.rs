@@ -1,9 +1,18 @@
-//! By which queue of a device a flow sends.
+//! By which queue of a device a flow sends, and when a full send buffer has room again.
 
-use super::connect;
+use super::{address, connect};
 use crate::common::{WireConfig, World};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::task::Waker;
+use neap_stack::socket::SocketError;
+use neap_stack::socket::icmp::{IcmpHandle, IcmpMessage, IcmpOptions};
+use neap_stack::socket::readiness::{Ready, ReadyState};
+use neap_stack::socket::udp::UdpHandle;
+use neap_stack::stack::UdpOptions;
 use neap_tcp::options::SocketOption;
 use neap_tcp::time::Nanos;
+use std::sync::Arc;
+use std::task::Wake;
 
 #[test]
 fn a_flow_that_sent_in_bulk_keeps_its_queue_while_something_is_in_flight() {
@@ -47,4 +56,105 @@ fn a_flow_that_sent_in_bulk_keeps_its_queue_while_something_is_in_flight() {
     assert_eq!(from.info(world.now).unacked_bytes, 0);
     assert!(from.write(world.now, &data[..1000]).is_ok());
     assert!(!last(&world), "nothing is in flight, and little was sent");
+}
+
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+enum Sender {
+    Udp(UdpHandle),
+    Icmp(IcmpHandle),
+}
+
+impl Sender {
+    fn send(&self, world: &World) -> Result<(), SocketError> {
+        let data = vec![0; 1000];
+        match self {
+            Self::Udp(udp) => udp.send_to(world.now, data.into(), Some(address("10.0.0.2:9"))),
+            Self::Icmp(icmp) => {
+                let [from, to] = ["10.0.0.1", "10.0.0.2"].map(|one| one.parse().unwrap());
+                icmp.send(world.now, &IcmpMessage::new(from, to, data))
+            }
+        }
+    }
+
+    fn set_send_buffer(&self, bytes: u32) {
+        match self {
+            Self::Udp(udp) => udp.set_buffers(None, Some(bytes)),
+            Self::Icmp(icmp) => icmp.set_buffers(None, Some(bytes)),
+        }
+    }
+
+    fn bytes_below(&self) -> u64 {
+        match self {
+            Self::Udp(udp) => udp.bytes_below(),
+            Self::Icmp(icmp) => icmp.bytes_below(),
+        }
+    }
+
+    fn state(&self) -> ReadyState {
+        match self {
+            Self::Udp(udp) => udp.readiness(),
+            Self::Icmp(icmp) => icmp.readiness(),
+        }
+    }
+
+    fn is_writable(&self) -> bool {
+        self.state().bits().contains(Ready::WRITABLE)
+    }
+
+    fn register(&self, waker: &Waker) -> bool {
+        match self {
+            Self::Udp(udp) => udp.register(udp.readiness(), Ready::WRITABLE, waker),
+            Self::Icmp(icmp) => icmp.register(icmp.readiness(), Ready::WRITABLE, waker),
+        }
+    }
+}
+
+/// `sock_def_write_space`
+#[test]
+fn a_full_socket_of_datagrams_is_woken_once_when_half_of_it_has_left() {
+    let delay = Nanos::from_millis(5);
+    for is_udp in [true, false] {
+        let mut world = World::new(&WireConfig { delay, ring: 4096, ..WireConfig::default() });
+        let sender = if is_udp {
+            Sender::Udp(world.a.bind_udp(address("10.0.0.1:0"), UdpOptions::default()).unwrap())
+        } else {
+            Sender::Icmp(world.a.open_icmp(IcmpOptions::default()).unwrap())
+        };
+        sender.send(&world).unwrap();
+        let frame = sender.bytes_below();
+        world.run(delay + delay);
+        sender.set_send_buffer(100 * frame as u32);
+        let step = Nanos::from_micros(10);
+        let mut sent = 0;
+        while sender.is_writable() && sender.send(&world).is_ok() {
+            world.now += step;
+            sent += 1;
+        }
+        assert_eq!(sent, 101, "the last one exceeds the buffer");
+        assert_eq!(sender.send(&world), Err(SocketError::WouldBlock));
+        let wakes = Arc::new(Wakes::default());
+        assert!(sender.register(&wakes.clone().into()));
+        let (mut steps, mut was_full) = (0, true);
+        while sender.bytes_below() > 0 {
+            let before = sender.bytes_below();
+            world.now += step;
+            world.a.poll(0, world.now);
+            steps += usize::from(sender.bytes_below() < before);
+            let has_room = sender.bytes_below() <= 50 * frame;
+            assert_eq!(sender.is_writable(), has_room);
+            assert_eq!(wakes.0.load(Ordering::SeqCst), usize::from(has_room));
+            if has_room && core::mem::take(&mut was_full) {
+                assert!(sender.register(&wakes.clone().into()));
+            }
+        }
+        assert!(steps > 10, "frames leave by and by: {steps}");
+    }
 }

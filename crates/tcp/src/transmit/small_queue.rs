@@ -16,6 +16,9 @@ use std::task::Waker;
 
 const THROTTLED: u64 = 1 << 63;
 
+/// Any number of bytes below is few enough.
+const ANY: u32 = u32::MAX;
+
 /// Frames whose presence below TCP can be told apart; later ones are judged by the byte count.
 const TICKETS: usize = 8;
 
@@ -28,6 +31,9 @@ pub struct TxAccount {
     /// Ticket number of the frame that occupies each place; 0 when free.
     tickets: [AtomicU32; TICKETS],
     issued: AtomicU32,
+    /// With so many bytes below, or fewer, a completion wakes a socket that waits; `u32::MAX` is
+    /// any number.
+    wake_at: AtomicU32,
     /// Wakes the socket's shard; runs wherever the last frame is dropped, so it may only post.
     ready: Waker,
 }
@@ -40,16 +46,25 @@ impl TxAccount {
             device_bytes: AtomicU64::new(0),
             tickets: core::array::from_fn(|_| AtomicU32::new(0)),
             issued: AtomicU32::new(0),
+            wake_at: AtomicU32::new(ANY),
             ready,
         })
     }
 
     /// Returns whether a further segment may go down: at most `limit` bytes are below TCP. After
-    /// `false`, a later completion is sure to wake the socket.
+    /// `false`, the next completion is sure to wake the socket.
     pub fn admit(&self, limit: u64) -> bool {
+        self.admit_waking_at(limit, u64::MAX)
+    }
+
+    /// As [`admit`](Self::admit), but after `false` the completion wakes the socket that leaves
+    /// `wake_at` bytes below or fewer. Of several that ask, the last one decides.
+    pub fn admit_waking_at(&self, limit: u64, wake_at: u64) -> bool {
         if self.bytes() <= limit {
             return true;
         }
+        // The mark publishes it.
+        self.wake_at.store(u32::try_from(wake_at).unwrap_or(ANY), Relaxed);
         self.throttle_above(limit)
     }
 
@@ -199,8 +214,17 @@ impl Drop for TxCredit {
             account.tickets[place].store(0, std::sync::atomic::Ordering::Release);
         }
         let before = account.word.fetch_sub(u64::from(self.bytes), AcqRel);
-        // Of several racing completions, the one that clears the flag wakes.
-        if before & THROTTLED != 0 && account.word.fetch_and(!THROTTLED, AcqRel) & THROTTLED != 0 {
+        let left = (before & !THROTTLED) - u64::from(self.bytes);
+        let has_room = || match account.wake_at.load(Relaxed) {
+            ANY => true,
+            wake_at => left <= u64::from(wake_at),
+        };
+        // The completion of the last frame finds few enough whatever was asked for. Of several
+        // racing completions, the one that clears the flag wakes.
+        if before & THROTTLED != 0
+            && has_room()
+            && account.word.fetch_and(!THROTTLED, AcqRel) & THROTTLED != 0
+        {
             account.ready.wake_by_ref();
         }
     }
@@ -234,6 +258,24 @@ mod tests {
         drop(credits);
         assert_eq!(account.bytes(), 0);
         assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_socket_that_asks_for_room_is_woken_when_there_is_so_much() {
+        let (wakes, account) = account();
+        let mut credits: Vec<_> = (0..4).map(|_| TxCredit::charge(&account, 100)).collect();
+        assert!(account.admit_waking_at(400, 200));
+        assert!(!account.admit_waking_at(399, 200));
+        let mut complete = || {
+            drop(credits.pop());
+            (wakes.0.load(Ordering::SeqCst), account.is_throttled())
+        };
+        assert_eq!(complete(), (0, true));
+        assert_eq!(complete(), (1, false));
+        assert!(!account.admit(0));
+        assert_eq!(complete(), (2, false), "the next one");
+        assert!(!account.admit_waking_at(0, 0));
+        assert_eq!(complete(), (3, false), "the last one");
     }
 
     #[test]
