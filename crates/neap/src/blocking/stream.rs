@@ -19,6 +19,7 @@ use neap_stack::wait::{Drive, WriteTally};
 use neap_tcp::connection::{ReadError, WriteError, WriteFlags};
 use neap_tcp::info::TcpInfo;
 use neap_tcp::options::{SocketOption, SocketOptions};
+use neap_tcp::state::State;
 use neap_tcp::time::{Instant, Nanos, Rate};
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -390,8 +391,14 @@ impl TcpStream {
 
     /// Shuts reading, writing or both down. After the end of writing the peer reads everything that
     /// was written, and then the end of the stream.
+    ///
+    /// # Errors
+    /// `NotConnected` if the connection has ended: both ends are shut down, or it has failed.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         let now = clock::now();
+        if matches!(self.handle.state(now), State::Closed | State::TimeWait) {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
         if how != Shutdown::Write {
             self.handle.shutdown_read(now);
         }

@@ -315,7 +315,11 @@ impl TcpStream {
     }
 
     fn shut_down(&self) -> Poll<io::Result<()>> {
-        Poll::Ready(self.socket.shutdown(Shutdown::Write))
+        // As tokio's: of a connection that has ended there is nothing to shut down.
+        Poll::Ready(match self.socket.shutdown(Shutdown::Write) {
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+            shut => shut,
+        })
     }
 }
 

@@ -191,6 +191,7 @@ fn errors_come_as_they_do_from_std() {
             drop(theirs);
             let error = ours.read(&mut [0; 10]).await.expect_err("a reset");
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+            ours.shutdown().await.expect("as tokio's");
         });
         let outside = poll_once(TcpListener::bind(&stack, (Family::V4.ours(), 0)));
         assert!(matches!(outside, Poll::Ready(Err(_))), "there is no runtime here");

@@ -26,6 +26,10 @@ fn a_peer_that_closes_with_unread_data_resets_us() {
             // The error is told once, then the stream is over.
             assert_eq!(ours.read(&mut [0; 16]).expect("the end"), 0);
             assert_eq!(ours.write(b"x").expect_err("over").kind(), ErrorKind::BrokenPipe);
+            for how in [Shutdown::Read, Shutdown::Write, Shutdown::Both] {
+                let error = ours.shutdown(how).expect_err("nothing is connected");
+                assert_eq!(error.kind(), ErrorKind::NotConnected);
+            }
             drop(ours);
             expect_nothing_left(&stack, 0);
         }
