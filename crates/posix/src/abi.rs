@@ -73,6 +73,7 @@ pub const MSG_DONTROUTE: i32 = 0x4;
 pub const MSG_CTRUNC: i32 = 0x8;
 pub const MSG_TRUNC: i32 = 0x20;
 pub const MSG_DONTWAIT: i32 = 0x40;
+pub const MSG_WAITFORONE: i32 = 0x1_0000;
 pub const MSG_EOR: i32 = 0x80;
 pub const MSG_WAITALL: i32 = 0x100;
 pub const MSG_ERRQUEUE: i32 = 0x2000;
@@ -242,6 +243,8 @@ pub const IP_PMTUDISC_DONT: i32 = 0;
 pub const IP_PMTUDISC_WANT: i32 = 1;
 pub const IP_PMTUDISC_DO: i32 = 2;
 pub const IP_PMTUDISC_PROBE: i32 = 3;
+pub const IP_PMTUDISC_INTERFACE: i32 = 4;
+pub const IP_PMTUDISC_OMIT: i32 = 5;
 
 // `enum` of `tcp_states.h`.
 pub const TCP_ESTABLISHED: u8 = 1;

@@ -54,6 +54,8 @@ pub(crate) struct Common {
     pub(crate) transparent: bool,
     /// `IP_FREEBIND` and `IPV6_FREEBIND`, one switch as in Linux.
     pub(crate) freebind: bool,
+    /// `IP_MTU_DISCOVER`, `IPV6_MTU_DISCOVER`: datagrams leave whole or not at all.
+    pub(crate) dont_fragment: (bool, bool),
     /// `IP_PKTINFO`, `IP_RECVTTL` and their like.
     pub(crate) asked: Asked,
     /// `SO_RCVTIMEO`; `None` is forever.

@@ -35,6 +35,7 @@ const FIXED: &[(i32, i32, i32)] = &[
     (SOL_TCP, TCP_FASTOPEN_NO_COOKIE, 0),
     (SOL_TCP, TCP_INQ, 0),
     (SOL_TCP, TCP_TX_DELAY, 0),
+    // Of TCP; datagrams have the choice.
     (SOL_IP, IP_TOS, 0),
     (SOL_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT),
     (SOL_IPV6, IPV6_MTU_DISCOVER, IP_PMTUDISC_WANT),
@@ -88,6 +89,19 @@ fn traffic_class(asked: i32) -> Result<u8, Errno> {
     if asked == -1 { Ok(0) } else { u8::try_from(asked).map_err(|_| Errno::EINVAL) }
 }
 
+/// Whether datagrams leave whole or not at all, by a mode of `IP_MTU_DISCOVER`. What is learnt of a
+/// path is believed in every mode, and no router cuts a packet of IPv4.
+fn whole_or_not(asked: i32) -> Result<bool, Errno> {
+    match asked {
+        IP_PMTUDISC_WANT => Ok(false),
+        IP_PMTUDISC_DO => Ok(true),
+        IP_PMTUDISC_DONT | IP_PMTUDISC_PROBE | IP_PMTUDISC_INTERFACE | IP_PMTUDISC_OMIT => {
+            Err(Errno::ENOPROTOOPT)
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
+
 /// An `int` of seconds, from 1.
 fn seconds(value: &[u8]) -> Result<Nanos, Errno> {
     let seconds = u64::try_from(int(value)?).map_err(|_| Errno::EINVAL)?;
@@ -135,6 +149,10 @@ fn give_int(value: impl TryInto<i32>, out: &mut [u8]) -> usize {
 /// Seconds, rounded up as Linux rounds what is not whole.
 fn whole_seconds(span: Nanos) -> u64 {
     span.0.div_ceil(1_000_000_000)
+}
+
+fn discovery(dont_fragment: bool) -> i32 {
+    if dont_fragment { IP_PMTUDISC_DO } else { IP_PMTUDISC_WANT }
 }
 
 impl Posix {
@@ -241,24 +259,7 @@ impl Posix {
             let is_foreign = socket.domain == Domain::V4 && !socket.is_own_level(level);
             return Err(if is_foreign { Errno::EOPNOTSUPP } else { Errno::ENOPROTOOPT });
         }
-        let (v4, v6) = socket.common.receive_errors;
-        let (ttl, hops) = socket.common.hop_limits;
-        let (tos, class) = socket.common.tos;
-        let value = match (level, name) {
-            (SOL_IP, IP_TOS) => Some(tos.into()),
-            (SOL_IPV6, IPV6_TCLASS) => Some(class.into()),
-            (SOL_IP, IP_TTL) => Some(self.stack.hop_limit(ttl, true).into()),
-            (SOL_IPV6, IPV6_UNICAST_HOPS) => Some(self.stack.hop_limit(hops, false).into()),
-            (SOL_IP, IP_RECVERR) => Some(i32::from(v4)),
-            (SOL_IPV6, IPV6_RECVERR) => Some(i32::from(v6)),
-            _ => {
-                let asked = Asked::by(level, name).filter(|_| !socket.is_stream());
-                let is_asked = asked.map(|asked| socket.common.asked.contains(asked).into());
-                let is_foreign = foreign(&mut socket.common, level, name).map(|on| (*on).into());
-                is_asked.or(is_foreign).or_else(|| fixed(level, name))
-            }
-        };
-        if let Some(value) = value {
+        if let Some(value) = self.number(&mut socket, level, name) {
             // As in Linux, a small value of an IP option fits less than an int.
             let is_byte = level == SOL_IP && (1..4).contains(&out.len());
             return Ok(if is_byte { give(&[value as u8], out) } else { give_int(value, out) });
@@ -290,6 +291,30 @@ impl Posix {
             (SOL_IPV6, IPV6_V6ONLY) => Ok(give_int(i32::from(socket.common.v6_only), out)),
             _ => Err(Errno::ENOPROTOOPT),
         }
+    }
+
+    /// The value of an option that is a number for any socket; `None` if it is another.
+    fn number(&self, socket: &mut Socket, level: i32, name: i32) -> Option<i32> {
+        let is_stream = socket.is_stream();
+        let common = &mut socket.common;
+        Some(match (level, name) {
+            (SOL_IP, IP_TOS) => common.tos.0.into(),
+            (SOL_IPV6, IPV6_TCLASS) => common.tos.1.into(),
+            (SOL_IP, IP_TTL) => self.stack.hop_limit(common.hop_limits.0, true).into(),
+            (SOL_IPV6, IPV6_UNICAST_HOPS) => {
+                self.stack.hop_limit(common.hop_limits.1, false).into()
+            }
+            (SOL_IP, IP_RECVERR) => common.receive_errors.0.into(),
+            (SOL_IPV6, IPV6_RECVERR) => common.receive_errors.1.into(),
+            (SOL_IP, IP_MTU_DISCOVER) => discovery(common.dont_fragment.0),
+            (SOL_IPV6, IPV6_MTU_DISCOVER) => discovery(common.dont_fragment.1),
+            _ => {
+                let asked = Asked::by(level, name).filter(|_| !is_stream);
+                let is_asked = asked.map(|asked| common.asked.contains(asked).into());
+                let is_foreign = foreign(common, level, name).map(|on| (*on).into());
+                return is_asked.or(is_foreign).or_else(|| fixed(level, name));
+            }
+        })
     }
 }
 
@@ -363,6 +388,12 @@ impl Socket {
             (SOL_IP, IP_TOS) => self.common.tos = (ip_int(value)? as u8, v6),
             (SOL_IPV6, IPV6_TCLASS) => self.common.tos = (v4, traffic_class(int(value)?)?),
             (SOL_SOCKET, SO_BROADCAST) => self.common.broadcast = switch(value)?,
+            (SOL_IP, IP_MTU_DISCOVER) => {
+                self.common.dont_fragment.0 = whole_or_not(ip_int(value)?)?;
+            }
+            (SOL_IPV6, IPV6_MTU_DISCOVER) => {
+                self.common.dont_fragment.1 = whole_or_not(int(value)?)?;
+            }
             _ => {
                 let Some(asked) = Asked::by(level, name) else { return Ok(false) };
                 let on = if level == SOL_IP { ip_int(value)? != 0 } else { switch(value)? };
@@ -614,8 +645,9 @@ impl Socket {
         match &self.kind {
             Kind::Stream { handle, .. } => handle.take_error(now).map(Errno::from),
             Kind::Datagram(Some(handle)) => handle.take_error().map(Errno::from),
+            Kind::Listening(handle) => handle.take_error().map(Errno::from),
             Kind::Fresh => self.pending.take().map(Errno::from),
-            Kind::Listening(_) | Kind::Datagram(None) => None,
+            Kind::Datagram(None) => None,
         }
     }
 
@@ -642,15 +674,19 @@ impl Socket {
     /// `SK_MEMINFO_*`: nine words.
     fn memory(&self, now: Instant, config: &Config) -> [u8; 36] {
         let (rcvbuf, sndbuf) = self.buffers(now, config);
-        let (read, below, queued) = match &self.kind {
+        let (read, below, queued, drops) = match &self.kind {
             Kind::Stream { handle, .. } => {
                 let info = handle.info(now);
-                let below = u32::try_from(info.below_bytes).unwrap_or(u32::MAX);
-                (info.rmem_alloc, below, info.wmem_queued)
+                (info.rmem_alloc, info.below_bytes, info.wmem_queued, 0)
             }
-            _ => (0, 0, 0),
+            Kind::Datagram(Some(handle)) => {
+                let info = handle.info();
+                (info.rmem_alloc, info.below_bytes, 0, info.drops)
+            }
+            _ => (0, 0, 0, 0),
         };
-        let words = [read, rcvbuf, below, sndbuf, 0, queued, 0, 0, 0];
+        let word = |figure: u64| u32::try_from(figure).unwrap_or(u32::MAX);
+        let words = [read, rcvbuf, word(below), sndbuf, 0, queued, 0, 0, word(drops)];
         let mut bytes = [0; 36];
         for (at, word) in bytes.chunks_exact_mut(4).zip(words) {
             at.copy_from_slice(&word.to_ne_bytes());

@@ -9,7 +9,7 @@ use crate::cmsg::{self, Control};
 use crate::errno::Errno;
 use crate::file::{File, Object};
 use crate::sockaddr::{self, Domain};
-use crate::socket::Kind;
+use crate::socket::{Kind, SharedSocket};
 use crate::{Fd, Posix, Received};
 use bytes::Bytes;
 use core::net::IpAddr;
@@ -45,7 +45,7 @@ impl Transfer {
     }
 }
 
-fn may_wait(file: &File, flags: i32) -> bool {
+pub(super) fn may_wait(file: &File, flags: i32) -> bool {
     flags & MSG_DONTWAIT == 0 && !file.is_nonblocking()
 }
 
@@ -195,7 +195,7 @@ impl Posix {
     }
 
     /// The own address that an answer to a datagram comes from (`fib_compute_spec_dst`).
-    fn answer_source(&self, domain: Domain, datagram: &ReceivedDatagram) -> IpAddr {
+    pub(super) fn answer_source(&self, domain: Domain, datagram: &ReceivedDatagram) -> IpAddr {
         if !datagram.is_broadcast {
             return datagram.to.ip();
         }
@@ -249,12 +249,7 @@ impl Posix {
         let mut socket = shared.lock();
         let (timeout, is_shut) = (socket.common.send_timeout, socket.shut.1);
         let how = Transfer { now, flags, may_wait: may_wait(&file, flags), timeout, is_shut };
-        if let Some(to) = to {
-            sockaddr::check_len(to)?;
-        }
-        if flags & (MSG_OOB | MSG_FASTOPEN) != 0 {
-            return Err(Errno::EOPNOTSUPP);
-        }
+        check_message(flags, to)?;
         match &socket.kind {
             Kind::Fresh => Err(socket.pending.take().map_or(Errno::EPIPE, Errno::from)),
             Kind::Listening(_) => Err(Errno::EPIPE),
@@ -263,33 +258,60 @@ impl Posix {
                 drop(socket);
                 write_stream(how, call, &handle, data)
             }
-            Kind::Datagram(handle) => {
-                if flags & MSG_MORE != 0 {
-                    return Err(Errno::EOPNOTSUPP);
-                }
-                let to = to.map(|to| sockaddr::parse_destination(socket.domain, to)).transpose()?;
-                let to = to.flatten().map(|to| socket.canonical(to));
-                if is_shut {
-                    return Err(Errno::EPIPE);
-                }
-                if handle.is_none() && to.is_none() {
-                    return Err(Errno::EDESTADDRREQ);
-                }
-                let domain = socket.domain;
-                let handle = self.datagram(shared, &mut socket)?;
+            Kind::Datagram(_) => {
                 drop(socket);
-                let mut datagram = SendDatagram::new(Bytes::copy_from_slice(data), to);
-                if !control.is_empty() {
-                    let remote = to.or_else(|| handle.remote_addr());
-                    cmsg::apply(&mut datagram, domain, remote, control)?;
-                    if datagram.interface.is_some_and(|one| !self.stack.has_interface(one)) {
-                        return Err(Errno::ENODEV);
-                    }
-                }
+                let (handle, datagram) = self.datagram_to_send(shared, data, control, flags, to)?;
                 write_datagram(how, call, &handle, datagram)
             }
         }
     }
+
+    /// The datagram that a call asks for, and the socket of the stack that sends it.
+    ///
+    /// # Errors
+    /// Those of [`send_msg`](Self::send_msg) that are found before anything is sent.
+    pub(super) fn datagram_to_send(
+        &self,
+        shared: &SharedSocket,
+        data: &[u8],
+        control: &[u8],
+        flags: i32,
+        to: Option<&[u8]>,
+    ) -> Result<(UdpHandle, SendDatagram), Errno> {
+        check_message(flags, to)?;
+        if flags & MSG_MORE != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let mut socket = shared.lock();
+        let to = to.map(|to| sockaddr::parse_destination(socket.domain, to)).transpose()?;
+        let to = to.flatten().map(|to| socket.canonical(to));
+        if socket.shut.1 {
+            return Err(Errno::EPIPE);
+        }
+        if matches!(socket.kind, Kind::Datagram(None)) && to.is_none() {
+            return Err(Errno::EDESTADDRREQ);
+        }
+        let (domain, (whole_v4, whole_v6)) = (socket.domain, socket.common.dont_fragment);
+        let handle = self.datagram(shared, &mut socket)?;
+        drop(socket);
+        let mut datagram = SendDatagram::new(Bytes::copy_from_slice(data), to);
+        let remote = to.or_else(|| handle.remote_addr());
+        let is_v4 = remote.is_some_and(|remote| remote.is_ipv4());
+        datagram.dont_fragment = if is_v4 { whole_v4 } else { whole_v6 };
+        if !control.is_empty() {
+            cmsg::apply(&mut datagram, domain, remote, control)?;
+            if datagram.interface.is_some_and(|one| !self.stack.has_interface(one)) {
+                return Err(Errno::ENODEV);
+            }
+        }
+        Ok((handle, datagram))
+    }
+}
+
+/// What is wrong with the flags or the address of a message, whatever the socket.
+fn check_message(flags: i32, to: Option<&[u8]>) -> Result<(), Errno> {
+    to.map_or(Ok(()), sockaddr::check_len)?;
+    if flags & (MSG_OOB | MSG_FASTOPEN) != 0 { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
 }
 
 /// `read` and `write` know no sockets, but whatever has a descriptor.
@@ -455,7 +477,7 @@ fn take_datagram(
 }
 
 /// Copies a datagram; what does not fit `buf` is lost.
-fn give_datagram(
+pub(super) fn give_datagram(
     flags: i32,
     domain: Domain,
     datagram: &ReceivedDatagram,
@@ -486,9 +508,16 @@ fn write_datagram(
         Err(SocketError::WouldBlock) if how.may_wait => {
             call.wait(how.now, how.timeout, POLLOUT).ok_or(Errno::EAGAIN)
         }
-        Err(SocketError::AddressFamily) => Err(Errno::ENETUNREACH),
-        Err(SocketError::AddressNotAvailable) if has_source => Err(Errno::EINVAL),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(refusal(error, has_source)),
+    }
+}
+
+/// The error of a datagram that was refused; `has_source` says that it named a source.
+pub(super) fn refusal(error: SocketError, has_source: bool) -> Errno {
+    match error {
+        SocketError::AddressFamily => Errno::ENETUNREACH,
+        SocketError::AddressNotAvailable if has_source => Errno::EINVAL,
+        error => error.into(),
     }
 }
 

@@ -280,6 +280,44 @@ fn what_no_packet_takes_is_told_by_the_host_itself() {
 }
 
 #[test]
+fn who_asks_for_it_sends_whole_or_not_at_all() {
+    let mut p = Process::new();
+    for (domain, level, name, asks, to, most) in [
+        (AF_INET, SOL_IP, IP_MTU_DISCOVER, IP_RECVERR, "192.0.2.9:7", 1472),
+        (AF_INET6, SOL_IPV6, IPV6_MTU_DISCOVER, IPV6_RECVERR, "[2001:db8::9]:7", 1452),
+        (AF_INET6, SOL_IP, IP_MTU_DISCOVER, IP_RECVERR, "[::ffff:192.0.2.9]:7", 1472),
+    ] {
+        let fd = p.posix.socket(domain, SOCK_DGRAM, 0).expect("a descriptor");
+        assert_eq!(p.get(fd, level, name), Ok(IP_PMTUDISC_WANT));
+        assert_eq!(p.send_datagram(fd, &[0; 3000], to), Ok(3000), "in fragments");
+        p.set(fd, level, name, &int(IP_PMTUDISC_DO)).expect("known");
+        assert_eq!(p.get(fd, level, name), Ok(IP_PMTUDISC_DO));
+        assert_eq!(p.send_datagram(fd, &vec![0; most], to), Ok(most));
+        assert_eq!(p.send_datagram(fd, &vec![0; most + 1], to), Err(Errno::EMSGSIZE));
+        assert_eq!(p.error(fd), Err(Errno::EAGAIN));
+        p.set(fd, level, asks, &int(1)).expect("known");
+        p.connect(fd, to).expect("nothing is sent");
+        assert_eq!(p.send(fd, &[0; 3000], 0), Err(Errno::EMSGSIZE), "{to}");
+        let told = p.error(fd).expect("a record");
+        assert_eq!((told.errno, told.info), (Errno::EMSGSIZE, 1500), "{to}");
+        assert_eq!(told.what, [SO_EE_ORIGIN_LOCAL, 0, 0]);
+        // What is learnt of the path is always believed, and IPv4 may not be cut on its way.
+        for refused in [IP_PMTUDISC_DONT, IP_PMTUDISC_PROBE, 4, 5] {
+            assert_eq!(p.set(fd, level, name, &int(refused)), Err(Errno::ENOPROTOOPT));
+        }
+        for bad in [-1, 6] {
+            assert_eq!(p.set(fd, level, name, &int(bad)), Err(Errno::EINVAL));
+        }
+        p.set(fd, level, name, &int(IP_PMTUDISC_WANT)).expect("known");
+        let _ = p.get(fd, SOL_SOCKET, SO_ERROR);
+        assert_eq!(p.send(fd, &[0; 3000], 0), Ok(3000));
+    }
+    let stream = p.tcp();
+    let refused = p.set(stream, SOL_IP, IP_MTU_DISCOVER, &int(IP_PMTUDISC_DO));
+    assert_eq!(refused, Err(Errno::ENOPROTOOPT));
+}
+
+#[test]
 fn off_empties_the_queue_and_the_buffer_bounds_it() {
     let mut p = Process::new();
     let fd = p.udp();

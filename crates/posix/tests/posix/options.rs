@@ -180,6 +180,33 @@ fn buffers_are_doubled_bounded_and_inherited() {
 }
 
 #[test]
+fn the_memory_of_datagrams_and_their_drops_can_be_read() {
+    let mut p = Process::new();
+    let (receiver, sender) = (p.udp(), p.udp());
+    let words = |p: &Process, fd| {
+        let mut bytes = [0; 36];
+        let len = p.posix.getsockopt(p.now, fd, SOL_SOCKET, SO_MEMINFO, &mut bytes);
+        assert_eq!(len, Ok(36));
+        [0, 2, 8].map(|at| word(&bytes, 4 * at) as usize)
+    };
+    assert_eq!(words(&p, receiver), [0; 3], "it has no port yet");
+    p.set(receiver, SOL_SOCKET, SO_RCVBUF, &int(3000)).expect("known");
+    p.bind(receiver, "127.0.0.1:500").expect("free");
+    p.connect(sender, "127.0.0.1:500").expect("nothing is sent");
+    for _ in 0..10 {
+        p.send(sender, &[0; 500], 0).expect("room");
+    }
+    let [_, below, _] = words(&p, sender);
+    assert!((5000..20_000).contains(&below), "{below}");
+    p.settle();
+    assert_eq!(words(&p, sender), [0; 3]);
+    let [waiting, _, drops] = words(&p, receiver);
+    let taken = core::iter::from_fn(|| p.recv(receiver, 500, 0).ok()).count();
+    assert!((1..10).contains(&taken) && waiting >= 500 * taken, "{waiting} for {taken}");
+    assert_eq!((drops, words(&p, receiver)), (10 - taken, [0, 0, drops]));
+}
+
+#[test]
 fn the_controller_is_chosen_before_and_inherited() {
     let mut p = Process::new();
     let (client, _, listener) = p.pair();

@@ -347,11 +347,22 @@ impl Listener {
         if backlog.is_closed {
             return Err(SocketError::ShutDown);
         }
+        Err(self.told(&mut backlog).unwrap_or(SocketError::WouldBlock))
+    }
+
+    /// The pending error, once.
+    pub(crate) fn take_error(&self) -> Option<SocketError> {
+        self.told(&mut self.lock())
+    }
+
+    /// Takes the error under the lock of the backlog, so that the bit and the error agree. The end
+    /// of the stack keeps the bit.
+    fn told(&self, backlog: &mut Backlog) -> Option<SocketError> {
         let error = backlog.error.take();
-        if error.is_some() {
+        if error.is_some() && !backlog.is_closed {
             self.readiness.clear(Ready::ERROR);
         }
-        Err(error.unwrap_or(SocketError::WouldBlock))
+        error
     }
 
     /// No device is left by which anybody could reach the listener: the next call that finds no

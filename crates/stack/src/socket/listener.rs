@@ -67,6 +67,12 @@ impl ListenerHandle {
         }
     }
 
+    /// `SO_ERROR`: the error that the next [`accept`](Self::accept) without a connection would
+    /// return, once.
+    pub fn take_error(&self) -> Option<SocketError> {
+        self.0.listener.take_error()
+    }
+
     /// Stops listening: what nobody accepted is reset.
     pub fn close(&self, now: Instant) {
         self.0.host.close_listener(&self.0.listener, now);

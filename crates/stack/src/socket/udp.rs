@@ -3,6 +3,7 @@
 use crate::host::Host;
 use crate::host::error::SocketError;
 use crate::host::error_queue::ErrorRecord;
+use crate::host::listed::UdpInfo;
 use crate::host::readiness::{Ready, ReadyState};
 use crate::host::udp::UdpSocket;
 use bytes::Bytes;
@@ -285,6 +286,11 @@ impl UdpHandle {
     /// A reference that does not keep the socket open.
     pub fn downgrade(&self) -> WeakUdpHandle {
         WeakUdpHandle(Arc::downgrade(&self.0))
+    }
+
+    /// Figures of the socket, as a listing has them: its memory, and the datagrams that it dropped.
+    pub fn info(&self) -> UdpInfo {
+        self.0.socket.listed()
     }
 
     /// Bytes of this socket that the wire does not have yet.
