@@ -5,5 +5,6 @@
 //! numbers of Linux, and [`sockaddr`] turns addresses into bytes and back.
 
 pub use neap_posix::{
-    Accepted, Call, EpollEvent, Errno, Fd, Outcome, PollFd, Posix, Process, Received, abi, sockaddr,
+    Accepted, Call, EpollEvent, Errno, Fd, Incoming, Outcome, Outgoing, PollFd, Posix, Process,
+    Received, abi, sockaddr,
 };

@@ -36,6 +36,30 @@ impl Received {
     }
 }
 
+/// One message of `sendmmsg` (`struct mmsghdr`).
+#[derive(Debug, Default)]
+pub struct Outgoing<'a> {
+    /// Data.
+    pub data: &'a [u8],
+    /// Control messages, laid out as cmsg(3) says (`msg_control`).
+    pub control: &'a [u8],
+    /// Where it goes; `None` is the connected peer.
+    pub to: Option<&'a [u8]>,
+    /// Bytes that were sent (`msg_len`), which the call fills in.
+    pub sent: usize,
+}
+
+/// One message of `recvmmsg` (`struct mmsghdr`).
+#[derive(Debug, Default)]
+pub struct Incoming<'a> {
+    /// Buffer for data.
+    pub buf: &'a mut [u8],
+    /// Buffer for control messages (`msg_control`).
+    pub control: &'a mut [u8],
+    /// What was received, which the call fills in; `None` of a message that did not come.
+    pub received: Option<Received>,
+}
+
 /// Descriptor and events of one `poll` (`struct pollfd`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PollFd {

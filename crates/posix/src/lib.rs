@@ -70,7 +70,7 @@ mod table;
 mod tcp_info;
 mod watch;
 
-pub use answer::{Accepted, PollFd, Received};
+pub use answer::{Accepted, Incoming, Outgoing, PollFd, Received};
 pub use call::{Call, Outcome};
 pub use epoll::EpollEvent;
 pub use errno::Errno;

@@ -1,6 +1,6 @@
 //! Calls of a process on a running stack, which wait where Linux's do.
 
-use crate::answer::{Accepted, PollFd, Received};
+use crate::answer::{Accepted, Incoming, Outgoing, PollFd, Received};
 use crate::call::{Call, Outcome};
 use crate::epoll::EpollEvent;
 use crate::errno::Errno;
@@ -167,6 +167,14 @@ impl Process {
         self.call(|now, call| self.posix.close(now, call, fd))
     }
 
+    /// `dup3(2)`: makes `new` another descriptor of the file of `old`, and closes what it was.
+    ///
+    /// # Errors
+    /// Those of [`Posix::dup3`].
+    pub fn dup3(&self, old: Fd, new: Fd, flags: i32) -> Result<Fd, Errno> {
+        self.call(|now, call| self.posix.dup3(now, call, old, new, flags))
+    }
+
     /// `read(2)`: receives like `recv` without flags.
     ///
     /// # Errors
@@ -250,6 +258,37 @@ impl Process {
         to: Option<&[u8]>,
     ) -> Result<usize, Errno> {
         self.send_by(|now, call| self.posix.send_to(now, call, fd, data, flags, to))
+    }
+
+    /// `sendmmsg(2)`: sends messages and returns how many were sent. It waits up to `SO_SNDTIMEO`
+    /// for room.
+    ///
+    /// # Errors
+    /// Those of [`Posix::send_mmsg`].
+    pub fn send_mmsg(
+        &self,
+        fd: Fd,
+        messages: &mut [Outgoing<'_>],
+        flags: i32,
+    ) -> Result<usize, Errno> {
+        let sent = self.call(|now, call| self.posix.send_mmsg(now, call, fd, messages, flags))?;
+        let bytes = messages[..sent].iter().map(|message| message.sent).sum();
+        self.sent.add(bytes, &*self.drive, 0);
+        Ok(sent)
+    }
+
+    /// `recvmmsg(2)`: receives messages and returns how many came. It waits up to `SO_RCVTIMEO` for
+    /// all of them, or with `MSG_WAITFORONE` for the first alone.
+    ///
+    /// # Errors
+    /// Those of [`Posix::recv_mmsg`].
+    pub fn recv_mmsg(
+        &self,
+        fd: Fd,
+        messages: &mut [Incoming<'_>],
+        flags: i32,
+    ) -> Result<usize, Errno> {
+        self.call(|now, call| self.posix.recv_mmsg(now, call, fd, messages, flags))
     }
 
     /// `getsockname(2)`: returns the socket's own address.

@@ -169,6 +169,35 @@ impl Table {
         slots.place(least, Slot { file: Some(file), close_on_exec })
     }
 
+    /// Makes `new` another descriptor of the file of `old`, at one stroke; the file that `new` had,
+    /// which may have others.
+    ///
+    /// # Errors
+    /// `EBADF`, also for a descriptor out of range; `EINVAL` for one and the same; `EBUSY` for one
+    /// that another call is about to open.
+    pub(crate) fn replace(
+        &self,
+        old: Fd,
+        new: Fd,
+        close_on_exec: bool,
+    ) -> Result<Option<Arc<File>>, Errno> {
+        if old == new {
+            return Err(Errno::EINVAL);
+        }
+        let mut slots = self.lock();
+        let index = slots.index(new).filter(|index| *index < MOST).ok_or(Errno::EBADF)?;
+        let (_, file) = slots.open_slot(old)?;
+        if index >= slots.slots.len() {
+            slots.slots.resize_with(index + 1, || None);
+        }
+        let place = &mut slots.slots[index];
+        if place.as_ref().is_some_and(|slot| slot.file.is_none()) {
+            return Err(Errno::EBUSY);
+        }
+        let before = place.replace(Slot { file: Some(file), close_on_exec });
+        Ok(before.and_then(|slot| slot.file))
+    }
+
     /// Takes a descriptor out; its file, which may have others.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! System calls. Each does what it can without waiting.
 
+mod batches;
 mod control;
 mod epoll;
 mod error_queue;

@@ -10,6 +10,7 @@ use crate::{Accepted, Fd, Posix};
 use core::net::SocketAddr;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::readiness::Ready;
+use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::udp::UdpHandle;
 use neap_stack::stack::{BindOptions, ConnectOptions, ListenOptions, UdpOptions};
 use neap_tcp::state::State;
@@ -342,28 +343,62 @@ impl Posix {
     /// `EBADF`.
     pub fn close(&self, now: Instant, call: &mut Call, fd: Fd) -> Result<Outcome<()>, Errno> {
         if call.lingers.is_none() {
-            let file = Arc::into_inner(self.table.remove(fd)?);
-            let Some(File { object: Object::Socket(shared), .. }) = &file else {
-                return Ok(Outcome::Done(()));
-            };
-            let mut socket = shared.lock();
-            let Kind::Stream { handle, .. } = &socket.kind else {
-                socket.reset(now);
-                return Ok(Outcome::Done(()));
-            };
-            handle.close(now);
-            call.lingers = Some(handle.clone());
+            call.lingers = let_go(now, self.table.remove(fd)?);
         }
-        let Some(handle) = &call.lingers else { return Ok(Outcome::Done(())) };
-        let linger = handle.options(now).linger.unwrap_or(Nanos::ZERO);
-        let is_acked = handle.readiness().bits().contains(Ready::ALL_ACKED);
-        let until = call.deadline(now, Some(linger));
-        if !is_acked && now < until {
-            return Ok(Outcome::Wait(until));
-        }
-        call.lingers = None;
-        Ok(Outcome::Done(()))
+        Ok(linger(now, call))
     }
+
+    /// `dup3(2)`: makes `new` another descriptor of the file of `old`. What `new` was is closed at
+    /// the same stroke, as [`close`](Self::close) does, with its linger time. Of the flags there is
+    /// `O_CLOEXEC`.
+    ///
+    /// # Errors
+    /// `EBADF`, also for a descriptor out of range; `EINVAL` for other flags, and where both are
+    /// the same; `EBUSY` for a descriptor that a call of another thread is about to open.
+    pub fn dup3(
+        &self,
+        now: Instant,
+        call: &mut Call,
+        old: Fd,
+        new: Fd,
+        flags: i32,
+    ) -> Result<Outcome<Fd>, Errno> {
+        if call.lingers.is_none() {
+            if flags & !O_CLOEXEC != 0 {
+                return Err(Errno::EINVAL);
+            }
+            let replaced = self.table.replace(old, new, flags & O_CLOEXEC != 0)?;
+            call.lingers = replaced.and_then(|file| let_go(now, file));
+        }
+        Ok(linger(now, call).map(|()| new))
+    }
+}
+
+/// Closes a file that no descriptor refers to any more, unless another does or a call has it. The
+/// connection that may have to linger.
+fn let_go(now: Instant, file: Arc<File>) -> Option<TcpHandle> {
+    let file = Arc::into_inner(file)?;
+    let Object::Socket(shared) = &file.object else { return None };
+    let mut socket = shared.lock();
+    let Kind::Stream { handle, .. } = &socket.kind else {
+        socket.reset(now);
+        return None;
+    };
+    handle.close(now);
+    Some(handle.clone())
+}
+
+/// Waits until the peer of the connection that the call closes has everything, up to its time.
+fn linger(now: Instant, call: &mut Call) -> Outcome<()> {
+    let Some(handle) = &call.lingers else { return Outcome::Done(()) };
+    let linger = handle.options(now).linger.unwrap_or(Nanos::ZERO);
+    let is_acked = handle.readiness().bits().contains(Ready::ALL_ACKED);
+    let until = call.deadline(now, Some(linger));
+    if !is_acked && now < until {
+        return Outcome::Wait(until);
+    }
+    call.lingers = None;
+    Outcome::Done(())
 }
 
 /// Looks whether a connection is open. `call.done` is 1 if this call began it.

@@ -16,7 +16,7 @@ mod transfer;
 use bytes::Bytes;
 use neap_posix::abi::*;
 use neap_posix::sockaddr::{self, Encoded};
-use neap_posix::{Call, Errno, Fd, Outcome, Posix};
+use neap_posix::{Call, Errno, Fd, Incoming, Outcome, Outgoing, Posix};
 use neap_stack::device::{
     Capabilities, Completed, Completion, Device, Medium, QueuePair, Received, RxChecksum, RxQueue,
     TxQueue,
@@ -98,7 +98,7 @@ impl Process {
             mtu: 1500,
             gso_max_size: 65_536,
             gso_max_segs: 44,
-            gso_udp: false,
+            gso_udp: true,
             checksum_tx: true,
             checksum_rx: true,
             completion: Completion::OnSubmit,

@@ -90,7 +90,7 @@ fn transfer(p: &mut Process, source: &mut Source<'_>) {
     let mut buf = vec![7; len];
     let (posix, now, call) = (&mut p.posix, p.now, &mut Call::new());
     // The same call twice, as a thread that waits makes it.
-    let (turn, other) = (source.below(7), source.fd());
+    let (turn, other) = (source.below(9), source.fd());
     let mut control = [0; 64];
     let control = &mut control[..usize::from(source.of(&[0u8, 10, 30, 64]))];
     for _ in 0..2 {
@@ -110,6 +110,21 @@ fn transfer(p: &mut Process, source: &mut Source<'_>) {
             5 => {
                 let flags = source.of(&[0, SPLICE_F_NONBLOCK, SPLICE_F_MORE, 64]);
                 !matches!(posix.splice(now, call, fd, other, len, flags), Ok(Outcome::Wait(_)))
+            }
+            6 => {
+                let to = Some(&address[..]).filter(|_| len == 100);
+                let one = || Outgoing { data: &buf, control, to, sent: 0 };
+                let mut messages = [one(), one(), one()];
+                let outcome = posix.send_mmsg(now, call, fd, &mut messages, flags);
+                !matches!(outcome, Ok(Outcome::Wait(_)))
+            }
+            7 => {
+                let (first, second) = buf.split_at_mut(len / 2);
+                let [first, second] =
+                    [first, second].map(|buf| Incoming { buf, ..Incoming::default() });
+                let flags = flags | source.of(&[0, MSG_WAITFORONE]);
+                let outcome = posix.recv_mmsg(now, call, fd, &mut [first, second], flags);
+                !matches!(outcome, Ok(Outcome::Wait(_)))
             }
             _ => !matches!(posix.read(now, call, fd, &mut buf), Ok(Outcome::Wait(_))),
         };
@@ -194,7 +209,11 @@ fn report(p: &mut Process, source: &mut Source<'_>) {
 fn run(bytes: &[u8]) {
     let (mut p, source) = (Process::new(), &mut Source(bytes));
     while !source.0.is_empty() {
-        match source.below(11) {
+        match source.below(12) {
+            11 => {
+                let (old, new) = (source.fd(), source.fd());
+                drop(p.posix.dup3(p.now, &mut Call::new(), old, new, source.of(&[0, O_CLOEXEC])));
+            }
             10 => report(&mut p, source),
             0..=2 => open_or_name(&mut p, source),
             3..=5 => transfer(&mut p, source),

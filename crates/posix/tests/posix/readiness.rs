@@ -57,6 +57,62 @@ fn a_listener_that_nobody_can_reach_any_more_says_so() {
 }
 
 #[test]
+fn so_error_tells_the_error_of_a_listener_once() {
+    let mut p = Process::new();
+    let listener = p.listen("192.0.2.1:80");
+    let set = Set::new(&mut p);
+    set.add(&mut p, listener, POLLIN);
+    assert_eq!(p.get(listener, SOL_SOCKET, SO_ERROR), Ok(0));
+    let interface = p.posix.stack().interface_ids()[0];
+    let gone = LinkStatus::new(LinkState::Gone);
+    p.posix.stack().set_link_status(p.now, interface, gone).expect("it is there");
+    assert_eq!(set.wait(&mut p), [(listener, POLLIN | POLLERR)]);
+    assert_eq!(p.get(listener, SOL_SOCKET, SO_ERROR), Ok(Errno::ENETDOWN.0));
+    assert_eq!((p.ready(listener), set.wait(&mut p)), (0, vec![]));
+    assert_eq!(p.get(listener, SOL_SOCKET, SO_ERROR), Ok(0));
+}
+
+#[test]
+fn a_descriptor_that_is_replaced_leaves_the_sets_that_watched_its_file() {
+    let mut p = Process::new();
+    let (client, server, listener) = p.pair();
+    let set = Set::new(&mut p);
+    set.add(&mut p, server, POLLIN);
+    p.send(client, b"x", 0).expect("room");
+    p.settle();
+    assert_eq!(set.wait(&mut p), [(server, POLLIN)]);
+    let replace = |p: &mut Process, old, new, flags| {
+        p.block(|posix, now, call| posix.dup3(now, call, old, new, flags)).expect("an end")
+    };
+    assert_eq!(replace(&mut p, listener, server, O_CLOEXEC), Ok(server));
+    assert_eq!(p.posix.fcntl(server, F_GETFD, 0), Ok(FD_CLOEXEC));
+    assert_eq!(set.wait(&mut p), [], "the file is closed");
+    assert_eq!(p.get(server, SOL_SOCKET, SO_ACCEPTCONN), Ok(1));
+    assert_eq!(p.recv(client, 1, 0), Err(Errno::ECONNRESET), "with a byte that nobody read");
+    // The file stays as long as one of its descriptors.
+    p.close(listener);
+    set.add(&mut p, server, POLLIN);
+    let second = p.tcp();
+    p.connect(second, "127.0.0.1:80").expect("somebody listens");
+    assert_eq!(set.wait(&mut p), [(server, POLLIN)]);
+    // Beyond all that are open.
+    assert_eq!(replace(&mut p, second, 40, 0), Ok(40));
+    assert_eq!(p.posix.fcntl(40, F_GETFD, 0), Ok(0));
+    let lowest = p.tcp();
+    assert!(lowest < 40);
+    for (old, new, flags, error) in [
+        (99, server, 0, Errno::EBADF),
+        (server, 2, 0, Errno::EBADF),
+        (server, -1, 0, Errno::EBADF),
+        (server, 1 << 21, 0, Errno::EBADF),
+        (server, server, 0, Errno::EINVAL),
+        (server, client, O_NONBLOCK, Errno::EINVAL),
+    ] {
+        assert_eq!(replace(&mut p, old, new, flags), Err(error), "{old} {new}");
+    }
+}
+
+#[test]
 fn a_wait_that_is_over_leaves_no_waker_behind() {
     struct Nobody;
     impl std::task::Wake for Nobody {
