@@ -62,7 +62,8 @@ pub fn family(bytes: &[u8]) -> Result<i32, Errno> {
     Ok(i32::from(u16::from_ne_bytes(*family)))
 }
 
-/// Parses an address for a socket of `domain`. An IPv4-mapped one is returned as IPv6.
+/// Parses an address for a socket of `domain`. An IPv4-mapped one is returned as IPv6. One of IPv6
+/// has its scope (`sin6_scope_id`), of which the stack looks at that of a link-local address.
 ///
 /// # Errors
 /// `EINVAL` if it is too short; `EAFNOSUPPORT` for another family.
@@ -113,7 +114,7 @@ pub(crate) fn parse_peer(domain: Domain, v6_only: bool, bytes: &[u8]) -> Result<
     }
 }
 
-/// Reads an address that is long enough.
+/// Reads an address that is long enough. A shorter one of IPv6 has no scope (RFC 2133).
 fn read(domain: Domain, bytes: &[u8]) -> Result<SocketAddr, Errno> {
     let port = u16::from_be_bytes([bytes[2], bytes[3]]);
     Ok(match domain {
@@ -123,7 +124,9 @@ fn read(domain: Domain, bytes: &[u8]) -> Result<SocketAddr, Errno> {
         }
         Domain::V6 => {
             let ip: [u8; 16] = bytes[8..24].try_into().map_err(|_| Errno::EINVAL)?;
-            SocketAddrV6::new(ip.into(), port, 0, 0).into()
+            let scope = bytes.get(24..).and_then(|rest| rest.first_chunk());
+            let scope = scope.map_or(0, |scope| u32::from_ne_bytes(*scope));
+            SocketAddrV6::new(ip.into(), port, 0, scope).into()
         }
     })
 }
@@ -156,13 +159,14 @@ impl Encoded {
 pub fn encode(address: SocketAddr) -> Encoded {
     let mut bytes = [0; SIZE_V6];
     bytes[2..4].copy_from_slice(&address.port().to_be_bytes());
-    let (number, len) = match address.ip() {
-        IpAddr::V4(ip) => {
-            bytes[4..8].copy_from_slice(&ip.octets());
+    let (number, len) = match address {
+        SocketAddr::V4(v4) => {
+            bytes[4..8].copy_from_slice(&v4.ip().octets());
             (AF_INET, SIZE_V4)
         }
-        IpAddr::V6(ip) => {
-            bytes[8..24].copy_from_slice(&ip.octets());
+        SocketAddr::V6(v6) => {
+            bytes[8..24].copy_from_slice(&v6.ip().octets());
+            bytes[24..28].copy_from_slice(&v6.scope_id().to_ne_bytes());
             (AF_INET6, SIZE_V6)
         }
     };
@@ -176,7 +180,9 @@ mod tests {
 
     #[test]
     fn addresses_survive_the_way_through_bytes() {
-        for text in ["192.0.2.1:80", "[2001:db8::1]:443", "[::ffff:192.0.2.1]:8080"] {
+        for text in
+            ["192.0.2.1:80", "[2001:db8::1]:443", "[::ffff:192.0.2.1]:8080", "[fe80::1%3]:53"]
+        {
             let address: SocketAddr = text.parse().expect("an address");
             let domain = if address.is_ipv4() { Domain::V4 } else { Domain::V6 };
             assert_eq!(parse(domain, &encode(address)), Ok(address));
@@ -195,6 +201,9 @@ mod tests {
         assert_eq!(parse(Domain::V4, &v6), Err(Errno::EAFNOSUPPORT));
         assert_eq!(parse(Domain::V6, &v4), Err(Errno::EINVAL), "too short comes first");
         assert!(parse(Domain::V6, &v6[..24]).is_ok());
+        let scoped = encode("[fe80::1%3]:80".parse().expect("an address"));
+        let without = "[fe80::1]:80".parse().expect("an address");
+        assert_eq!(parse(Domain::V6, &scoped[..27]), Ok(without));
     }
 
     #[test]

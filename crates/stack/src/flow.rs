@@ -4,7 +4,7 @@ use core::hash::Hasher;
 use siphasher::sip::SipHasher13;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Addresses and ports of a connection, seen from this host. It takes 38 bytes.
+/// Addresses and ports of a connection, seen from this host. It takes 44 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FourTuple {
     /// Address of this host.
@@ -15,6 +15,10 @@ pub struct FourTuple {
     pub local_port: u16,
     /// The peer's port.
     pub remote_port: u16,
+    /// Number of the interface whose link the peer is on, if its address is a link-local one of
+    /// IPv6 (`sin6_scope_id`); else 0. Two links may have one such address each, so what differs in
+    /// this alone is between other hosts.
+    pub scope: u32,
 }
 
 impl FourTuple {
@@ -25,7 +29,13 @@ impl FourTuple {
             remote: remote.ip(),
             local_port: local.port(),
             remote_port: remote.port(),
+            scope: 0,
         }
+    }
+
+    /// The tuple of what has no ports.
+    pub(crate) fn without_ports(local: IpAddr, remote: IpAddr) -> Self {
+        Self { local, remote, local_port: 0, remote_port: 0, scope: 0 }
     }
 
     /// Returns address and port of this host.
@@ -33,9 +43,45 @@ impl FourTuple {
         SocketAddr::new(self.local, self.local_port)
     }
 
-    /// Returns the peer's address and port.
+    /// Address and port of this host as its socket shows them: a link-local address is on the link
+    /// of the peer's.
+    pub(crate) fn local_name(&self) -> SocketAddr {
+        let scope = if is_link_local(self.local) { self.scope } else { 0 };
+        with_scope(self.local_addr(), scope)
+    }
+
+    /// Returns the peer's address and port, with the scope of a link-local address.
     pub fn remote_addr(&self) -> SocketAddr {
-        SocketAddr::new(self.remote, self.remote_port)
+        with_scope(SocketAddr::new(self.remote, self.remote_port), self.scope)
+    }
+}
+
+/// Whether it is a link-local address of IPv6, which every link may have once (RFC 4007).
+pub(crate) fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+/// Whether an address says nothing without the link that it is on: a link-local one, or a group of
+/// a link (`__ipv6_addr_needs_scope_id`).
+fn needs_scope(address: Ipv6Addr) -> bool {
+    let [first, second, ..] = address.octets();
+    address.is_unicast_link_local() || (first == 0xff && matches!(second & 0xf, 1 | 2))
+}
+
+/// An address with this scope.
+pub(crate) fn with_scope(mut address: SocketAddr, scope: u32) -> SocketAddr {
+    if let SocketAddr::V6(v6) = &mut address {
+        v6.set_scope_id(scope);
+    }
+    address
+}
+
+/// The scope of an address; 0 if it has none, or if the address is not one of a link, of which the
+/// scope says nothing.
+pub(crate) fn named_scope(address: SocketAddr) -> u32 {
+    match address {
+        SocketAddr::V6(v6) if needs_scope(*v6.ip()) => v6.scope_id(),
+        _ => 0,
     }
 }
 
@@ -65,7 +111,7 @@ impl FlowKey {
     }
 
     /// The hash of a flow. With `local_port` 0 it is also where the search for an ephemeral port
-    /// begins.
+    /// begins. The scope is left out: few flows differ in it alone.
     pub(crate) fn hash(self, tuple: &FourTuple) -> u64 {
         let mut bytes = [0; 36];
         let ports = u32::from(tuple.local_port) << 16 | u32::from(tuple.remote_port);

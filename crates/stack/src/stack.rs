@@ -225,6 +225,10 @@ impl Stack {
     /// Begins to open a connection. The handle becomes writable when it is open, and has an error
     /// when that failed.
     ///
+    /// To a link-local address of IPv6 it uses the interface whose
+    /// [number](crate::interface::InterfaceId::index) is the scope of the address; without a scope
+    /// the first one that has a route. It keeps that interface to its end.
+    ///
     /// # Errors
     /// `NetworkUnreachable` without a route and for broadcast addresses, `AddressNotAvailable` when
     /// no port is left or the local address is not one of this host, `AddressInUse` when the given

@@ -25,6 +25,8 @@ mod network;
 mod opening;
 #[path = "stack/receiving.rs"]
 mod receiving;
+#[path = "stack/scopes.rs"]
+mod scopes;
 #[path = "stack/sending.rs"]
 mod sending;
 #[path = "stack/strangers.rs"]

@@ -31,7 +31,8 @@ use std::time::Duration;
 pub struct Datagram {
     /// Data.
     pub data: Bytes,
-    /// The peer: who sent it, or who is to receive it.
+    /// The peer: who sent it, or who is to receive it. The scope of a link-local address of IPv6 is
+    /// the [number](InterfaceId::index) of the interface that leads to it.
     pub peer: SocketAddr,
     /// The own end: the address and port that it was sent to (`IP_ORIGDSTADDR`), or that it is to
     /// be sent from (`IP_PKTINFO`). `None`, and the unspecified address, send from the address that
@@ -39,8 +40,8 @@ pub struct Datagram {
     /// the socket. A [`UdpForwarder`](crate::UdpForwarder) sends from any address and port, and
     /// needs both.
     pub local: Option<SocketAddr>,
-    /// Interface that it is to leave by, without a router where no route leads there; `None` is
-    /// that of the route.
+    /// Interface that it is to leave by, without a router where no route leads there; `None` is the
+    /// one that the scope of `peer` names, or else that of the route.
     pub interface: Option<InterfaceId>,
     /// Hops that it may take, from 1 to 255 (`IP_TTL`, `IPV6_HOPLIMIT`); `None` is
     /// [`UdpSocket::ttl`], and 1 to a group.
@@ -103,7 +104,7 @@ impl Datagram {
 
     /// Makes the answer to a received datagram: to its sender, from the address and port that it
     /// was sent to. The answer to a broadcast one is sent from an address of the interface that it
-    /// came in by.
+    /// came in by, and that to a link-local address leaves by the interface that its scope names.
     #[must_use]
     pub fn reply(&self, data: impl Into<Bytes>) -> Self {
         let answer = Self::new(data, self.peer);

@@ -18,7 +18,11 @@ impl Posix {
         let file = self.table.file(fd)?;
         let shared = file.socket()?;
         let mut socket = shared.lock();
-        let local = sockaddr::parse(socket.domain, address)?;
+        let mut local = sockaddr::parse(socket.domain, address)?;
+        if let SocketAddr::V6(local) = &mut local {
+            // An own address is that of the whole host.
+            local.set_scope_id(0);
+        }
         let is_mapped = matches!(local.ip(), IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some());
         if is_mapped && socket.common.v6_only {
             return Err(Errno::EINVAL);

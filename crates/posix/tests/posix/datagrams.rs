@@ -446,6 +446,45 @@ fn a_socket_of_ipv6_hears_of_both_families() {
     assert_eq!(recv_msg(&mut p, fd, 0).expect("one").1, wanted);
 }
 
+#[test]
+fn a_link_local_address_names_its_link_and_shows_it() {
+    let mut p = Process::new();
+    let first = p.posix.stack().interface_ids()[0];
+    let one = |text: &str| text.parse().expect("a prefix");
+    p.posix.stack().add_address(first, one("fe80::1/64")).expect("it is there");
+    let second = Wire::default();
+    let own = [one("fe80::2/64")];
+    let added = p.posix.stack().add_interface(p.now, second.device(), &own).expect("a queue");
+    assert_eq!(added.index(), 3);
+    let peer = "[fe80::9%3]:53".parse().expect("an address");
+    let fd = p.posix.socket(AF_INET6, SOCK_DGRAM, 0).expect("a descriptor");
+    let elsewhere = "[fe80::9%4]:53";
+    assert_eq!(send_to(&mut p, fd, b"x", Some(elsewhere)), Err(Errno::ENETUNREACH));
+    assert_eq!(send_to(&mut p, fd, b"x", Some("[fe80::9%3]:53")), Ok(1));
+    p.connect(fd, "[fe80::9%3]:53").expect("nothing is sent");
+    assert_eq!(p.posix.getpeername(p.now, fd), Ok(peer));
+    assert_eq!(p.send(fd, b"y", 0), Ok(1));
+    p.settle();
+    assert_eq!(p.wire.ends().sent.len(), 0);
+    let sent = core::mem::take(&mut second.ends().sent);
+    assert_eq!(sent.len(), 2);
+    // The answer is the same packet the other way round, which has the same checksum.
+    let packet = &sent[1];
+    let parts = [&packet[..8], &packet[24..40], &packet[8..24], &packet[42..44], &packet[40..42]];
+    let answer = [&parts.concat()[..], &packet[44..]].concat();
+    second.ends().arriving.push_back(answer.into());
+    p.settle();
+    let mut buf = [0; 9];
+    let received = p
+        .once(|posix, now, call| posix.recv_from(now, call, fd, &mut buf, MSG_DONTWAIT))
+        .expect("the answer");
+    assert_eq!(received.from, Some(peer));
+    // A bound address is that of the whole host, whatever its scope.
+    let bound = p.posix.socket(AF_INET6, SOCK_DGRAM, 0).expect("a descriptor");
+    p.bind(bound, "[fe80::2%2]:500").expect("free");
+    assert_eq!(p.posix.getsockname(bound), Ok("[fe80::2]:500".parse().expect("an address")));
+}
+
 /// The latest packet that the process sent by its interface.
 fn latest(p: &Process) -> Bytes {
     p.wire.ends().sent.back().cloned().expect("a packet")

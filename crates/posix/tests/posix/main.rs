@@ -51,6 +51,24 @@ impl Wire {
     fn ends(&self) -> MutexGuard<'_, Ends> {
         self.0.lock().expect("no test panics with it")
     }
+
+    /// A device at this wire.
+    fn device(&self) -> Device {
+        let capabilities = Capabilities {
+            medium: Medium::Ip,
+            mtu: 1500,
+            gso_max_size: 65_536,
+            gso_max_segs: 44,
+            gso_udp: true,
+            checksum_tx: true,
+            checksum_rx: true,
+            completion: Completion::OnSubmit,
+            pacing_shift: 10,
+        };
+        let (tx, rx) = (Box::new(self.clone()), Box::new(self.clone()));
+        let queues = vec![QueuePair { tx, rx, bulk: None, descriptor: None }];
+        Device { name: "hole".into(), capabilities, queues, steering: None, monitor: None }
+    }
 }
 
 impl TxQueue for Wire {
@@ -93,25 +111,10 @@ impl Process {
     fn new() -> Self {
         let stack = Stack::new(StackConfig::default()).expect("default settings");
         let now = Instant::from_nanos(1_000_000_000);
-        let capabilities = Capabilities {
-            medium: Medium::Ip,
-            mtu: 1500,
-            gso_max_size: 65_536,
-            gso_max_segs: 44,
-            gso_udp: true,
-            checksum_tx: true,
-            checksum_rx: true,
-            completion: Completion::OnSubmit,
-            pacing_shift: 10,
-        };
         let wire = Wire::default();
-        let (tx, rx) = (Box::new(wire.clone()), Box::new(wire.clone()));
-        let queues = vec![QueuePair { tx, rx, bulk: None, descriptor: None }];
-        let device =
-            Device { name: "hole".into(), capabilities, queues, steering: None, monitor: None };
         let addresses =
             ["192.0.2.1/24", "2001:db8::1/64"].map(|one| one.parse().expect("a prefix"));
-        stack.add_interface(now, device, &addresses).expect("a queue");
+        stack.add_interface(now, wire.device(), &addresses).expect("a queue");
         Self { posix: Posix::new(stack, 3), now, wire }
     }
 

@@ -8,7 +8,7 @@ use super::Host;
 use super::error::SocketError;
 use super::readiness::{Readiness, Ready, half};
 use crate::drop_reason::DropReason;
-use crate::flow::FourTuple;
+use crate::flow::{FourTuple, is_link_local};
 use crate::frame::Headers;
 use crate::net::egress::{CachedRoute, OutgoingDatagram};
 use crate::net::icmp::{IcmpErrorKind, Refused};
@@ -53,8 +53,8 @@ pub struct IcmpMessage {
     pub hop_limit: u8,
     /// TOS byte or traffic class, with ECN.
     pub tos: u8,
-    /// Interface that the message came in by; `None` if this host has sent it to itself. Sending
-    /// ignores it.
+    /// Interface that the message came in by; `None` if this host has sent it to itself. A message
+    /// to a link-local address of IPv6 leaves by it; sending ignores it otherwise.
     pub interface: Option<InterfaceId>,
     /// Whether it may not be cut: it came whole in a packet with the don't-fragment bit or of IPv6.
     /// A message to be sent leaves whole or not at all then (`IP_PMTUDISC_DO`). Others that are
@@ -120,8 +120,8 @@ impl IcmpMessage {
         Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
     }
 
-    /// Returns the answer to an echo request, from the address that was asked; `None` for any other
-    /// message. The bytes are copied.
+    /// Returns the answer to an echo request, from the address that was asked and by the interface
+    /// of the request; `None` for any other message. The bytes are copied.
     pub fn echo_reply(&self) -> Option<Self> {
         if !self.is_echo_request() {
             return None;
@@ -130,7 +130,8 @@ impl IcmpMessage {
         let mut data = BytesMut::with_capacity(self.data.len());
         data.put_u8(reply);
         data.extend_from_slice(&self.data[1..]);
-        Some(Self { tos: self.tos, ..Self::new(self.destination, self.source, data) })
+        let answer = Self::new(self.destination, self.source, data);
+        Some(Self { tos: self.tos, interface: self.interface, ..answer })
     }
 
     /// Makes the error that a router or a host with the address `source` reports of `packet`, an IP
@@ -434,9 +435,15 @@ impl IcmpSocket {
     }
 
     /// The address that something is sent from to `remote`.
-    fn source(&self, host: &Host, from: IpAddr, remote: IpAddr) -> Result<IpAddr, SocketError> {
+    fn source(
+        &self,
+        host: &Host,
+        from: IpAddr,
+        remote: IpAddr,
+        interface: Option<InterfaceId>,
+    ) -> Result<IpAddr, SocketError> {
         if from.is_unspecified() {
-            return Ok(host.net.topology.source_for(remote, None)?);
+            return Ok(host.net.topology.source_for(remote, interface)?);
         }
         host.check_source(from, self.options.transparent)?;
         if from.is_ipv4() == remote.is_ipv4() { Ok(from) } else { Err(SocketError::AddressFamily) }
@@ -460,12 +467,13 @@ impl IcmpSocket {
         if host.is_broadcast(remote) {
             return Err(SocketError::Reported(ConnectionError::Forbidden));
         }
-        let local = self.source(host, source, remote)?;
+        let interface = message.interface.filter(|_| is_link_local(remote));
+        let local = self.source(host, source, remote, interface)?;
         let mut route = CachedRoute::new(self.options.transparent);
         let is_v4 = remote.is_ipv4();
         if message.dont_fragment {
             let header = if is_v4 { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
-            let route = route.refresh(&host.net, now, local, remote);
+            let route = route.refresh_through(&host.net, now, local, remote, interface);
             if route.is_some_and(|route| header + data.len() > route.mtu as usize) {
                 return Err(SocketError::MessageTooLong);
             }
@@ -474,7 +482,7 @@ impl IcmpSocket {
         let headers = summed(local, remote, data).ok_or(SocketError::AddressFamily)?;
         let sent = if is_v4 { IpCounter::IcmpOutMsgs } else { IpCounter::Icmp6OutMsgs };
         host.net.counters.ip.add(sent, 1);
-        let tuple = FourTuple { local, remote, local_port: 0, remote_port: 0 };
+        let tuple = FourTuple::without_ports(local, remote);
         let datagram = OutgoingDatagram {
             local,
             remote,
@@ -487,7 +495,7 @@ impl IcmpSocket {
             credit: Some(TxCredit::charge(&self.account, memory(message))),
             hop_limit,
             tos,
-            interface: None,
+            interface,
             may_be_cut: !message.dont_fragment,
         };
         let visit = Visit::new(now, SHARD);
@@ -513,8 +521,11 @@ impl IcmpSocket {
     ) -> Result<bool, SocketError> {
         self.admit()?;
         let visit = Visit::new(now, SHARD);
-        let source = |remote| self.source(host, from, remote);
-        match host.net.send_error(visit, packet, error, source)? {
+        // The packet does not say how it came: a socket of one interface got it there.
+        let interface = self.options.interface;
+        let source =
+            |remote| self.source(host, from, remote, interface.filter(|_| is_link_local(remote)));
+        match host.net.send_error(visit, packet, interface, error, source)? {
             Ok(()) => Ok(true),
             Err(Refused::Limited) => {
                 host.net.counters.drops.count(DropReason::RateLimited);

@@ -4,18 +4,18 @@ use super::Host;
 use super::error_queue::{ErrorOrigin, ErrorRecord, ErrorReport};
 use crate::drop_reason::DropReason;
 use crate::flow::FourTuple;
-use crate::frame::Frame;
 use crate::net::Visit;
 use crate::net::icmp::IcmpError;
+use crate::net::interface::Undeliverable;
 use crate::wire::{Protocol, udp};
 use bytes::Bytes;
 use core::net::IpAddr;
 
 impl Host {
     /// Tells the sockets of these packets that their next hop does not answer, as if a router had.
-    pub(crate) fn on_undeliverable(&self, visit: Visit, frames: Vec<Frame>) {
-        for frame in frames {
-            if let Some(error) = IcmpError::undeliverable(&frame) {
+    pub(crate) fn on_undeliverable(&self, visit: Visit, packets: Vec<Undeliverable>) {
+        for packet in packets {
+            if let Some(error) = IcmpError::undeliverable(&packet) {
                 self.on_icmp_error(visit, &error);
             }
         }

@@ -15,8 +15,9 @@ use crate::drop_reason::DropReason;
 use crate::flow::FourTuple;
 use crate::frame::Frame;
 use crate::net::Visit;
+use crate::net::address::scope_of;
 use crate::net::gso;
-use crate::net::icmp::{IcmpErrorKind, Notice, Receiver, Refused};
+use crate::net::icmp::{Ends, IcmpErrorKind, Notice, Receiver, Refused};
 use crate::net::interface::Interface;
 use crate::net::reassembly::{Part, Whole};
 use crate::net::topology::{Locals, is_nobody};
@@ -501,7 +502,9 @@ impl Input<'_> {
         self.drop(DropReason::HopLimit);
         let from = |remote| interface.source_for(remote).ok_or(());
         let (net, error) = (&self.host.net, IcmpErrorKind::TimeExceeded);
-        if let Ok(Err(Refused::Limited)) = net.send_error(self.visit, packet, error, from) {
+        if let Ok(Err(Refused::Limited)) =
+            net.send_error(self.visit, packet, Some(interface.id()), error, from)
+        {
             self.drop(DropReason::RateLimited);
         }
         true
@@ -516,9 +519,9 @@ impl Input<'_> {
         if !delivery.may_be_refused {
             return;
         }
-        let &Delivery { source, destination, .. } = delivery;
-        let packet = delivery.quotable();
-        self.host.net.send_unreachable(self.visit, source, destination, &packet, is_port);
+        let interface = self.interface.map(|interface| interface.id());
+        let ends = Ends { local: delivery.destination, remote: delivery.source, interface };
+        self.host.net.send_unreachable(self.visit, ends, &delivery.quotable(), is_port);
     }
 
     /// Whether nothing else is in the memory of the payload, so that it may wait for long. Packets
@@ -551,18 +554,20 @@ impl Input<'_> {
             self.count_udp(delivery, IpCounter::UdpInErrors);
             return self.drop(DropReason::UdpHeader);
         }
+        let interface = self.interface.map(|interface| interface.id());
         let tuple = FourTuple {
             local: destination,
             remote: source,
             local_port: datagram.ports.destination,
             remote_port: datagram.ports.source,
+            scope: scope_of(source, interface),
         };
         let received = ReceivedDatagram {
             from: tuple.remote_addr(),
             to: tuple.local_addr(),
             hop_limit: delivery.hop_limit,
             tos: delivery.tos,
-            interface: self.interface.map(|interface| interface.id()),
+            interface,
             is_broadcast: delivery.is_broadcast,
             dont_fragment: delivery.dont_fragment && delivery.whole.is_none(),
             data: datagram.payload,
@@ -626,13 +631,14 @@ impl Input<'_> {
         if u32::from(delivery.gso_size) < segment.payload.len() {
             segment.gso_size = delivery.gso_size;
         }
+        let interface = self.interface.map(|interface| interface.id());
         let tuple = FourTuple {
             local: destination,
             remote: source,
             local_port: ports.destination,
             remote_port: ports.source,
+            scope: scope_of(source, interface),
         };
-        let interface = self.interface.map(|interface| interface.id());
         let arrival = Arrival { interface, hop_limit: delivery.hop_limit, tos: delivery.tos };
         let Self { host, visit, rx, batch, gro, .. } = self;
         let hash = u64::from(ports.source) ^ u64::from(ports.destination);

@@ -10,6 +10,7 @@ use super::tcp::TcpSocket;
 use super::udp::{Binding, UdpForwarderOptions, UdpOptions, UdpSocket, is_dual};
 use crate::flow::{FourTuple, destination};
 use crate::net::Visit;
+use crate::net::address::scope_of;
 use crate::net::egress::CachedRoute;
 use crate::net::topology::NextHop;
 use core::net::SocketAddr;
@@ -107,12 +108,15 @@ impl Host {
             return Err(SocketError::NetworkUnreachable);
         }
         let topology = &self.net.topology;
+        let mut peer = remote;
+        peer.set_ip(remote_ip);
+        let link = topology.link_to(peer)?;
         let source = match own {
             Some(bound) => {
                 self.check_source(bound, transparent)?;
                 bound
             }
-            None => topology.source_for(remote_ip, None)?,
+            None => topology.source_for(remote_ip, link)?,
         };
         self.check_ends(source, remote_ip)?;
         if local.is_some_and(|local| local.is_ipv4() != remote.is_ipv4()) {
@@ -124,10 +128,11 @@ impl Host {
             remote: remote_ip,
             local_port: local.map_or(0, |local| local.port()),
             remote_port: remote.port(),
+            scope: scope_of(remote_ip, link),
         };
         let is_ephemeral = tuple.local_port == 0;
         let mut route = CachedRoute::new(is_foreign);
-        if route.refresh(&self.net, now, tuple.local, tuple.remote).is_none() {
+        if route.refresh(&self.net, now, &tuple).is_none() {
             return Err(SocketError::NetworkUnreachable);
         }
         for _ in 0..CONNECT_TRIES {
@@ -217,7 +222,7 @@ impl Host {
     ) -> Result<Arc<TcpSocket>, SocketError> {
         let tuple = pending.tuple;
         let mut route = CachedRoute::new(self.net.topology.is_foreign(tuple.local));
-        if route.refresh(&self.net, now, tuple.local, tuple.remote).is_none() {
+        if route.refresh(&self.net, now, &tuple).is_none() {
             return Err(SocketError::NetworkUnreachable);
         }
         let visit = Visit::new(now, pending.shard);
@@ -256,7 +261,7 @@ impl Host {
         let (local, remote) = (tuple.local_addr(), tuple.remote_addr());
         // The route before the settings: settings that change in between are taken up later,
         // since the route is old then.
-        let way = route.refresh(&self.net, now, tuple.local, tuple.remote);
+        let way = route.refresh(&self.net, now, &tuple);
         let mtu = way.map_or(0, |way| way.mtu);
         let config = self.config();
         let controller = options.congestion.unwrap_or(&config.tcp_congestion_control);

@@ -53,7 +53,7 @@ impl PortUses {
     }
 
     fn hash_address(key: FlowKey, ip: IpAddr, port: u16) -> u64 {
-        key.hash(&FourTuple { local: ip, remote: ip, local_port: port, remote_port: 0 })
+        key.hash(&FourTuple { local_port: port, ..FourTuple::without_ports(ip, ip) })
     }
 
     /// One more connection has this address and port.
@@ -376,7 +376,7 @@ mod tests {
 
     fn towards(remote_port: u16, local_port: u16) -> FourTuple {
         let [local, remote] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(Into::into);
-        FourTuple { local, remote, local_port, remote_port }
+        FourTuple { local, remote, local_port, remote_port, scope: 0 }
     }
 
     #[test]

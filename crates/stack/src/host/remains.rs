@@ -396,7 +396,11 @@ mod tests {
 
     fn flow(port: u16) -> FourTuple {
         let address = core::net::Ipv4Addr::LOCALHOST.into();
-        FourTuple { local: address, local_port: 80, remote: address, remote_port: port }
+        FourTuple {
+            local_port: 80,
+            remote_port: port,
+            ..FourTuple::without_ports(address, address)
+        }
     }
 
     #[test]

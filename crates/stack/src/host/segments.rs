@@ -264,7 +264,7 @@ impl Host {
     ) {
         let is_foreign = self.net.topology.is_foreign(tuple.local);
         let mut route = CachedRoute::new(is_foreign);
-        let Some(way) = route.refresh(&self.net, visit.now, tuple.local, tuple.remote) else {
+        let Some(way) = route.refresh(&self.net, visit.now, tuple) else {
             return self.count_drop(DropReason::NoRoute);
         };
         let cx = self.listen_context(visit, way.mtu);
@@ -386,8 +386,7 @@ mod tests {
         let listener = host.listen(own, ListenOptions::default(), None).expect("a free port");
         let visit = Visit::new(Instant::from_nanos(1_000_000_000), 0);
         let arrival = Arrival::default();
-        let tuple =
-            FourTuple { local: own.ip(), remote: own.ip(), local_port: 80, remote_port: 5000 };
+        let tuple = FourTuple { remote_port: 5000, ..FourTuple::new(own, own) };
         let cx = host.listen_context(visit, 1500);
         let syn = Segment { flags: Flags::SYN, window: 1000, ..Segment::default() };
         let answer = listener.on_segment(&cx, &tuple, &syn, None);

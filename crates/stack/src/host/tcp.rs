@@ -159,7 +159,7 @@ impl TcpState {
         let tuple = &cx.socket.tuple;
         // The route before the settings: settings that change in between are taken up at the next
         // visit, since the route is old then.
-        let route = self.route.refresh(&cx.host.net, cx.now, tuple.local, tuple.remote);
+        let route = self.route.refresh(&cx.host.net, cx.now, tuple);
         let mtu = route.map(|route| route.mtu);
         if mtu.is_none() {
             self.connection.on_no_route();
@@ -606,7 +606,7 @@ impl TcpSocket {
 
     /// What a listing shows of this connection.
     pub(crate) fn flow(self: &Arc<Self>, host: &Host, now: Instant) -> FlowInfo {
-        let (local, remote) = (self.tuple.local_addr(), self.tuple.remote_addr());
+        let (local, remote) = (self.tuple.local_name(), self.tuple.remote_addr());
         let owner = self.state.own();
         let now_there = now.max(owner.time);
         let flow = FlowInfo {

@@ -3,9 +3,10 @@
 use super::Host;
 use super::run_list::RunCell;
 use crate::flow::FourTuple;
-use crate::frame::{DATAGRAM, Frame};
+use crate::frame::DATAGRAM;
 use crate::net::Visit;
 use crate::net::egress::{CachedRoute, IpOptions, PathTraits, Stamp};
+use crate::net::interface::Undeliverable;
 use crate::wire::Protocol;
 use crate::wire::checksum::Pseudo;
 use neap_tcp::segment::Segment;
@@ -31,7 +32,7 @@ pub(crate) struct TcpEgress<'a> {
     bytes: u32,
     /// No frame has found that there is no route.
     has_way: bool,
-    undeliverable: Vec<Frame>,
+    undeliverable: Vec<Undeliverable>,
 }
 
 impl<'a> TcpEgress<'a> {
@@ -66,7 +67,7 @@ impl<'a> TcpEgress<'a> {
 
     /// The time of the last frame, the payload bytes of all, and the frames that no neighbour
     /// takes.
-    pub(crate) fn finish(self) -> (Instant, u32, Vec<Frame>) {
+    pub(crate) fn finish(self) -> (Instant, u32, Vec<Undeliverable>) {
         (self.visit.now, self.bytes, self.undeliverable)
     }
 }

@@ -9,7 +9,8 @@ use super::readiness::{Readiness, Ready};
 use super::udp_memory::{Held, UdpMemory};
 use super::udp_queue::{DatagramQueue, ReceivedDatagram, pieces};
 use crate::drop_reason::DropReason;
-use crate::flow::{FourTuple, destination, overlap};
+use crate::flow::{FourTuple, destination, is_link_local, named_scope, overlap, with_scope};
+use crate::net::address::{named_interface, scope_of};
 use crate::net::egress::CachedRoute;
 use crate::net::interface::InterfaceId;
 use crate::net::route::Prefix;
@@ -114,6 +115,13 @@ pub(super) struct UdpState {
     /// The route to the connected peer.
     pub(super) route: CachedRoute,
     pub(super) is_closed: bool,
+}
+
+/// Whether the peer of a tuple is `peer`. Its flow label is that of the socket alone, and so is the
+/// scope of an address that says the same on all links.
+fn is_peer(peer: SocketAddr, tuple: &FourTuple) -> bool {
+    (peer.ip(), peer.port()) == (tuple.remote, tuple.remote_port)
+        && (!is_link_local(peer.ip()) || named_scope(peer) == tuple.scope)
 }
 
 impl UdpState {
@@ -328,8 +336,7 @@ impl UdpSocket {
         }
         let connected = match state.remote {
             None => 0,
-            // Scope and flow label of IPv6 are those of the socket alone.
-            Some(peer) if (peer.ip(), peer.port()) == (tuple.remote, tuple.remote_port) => 4,
+            Some(peer) if is_peer(peer, tuple) => 4,
             Some(_) => return 0,
         };
         let of_family = if self.binding.local.is_ipv4() { 2 } else { 1 };
@@ -417,7 +424,8 @@ impl UdpSocket {
             Some(remote) => {
                 let own = if self.has_no_address() { *source } else { Some(local) };
                 let local = own.filter(|_| !*is_transparent);
-                let way = host.net.topology.resolve_from(now, local, remote.ip());
+                let (topology, link) = (&host.net.topology, named_interface(*remote));
+                let way = topology.resolve_through(now, local, remote.ip(), link);
                 way.is_none() && route.may_have_led_through(interface)
             }
             None if self.has_no_address() => is_last,
@@ -461,7 +469,9 @@ impl UdpSocket {
         if !is_told || !state.receives_errors_of(remote.ip()) {
             return;
         }
-        let mtu = host.net.topology.resolve(now, remote.ip()).map_or(0, |route| route.mtu);
+        let (topology, link) = (&host.net.topology, named_interface(remote));
+        let route = topology.resolve_through(now, None, remote.ip(), link);
+        let mtu = route.map_or(0, |route| route.mtu);
         let mut destination = remote;
         if remote.is_ipv4() && state.remote.is_none() {
             // As in Linux, which shows the port that the socket is connected to.
@@ -549,16 +559,21 @@ impl UdpSocket {
             return Err(SocketError::InvalidArgument);
         }
         let wanted = remote;
-        let remote = remote.map(|remote| self.destination(remote, None));
+        let mut remote = remote.map(|remote| self.destination(remote, None));
         if remote.is_some_and(|remote| !self.serves(remote.ip())) {
             return Err(SocketError::AddressFamily);
         }
+        let link = remote.map_or(Ok(None), |remote| host.net.topology.link_to(remote))?;
+        if let Some(peer) = remote.as_mut().filter(|peer| is_link_local(peer.ip())) {
+            *peer = with_scope(*peer, scope_of(peer.ip(), link));
+        }
         // The unspecified address means this host, to which there is always a way.
         if let Some(wanted) = wanted.filter(|wanted| !wanted.ip().is_unspecified()) {
-            self.check_way(host, wanted.ip())?;
+            self.check_way(host, wanted.ip(), link)?;
         }
         let is_broadcast = remote.is_some_and(|remote| host.is_broadcast(remote.ip()));
-        let source = remote.map_or(Ok(None), |remote| self.source_towards(host, remote.ip()))?;
+        let source = |remote: SocketAddr| self.source_towards(host, remote.ip(), link);
+        let source = remote.map_or(Ok(None), source)?;
         let mut state = lock(&self.state);
         if is_broadcast && !state.may_broadcast {
             return Err(SocketError::Reported(ConnectionError::Forbidden));
@@ -570,7 +585,12 @@ impl UdpSocket {
 
     /// The own address that `connect` chooses (`__ip4_datagram_connect`). Until the socket is
     /// connected to nobody, it keeps the one that it has while that is an own one.
-    fn source_towards(&self, host: &Host, remote: IpAddr) -> Result<Option<IpAddr>, SocketError> {
+    fn source_towards(
+        &self,
+        host: &Host,
+        remote: IpAddr,
+        link: Option<InterfaceId>,
+    ) -> Result<Option<IpAddr>, SocketError> {
         if !self.has_no_address() {
             return Ok(None);
         }
@@ -580,15 +600,20 @@ impl UdpSocket {
             return Ok(Some(kept));
         }
         // A host without an address may still ask all others for one.
-        Ok(host.net.topology.source_for(remote, None).ok())
+        Ok(host.net.topology.source_for(remote, link).ok())
     }
 
-    /// Whether a datagram to `remote` would find a way now.
-    fn check_way(&self, host: &Host, remote: IpAddr) -> Result<(), SocketError> {
+    /// Whether a datagram to `remote` would find a way now, through `link` if one is given.
+    fn check_way(
+        &self,
+        host: &Host,
+        remote: IpAddr,
+        link: Option<InterfaceId>,
+    ) -> Result<(), SocketError> {
         if !self.has_no_address() {
             host.check_ends(self.binding.local.ip(), remote)?;
         }
-        match host.net.topology.source_for(remote, None) {
+        match host.net.topology.source_for(remote, link) {
             // It has one already, a datagram may name one, or it asks all hosts for one.
             Err(NoSource::NoAddress)
                 if !self.has_no_address()

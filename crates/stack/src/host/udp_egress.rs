@@ -5,11 +5,12 @@ use super::error::SocketError;
 use super::readiness::{Ready, half};
 use super::udp::UdpSocket;
 use super::udp_queue::{OVERHEAD, ReceivedDatagram};
-use crate::flow::FourTuple;
+use crate::flow::{FourTuple, named_scope};
 use crate::frame::{DATAGRAM, Headers};
 use crate::net::Visit;
+use crate::net::address::named_interface;
 use crate::net::egress::{CachedRoute, OutgoingDatagram};
-use crate::net::icmp::Refusal;
+use crate::net::icmp::{Ends, Refusal};
 use crate::net::interface::{Interface, InterfaceId, Output};
 use crate::net::topology::{NextHop, NoSource, ResolvedRoute};
 use crate::stats::IpCounter;
@@ -36,7 +37,9 @@ const GROUP_HOPS: u8 = 1;
 pub struct SendDatagram {
     /// Data.
     pub data: Bytes,
-    /// Where it goes; `None` is the connected peer.
+    /// Where it goes; `None` is the connected peer. The scope of a link-local address of IPv6, or
+    /// of a group of a link, is the [number](InterfaceId::index) of an interface. The call fails
+    /// with [`SocketError::InvalidArgument`] if [`interface`](Self::interface) is another one.
     pub to: Option<SocketAddr>,
     /// Address that it is sent from (`IP_PKTINFO`, `IPV6_PKTINFO`). `None` and the unspecified
     /// address are the bound one, or what the route says. It is an own one, or any with
@@ -44,7 +47,7 @@ pub struct SendDatagram {
     /// forwarder needs both.
     pub from: Option<SocketAddr>,
     /// Interface that it leaves by (`ipi_ifindex`), without a router where no route leads there;
-    /// `None` is that of the route.
+    /// `None` is the one that the scope of `to` names, or else that of the route.
     pub interface: Option<InterfaceId>,
     /// Hops that it may take, from 1 (`IP_TTL`, `IPV6_HOPLIMIT`). To a group that is 1 if nothing
     /// else is said here: the hops of the socket are for single hosts.
@@ -89,6 +92,23 @@ struct Sending {
     route_to: Option<(IpAddr, Option<InterfaceId>)>,
     /// The device hears of all frames of the batch together.
     batch: Option<Batch>,
+}
+
+/// The only interface that a datagram to `remote` may leave by: the one that was asked for, or that
+/// the scope of the address names (`udpv6_sendmsg`).
+fn way_out(
+    remote: SocketAddr,
+    asked: Option<InterfaceId>,
+) -> Result<Option<InterfaceId>, SocketError> {
+    let scope = named_scope(remote);
+    if scope == 0 {
+        return Ok(asked);
+    }
+    match (InterfaceId::from_index(scope), asked) {
+        (None, _) => Err(SocketError::NetworkUnreachable),
+        (Some(named), Some(asked)) if named != asked => Err(SocketError::InvalidArgument),
+        (named, _) => Ok(named),
+    }
 }
 
 /// Headers of one datagram: both ends, and what its packet says besides.
@@ -204,7 +224,7 @@ impl UdpSocket {
                 may_broadcast: state.may_broadcast,
                 is_transparent: state.is_transparent,
                 has_error: state.error.is_some(),
-                route_to: state.remote.map(|remote| (remote.ip(), None)),
+                route_to: state.remote.map(|remote| (remote.ip(), named_interface(remote))),
                 route: state.take_route(),
                 batch: is_batch.then_some(Batch { now, interface: None }),
             }
@@ -220,7 +240,8 @@ impl UdpSocket {
                 }
             }
         }
-        if way.remote.is_some_and(|remote| way.route_to == Some((remote.ip(), None))) {
+        let is_to = |peer: SocketAddr| way.route_to == Some((peer.ip(), named_interface(peer)));
+        if way.remote.is_some_and(is_to) {
             let mut state = self.state();
             // Another thread may have connected the socket elsewhere meanwhile.
             if state.remote == way.remote {
@@ -246,7 +267,8 @@ impl UdpSocket {
         }
         let packet = datagram.to_packet().filter(|_| !to.ip().is_unspecified());
         let packet = packet.ok_or(SocketError::InvalidArgument)?;
-        host.net.refuse(Visit::new(now, SHARD), from.ip(), to.ip(), &packet, why);
+        let ends = Ends { local: to.ip(), remote: from.ip(), interface: datagram.interface };
+        host.net.refuse(Visit::new(now, SHARD), ends, &packet, why);
         Ok(())
     }
 
@@ -279,6 +301,7 @@ impl UdpSocket {
         {
             return Err(error);
         }
+        let interface = way_out(remote, interface)?;
         if self.waits_for_all.load(Relaxed) {
             self.admit(0, 0)?;
         }
@@ -353,7 +376,8 @@ impl UdpSocket {
             None if self.is_forwarder() => return Err(SocketError::AddressNotAvailable),
             None if self.has_no_address() => {
                 let chosen = way.source.filter(|own| own.is_ipv4() == remote.is_ipv4());
-                if let Some(chosen) = chosen.filter(|_| interface.is_none()) {
+                let link = way.remote.and_then(named_interface);
+                if let Some(chosen) = chosen.filter(|_| interface.is_none() || interface == link) {
                     return Ok(SocketAddr::new(chosen, port));
                 }
                 match host.net.topology.source_for(remote, interface) {

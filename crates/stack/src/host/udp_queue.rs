@@ -23,7 +23,8 @@ pub(super) const OVERHEAD: u32 = 640;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ReceivedDatagram {
-    /// Address and port of the sender.
+    /// Address and port of the sender. The scope of a link-local address of IPv6 is the
+    /// [number](InterfaceId::index) of the interface that the datagram came in by.
     pub from: SocketAddr,
     /// Address and port that the datagram was sent to (`IP_ORIGDSTADDR`). The address is one of
     /// this host, a broadcast address, or any address on an interface that takes them all.

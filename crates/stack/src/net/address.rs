@@ -1,7 +1,8 @@
 //! Names of interfaces, networks, and the addresses of a host in them.
 
+use crate::flow::{is_link_local, named_scope};
 use core::fmt;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::str::FromStr;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use thiserror::Error;
@@ -23,6 +24,17 @@ impl InterfaceId {
     pub fn from_index(index: u32) -> Option<Self> {
         index.checked_sub(2).map(Self)
     }
+}
+
+/// The scope of a peer that is met by `interface`; 0 if its address has none. A comparison.
+pub(crate) fn scope_of(remote: IpAddr, interface: Option<InterfaceId>) -> u32 {
+    let scope = interface.filter(|_| is_link_local(remote));
+    scope.map_or(0, InterfaceId::index)
+}
+
+/// The interface that an address names by its scope.
+pub(crate) fn named_interface(address: SocketAddr) -> Option<InterfaceId> {
+    InterfaceId::from_index(named_scope(address))
 }
 
 impl fmt::Display for InterfaceId {

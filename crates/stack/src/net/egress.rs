@@ -66,10 +66,10 @@ impl CachedRoute {
         &mut self,
         net: &Net,
         now: Instant,
-        local: IpAddr,
-        remote: IpAddr,
+        tuple: &FourTuple,
     ) -> Option<&ResolvedRoute> {
-        self.refresh_through(net, now, local, remote, None)
+        let link = InterfaceId::from_index(tuple.scope);
+        self.refresh_through(net, now, tuple.local, tuple.remote, link)
     }
 
     /// As [`refresh`](Self::refresh), for a way that must lead through the interface `only` if one
@@ -455,7 +455,7 @@ impl Net {
     ) -> Result<Output, NoRoute> {
         let pseudo = Pseudo::of(tuple.local, tuple.remote, Protocol::TCP);
         let mut cached = CachedRoute::new(is_transparent);
-        cached.refresh(self, visit.now, tuple.local, tuple.remote);
+        cached.refresh(self, visit.now, tuple);
         let stamp = Stamp {
             departure: Instant::ZERO,
             credit: None,

@@ -2,21 +2,22 @@
 //!
 //! What arrives is returned as a [`Notice`]: the sockets that an error concerns are not known here.
 
+use super::address::scope_of;
 use super::egress::{CachedRoute, OutgoingDatagram};
-use super::interface::{ALL_NODES, Interface, InterfaceId, Output, Station};
+use super::interface::{ALL_NODES, Interface, InterfaceId, Output, Station, Undeliverable};
 use super::neighbor::Advertisement;
 use super::router::Unheard;
 use super::{Net, Visit};
 use crate::drop_reason::DropReason;
-use crate::flow::FourTuple;
-use crate::frame::{Frame, Headers};
+use crate::flow::{FourTuple, is_link_local};
+use crate::frame::Headers;
 use crate::stats::IpCounter;
 use crate::wire::checksum::Pseudo;
 use crate::wire::icmp::{self, Quoted, TimeExceeded, Unreachable};
 use crate::wire::icmpv6::{self, Message as M, Unreachable as Unreachable6};
 use crate::wire::{ChecksumBy, Ports, Protocol, ecn_of, ipv4, ipv6, tcp};
 use bytes::Bytes;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering;
 use neap_tcp::connection::ConnectionError;
 use neap_tcp::segment::{Payload, Segment};
@@ -191,6 +192,15 @@ impl IcmpErrorKind {
     }
 }
 
+/// Whom an answer is from and to, and the interface that what it answers came in by. To a
+/// link-local address it leaves by that one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends<A> {
+    pub(crate) local: A,
+    pub(crate) remote: A,
+    pub(crate) interface: Option<InterfaceId>,
+}
+
 /// Why an error was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
@@ -268,6 +278,8 @@ pub(crate) struct IcmpError {
     pub(crate) quoted: Quoted,
     /// The packet, as far as it is quoted.
     body: Bytes,
+    /// The interface that the message came in by, or that the packet could not leave by.
+    interface: Option<InterfaceId>,
 }
 
 impl IcmpError {
@@ -280,13 +292,21 @@ impl IcmpError {
     ) -> Self {
         let [kind, code] = message.first_chunk().copied().unwrap_or_default();
         let Meaning { error, is_hard, is_too_big, info } = meaning;
-        Self { error, is_hard, is_too_big, info, kind, code, offender, quoted, body }
+        let interface = None;
+        Self { error, is_hard, is_too_big, info, kind, code, offender, quoted, body, interface }
+    }
+
+    /// The message came in by this interface; `None` if this host sent it.
+    fn by(self, interface: Option<InterfaceId>) -> Self {
+        Self { interface, ..self }
     }
 
     /// The error that a router would report of a packet that its neighbour does not take: the
     /// router is this host (`ipv4_link_failure`, `ndisc_error_report`). `None` for what is no IP
     /// packet.
-    pub(crate) fn undeliverable(frame: &Frame) -> Option<Self> {
+    pub(crate) fn undeliverable(
+        Undeliverable { frame, interface }: &Undeliverable,
+    ) -> Option<Self> {
         let body = frame.to_bytes();
         let (quoted, message) = match body.first()? >> 4 {
             4 => (Quoted::v4(&body), [icmp::UNREACHABLE, Unreachable::Host as u8]),
@@ -295,18 +315,17 @@ impl IcmpError {
         };
         let quoted = quoted.ok()?;
         let meaning = Meaning::soft(ConnectionError::HostUnreachable);
-        Some(Self::new(meaning, &message, quoted.source, quoted, body))
+        Some(Self::new(meaning, &message, quoted.source, quoted, body).by(Some(*interface)))
     }
 
     /// The flow of the packet, if its ports are quoted.
     pub(crate) fn tuple(&self) -> Option<FourTuple> {
+        let Quoted { source, destination, .. } = self.quoted;
         let ports = self.quoted.ports?;
-        Some(FourTuple {
-            local: self.quoted.source,
-            remote: self.quoted.destination,
-            local_port: ports.source,
-            remote_port: ports.destination,
-        })
+        let local = SocketAddr::new(source, ports.source);
+        let remote = SocketAddr::new(destination, ports.destination);
+        let scope = scope_of(destination, self.interface);
+        Some(FourTuple { scope, ..FourTuple::new(local, remote) })
     }
 
     /// What is quoted of the packet from `offset` bytes behind the start of its transport header.
@@ -490,8 +509,8 @@ impl Net {
             M::EchoRequest { identifier, sequence } => {
                 let reply = M::EchoReply { identifier, sequence };
                 let tos = ip.dscp << 2 | ip.ecn as u8;
-                match echo_source(interface, ip) {
-                    Some(from) => self.send_icmp_v6(visit, from, ip.source, tos, reply, own(&body)),
+                match echo_ends(interface, ip) {
+                    Some(ends) => self.send_icmp_v6(visit, ends, tos, reply, own(&body)),
                     None => self.counters.drops.count(DropReason::NoRoute),
                 }
                 return Some(Notice::Done);
@@ -515,8 +534,8 @@ impl Net {
         };
         match Quoted::v6(&body) {
             Ok(quoted) => {
-                let offender = ip.source.into();
-                Some(Notice::Error(IcmpError::new(meaning, data, offender, quoted, body)))
+                let error = IcmpError::new(meaning, data, ip.source.into(), quoted, body);
+                Some(Notice::Error(error.by(interface.map(Interface::id))))
             }
             Err(error) => {
                 self.count_bad(error, IpCounter::Icmp6InErrors, IpCounter::Icmp6InCsumErrors);
@@ -592,21 +611,20 @@ impl Net {
     pub(crate) fn send_unreachable(
         &self,
         visit: Visit,
-        source: IpAddr,
-        destination: IpAddr,
+        ends: Ends<IpAddr>,
         packet: &Bytes,
         is_port: bool,
     ) {
         if is_port {
-            return self.refuse(visit, source, destination, packet, Refusal::Port);
+            return self.refuse(visit, ends, packet, Refusal::Port);
         }
-        if !self.may_send_error(visit, source) {
+        if !self.may_send_error(visit, ends.remote) {
             return;
         }
         let v4 = icmp::Message::Unreachable(Unreachable::Protocol);
         let pointer = ipv6::protocol_field(packet) as u32;
         let v6 = M::ParameterProblem { problem: icmpv6::Problem::NextHeader, pointer };
-        self.report(visit, (destination, source), (Some(v4), Some(v6)), packet);
+        self.report(visit, ends, (Some(v4), Some(v6)), packet);
     }
 
     /// Tells the sender of a first fragment of IPv6 that it has not all headers of its datagram
@@ -630,37 +648,32 @@ impl Net {
         }
         let v4 = icmp::Message::TimeExceeded(TimeExceeded::Reassembly);
         let v6 = M::TimeExceeded(TimeExceeded::Reassembly);
-        self.report(visit, (local, remote), (Some(v4), Some(v6)), first);
+        let ends = Ends { local, remote, interface: None };
+        self.report(visit, ends, (Some(v4), Some(v6)), first);
     }
 
     /// Tells the sender of `packet` (from its IP header on), in the name of its destination, that
     /// the destination cannot be reached. The limits are those of
     /// [`send_unreachable`](Self::send_unreachable). No message is sent to all hosts of a network
     /// or in their name.
-    pub(crate) fn refuse(
-        &self,
-        visit: Visit,
-        source: IpAddr,
-        destination: IpAddr,
-        packet: &Bytes,
-        why: Refusal,
-    ) {
+    pub(crate) fn refuse(&self, visit: Visit, ends: Ends<IpAddr>, packet: &Bytes, why: Refusal) {
         let locals = self.topology.locals();
-        let is_many = locals.is_broadcast(source) || locals.is_broadcast(destination);
-        if is_many || !self.may_send_error(visit, source) {
+        let is_many = locals.is_broadcast(ends.remote) || locals.is_broadcast(ends.local);
+        if is_many || !self.may_send_error(visit, ends.remote) {
             return;
         }
         let (v4, v6) = (icmp::Message::Unreachable(why.v4()), M::Unreachable(why.v6()));
-        self.report(visit, (destination, source), (Some(v4), Some(v6)), packet);
+        self.report(visit, ends, (Some(v4), Some(v6)), packet);
     }
 
-    /// Tells the sender of `packet` (from its IP header on) of an error, from the address that
-    /// `from` answers for that sender. The rate of messages is limited as in
-    /// [`send_unreachable`](Self::send_unreachable).
+    /// Tells the sender of `packet` (from its IP header on), which came in by `interface` if that
+    /// is known, of an error, from the address that `from` answers for that sender. The rate of
+    /// messages is limited as in [`send_unreachable`](Self::send_unreachable).
     pub(crate) fn send_error<E>(
         &self,
         visit: Visit,
         packet: &Bytes,
+        interface: Option<InterfaceId>,
         error: IcmpErrorKind,
         from: impl FnOnce(IpAddr) -> Result<IpAddr, E>,
     ) -> Result<Result<(), Refused>, E> {
@@ -679,7 +692,8 @@ impl Net {
         if !locals.contains(remote) && !self.icmp_limit.allows(visit.now, remote) {
             return Ok(Err(Refused::Limited));
         }
-        let is_sent = self.report(visit, (local, remote), (error.v4(), error.v6()), packet);
+        let ends = Ends { local, remote, interface };
+        let is_sent = self.report(visit, ends, (error.v4(), error.v6()), packet);
         Ok(if is_sent { Ok(()) } else { Err(Refused::Forbidden) })
     }
 
@@ -688,7 +702,7 @@ impl Net {
     fn report(
         &self,
         visit: Visit,
-        (local, remote): (IpAddr, IpAddr),
+        Ends { local, remote, interface }: Ends<IpAddr>,
         (v4, v6): (Option<icmp::Message>, Option<M>),
         packet: &Bytes,
     ) -> bool {
@@ -706,7 +720,7 @@ impl Net {
                     count(IpCounter::Icmp6OutTimeExcds);
                 }
                 let quoted = quote(packet, icmpv6::MAX_QUOTE);
-                self.send_icmp_v6(visit, local, remote, 0, message, quoted);
+                self.send_icmp_v6(visit, Ends { local, remote, interface }, 0, message, quoted);
             }
             _ => return false,
         }
@@ -735,36 +749,36 @@ impl Net {
         let mut headers = Headers::default();
         message.emit(&mut headers, &body);
         self.counters.ip.add(IpCounter::IcmpOutMsgs, 1);
-        let ends = (source.into(), destination.into());
+        let (local, remote) = (source.into(), destination.into());
+        let ends = Ends { local, remote, interface: None };
         self.send_icmp(visit, ends, tos, Protocol::ICMP, headers, body);
     }
 
     fn send_icmp_v6(
         &self,
         visit: Visit,
-        source: Ipv6Addr,
-        destination: Ipv6Addr,
+        Ends { local, remote, interface }: Ends<Ipv6Addr>,
         tos: u8,
         message: icmpv6::Message,
         body: Payload,
     ) {
         let mut headers = Headers::default();
-        message.emit(&mut headers, source, destination, &body);
+        message.emit(&mut headers, local, remote, &body);
         self.counters.ip.add(IpCounter::Icmp6OutMsgs, 1);
-        let ends = (source.into(), destination.into());
+        let ends = Ends { local: local.into(), remote: remote.into(), interface };
         self.send_icmp(visit, ends, tos, Protocol::ICMPV6, headers, body);
     }
 
     fn send_icmp(
         &self,
         visit: Visit,
-        (local, remote): (IpAddr, IpAddr),
+        Ends { local, remote, interface }: Ends<IpAddr>,
         tos: u8,
         protocol: Protocol,
         headers: Headers,
         payload: Payload,
     ) {
-        let tuple = FourTuple { local, remote, local_port: 0, remote_port: 0 };
+        let tuple = FourTuple::without_ports(local, remote);
         let datagram = OutgoingDatagram {
             local,
             remote,
@@ -777,7 +791,7 @@ impl Net {
             credit: None,
             hop_limit: 0,
             tos,
-            interface: None,
+            interface: interface.filter(|_| is_link_local(remote)),
             // As `icmp_sk_init` has it: nobody sends an answer again that is too long on its way.
             may_be_cut: true,
         };
@@ -790,16 +804,18 @@ impl Net {
     }
 }
 
-/// The address that an echo request is answered from: the one that it was for, or for a group an
-/// address of the interface that it came in on (RFC 4443 section 4.2).
-fn echo_source(interface: Option<&Interface>, ip: &ipv6::Header) -> Option<Ipv6Addr> {
-    if !ip.destination.is_multicast() {
-        return Some(ip.destination);
-    }
-    match interface?.source_for(ip.source.into())? {
-        IpAddr::V6(source) => Some(source),
-        IpAddr::V4(_) => None,
-    }
+/// Whom the answer to an echo request is from and to: from the address that it was for, or for a
+/// group from an address of the interface that it came in on (RFC 4443 section 4.2).
+fn echo_ends(interface: Option<&Interface>, ip: &ipv6::Header) -> Option<Ends<Ipv6Addr>> {
+    let local = if ip.destination.is_multicast() {
+        match interface?.source_for(ip.source.into())? {
+            IpAddr::V6(source) => source,
+            IpAddr::V4(_) => return None,
+        }
+    } else {
+        ip.destination
+    };
+    Some(Ends { local, remote: ip.source, interface: interface.map(Interface::id) })
 }
 
 /// Answers a neighbour that asks for an address of this interface (RFC 4861 section 7.2.4), or for

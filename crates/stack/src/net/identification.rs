@@ -26,7 +26,8 @@ impl Identifications {
 
     /// The identification of the next datagram between these addresses.
     pub(crate) fn next(&self, local: IpAddr, remote: IpAddr, protocol: Protocol) -> u32 {
-        let tuple = FourTuple { local, remote, local_port: protocol.0.into(), remote_port: 0 };
+        let tuple =
+            FourTuple { local_port: protocol.0.into(), ..FourTuple::without_ports(local, remote) };
         let hash = self.key.hash(&tuple);
         let counter = &self.counters[(hash >> 32) as usize % COUNTERS];
         counter.fetch_add(1, Ordering::Relaxed).wrapping_add(hash as u32)

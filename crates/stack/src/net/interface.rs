@@ -149,6 +149,15 @@ fn pack(address: LinkAddress) -> u64 {
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
+/// Packet that no neighbour will take.
+#[derive(Debug)]
+pub(crate) struct Undeliverable {
+    /// The packet, with its IP header at the front.
+    pub(crate) frame: Frame,
+    /// The interface that it was to leave by.
+    pub(crate) interface: InterfaceId,
+}
+
 /// What became of a packet that was to leave.
 #[derive(Debug)]
 #[must_use = "a socket may have to hear of what cannot be delivered"]
@@ -156,8 +165,8 @@ pub(crate) struct Output {
     pub(crate) verdict: Verdict,
     /// Fragments in front of the one that was dropped have left.
     pub(crate) is_in_part: bool,
-    /// Packets that no neighbour will take, with their IP headers at the front.
-    pub(crate) undeliverable: Vec<Frame>,
+    /// Packets that no neighbour will take.
+    pub(crate) undeliverable: Vec<Undeliverable>,
 }
 
 impl Output {
@@ -595,7 +604,7 @@ impl Interface {
         &self,
         visit: Visit,
         f: impl FnOnce(&mut Neighbors, &mut Outcome),
-    ) -> Vec<Frame> {
+    ) -> Vec<Undeliverable> {
         let mut out = Outcome::default();
         let mut neighbors = lock(&self.neighbors);
         f(&mut neighbors, &mut out);
@@ -612,7 +621,8 @@ impl Interface {
         }
         let lost = out.discarded.len() + out.failed.len();
         self.counters.drops.add(DropReason::Neighbor, lost as u64);
-        out.failed.into_iter().map(|(_, frame)| frame).collect()
+        let interface = self.id();
+        out.failed.into_iter().map(|(_, frame)| Undeliverable { frame, interface }).collect()
     }
 
     fn solicit(&self, visit: Visit, own: LinkAddress, solicit: Solicit) {
@@ -769,14 +779,14 @@ impl Interface {
 
     /// Asks again what neighbours did not answer, and advertises what is due. When to come back,
     /// and the packets whose neighbour does not answer.
-    pub(crate) fn expire(&self, visit: Visit) -> (Instant, Vec<Frame>) {
+    pub(crate) fn expire(&self, visit: Visit) -> (Instant, Vec<Undeliverable>) {
         let (advertise, mut undeliverable) = self.expire_router(visit);
         let (ask, failed) = self.expire_neighbors(visit);
         undeliverable.extend(failed);
         (advertise.min(ask), undeliverable)
     }
 
-    fn expire_neighbors(&self, visit: Visit) -> (Instant, Vec<Frame>) {
+    fn expire_neighbors(&self, visit: Visit) -> (Instant, Vec<Undeliverable>) {
         let due = lock(&self.neighbors).deadline();
         if due > visit.now {
             return (due, Vec::new());

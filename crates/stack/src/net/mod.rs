@@ -35,6 +35,7 @@ use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use housekeeping::Housekeeping;
 use identification::Identifications;
+use interface::Undeliverable;
 use neap_tcp::time::Instant;
 use neap_tcp::transmit::egress::Verdict;
 use rate_limit::IcmpLimit;
@@ -223,7 +224,7 @@ impl Net {
 
     /// Forgets old fragments, asks neighbours again, and advertises routers. When to come back, and
     /// the packets whose neighbour does not answer.
-    pub(crate) fn expire(&self, visit: Visit) -> (Instant, Vec<Frame>) {
+    pub(crate) fn expire(&self, visit: Visit) -> (Instant, Vec<Undeliverable>) {
         let mut reassembler = lock(&self.reassembler);
         let mut expired = Vec::new();
         reassembler.expire(visit.now, |source, first| expired.push((source, first)));

@@ -1,12 +1,12 @@
 //! Topology of a host: its interfaces, its addresses, and the routes between them.
 
 use super::error::NetError;
-use super::interface::{Address, Interface, InterfaceId};
+use super::interface::{Address, Interface, InterfaceId, Undeliverable};
 use super::neighbor::Neighbor;
 use super::route::{Prefix, Route, RouteEntry, Routes};
-use crate::frame::Frame;
+use crate::flow::{is_link_local, named_scope};
 use crate::sync::{Mutex, lock};
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use neap_tcp::lateness::Departures;
 use neap_tcp::time::Instant;
@@ -208,6 +208,9 @@ impl Tables {
         }
         let on_link = |interface| Route { interface, gateway: None, mtu: None, pref_src: None };
         let found = self.routes.lookup(remote, may_use);
+        // No router has a link-local address of a certain link behind it (RFC 4291 section 2.5.6).
+        let is_of_link = only.is_some() && is_link_local(remote);
+        let found = found.filter(|route| !is_of_link || route.gateway.is_none());
         let route = found.or_else(|| only.filter(|id| may_use(*id)).map(on_link))?;
         let interface = self.interface(route.interface).ok()?;
         if self.locals.is_broadcast(remote) {
@@ -294,9 +297,8 @@ impl Tables {
             through == interface && of.is_none() && entry.prefix.contains(gateway)
         };
         // Every link with IPv6 has the network of link-local addresses.
-        let is_link_local =
-            matches!(gateway, IpAddr::V6(ip) if ip.is_unicast_link_local()) && known.has_v6();
-        if !is_link_local && !self.routes.entries().iter().any(is_on_link) {
+        let is_neighbor = is_link_local(gateway) && known.has_v6();
+        if !is_neighbor && !self.routes.entries().iter().any(is_on_link) {
             return Err(NetError::GatewayUnreachable { gateway, interface });
         }
         Ok(())
@@ -443,7 +445,7 @@ impl Topology {
 
     /// The way to `remote`; `None` if it is unreachable.
     pub(crate) fn resolve(&self, now: Instant, remote: IpAddr) -> Option<ResolvedRoute> {
-        self.resolve_from(now, None, remote)
+        self.resolve_through(now, None, remote, None)
     }
 
     /// Whether packets to `local` are taken although it is no own address: an interface takes any
@@ -452,18 +454,9 @@ impl Topology {
         self.takes_foreign.load(Ordering::Relaxed) && !self.locals().contains(local)
     }
 
-    /// The way from an own address to `remote`; `None` if it is unreachable, or `local` is no own
-    /// address any more, or a loopback address and `remote` is another host.
-    pub(crate) fn resolve_from(
-        &self,
-        now: Instant,
-        local: Option<IpAddr>,
-        remote: IpAddr,
-    ) -> Option<ResolvedRoute> {
-        self.resolve_through(now, local, remote, None)
-    }
-
-    /// As [`resolve_from`](Self::resolve_from), through the interface `only` if one is given.
+    /// The way from an own address to `remote`, through the interface `only` if one is given;
+    /// `None` if it is unreachable, or `local` is no own address any more, or a loopback address
+    /// and `remote` is another host.
     pub(crate) fn resolve_through(
         &self,
         now: Instant,
@@ -494,6 +487,25 @@ impl Topology {
         }
         let next_hop = NextHop::Neighbor(interface.clone(), neighbor);
         Some(ResolvedRoute { generation, expires, next_hop, mtu })
+    }
+
+    /// The interface that a socket reaches `remote` by, and by no other from then on. An address of
+    /// a link names it by its scope; a link-local one without a scope is on the first link that has
+    /// a route to it. `None` for other addresses, and for those of this host.
+    pub(crate) fn link_to(&self, remote: SocketAddr) -> Result<Option<InterfaceId>, NoSource> {
+        let (ip, scope) = (remote.ip(), named_scope(remote));
+        if scope == 0 && !is_link_local(ip) {
+            return Ok(None);
+        }
+        let tables = lock(&self.tables);
+        if tables.locals.contains(ip) {
+            return Ok(None);
+        }
+        let found = match scope {
+            0 => tables.route(ip, None).map(|(route, ..)| route.interface),
+            scope => InterfaceId::from_index(scope),
+        };
+        found.map(Some).ok_or(NoSource::NoRoute)
     }
 
     /// The own address that packets to `remote` are sent from where nothing else is said; through
@@ -547,7 +559,7 @@ impl Topology {
 
     /// Lets all interfaces ask again what neighbours did not answer, and advertise what is due.
     /// When to come back, and the frames whose neighbour does not answer.
-    pub(crate) fn expire(&self, visit: super::Visit) -> (Instant, Vec<Frame>) {
+    pub(crate) fn expire(&self, visit: super::Visit) -> (Instant, Vec<Undeliverable>) {
         let (mut next, mut undeliverable) = (Instant::FAR_FUTURE, Vec::new());
         for interface in self.interfaces() {
             let (due, frames) = interface.expire(visit);

@@ -8,7 +8,7 @@ use crate::host::error::SocketError;
 use crate::host::forwarder::{Forwarder, Pending, TcpForwarderOptions};
 use crate::host::readiness::{Ready, ReadyState};
 use crate::net::Visit;
-use crate::net::icmp::syn_packet;
+use crate::net::icmp::{Ends, syn_packet};
 use crate::net::interface::InterfaceId;
 use bytes::Bytes;
 use core::net::SocketAddr;
@@ -198,7 +198,9 @@ impl PendingHandle {
         let Pending { tuple, shard, .. } = &*self.pending;
         let packet = self.packet_of(&decided.syn.segment());
         let visit = Visit::new(now, *shard);
-        self.host.net.refuse(visit, tuple.remote, tuple.local, &packet, why);
+        let interface = InterfaceId::from_index(tuple.scope);
+        let (local, remote) = (tuple.local, tuple.remote);
+        self.host.net.refuse(visit, Ends { local, remote, interface }, &packet, why);
     }
 
     /// Returns the SYN as an IP packet, for an ICMP error to quote. Identification and IP options

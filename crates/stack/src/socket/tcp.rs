@@ -291,12 +291,13 @@ impl TcpHandle {
         self.look(now, |connection, now| connection.info(now))
     }
 
-    /// Own address and port.
+    /// Own address and port; a link-local address of IPv6 with the scope of the peer's.
     pub fn local_addr(&self) -> SocketAddr {
-        self.0.socket.tuple().local_addr()
+        self.0.socket.tuple().local_name()
     }
 
-    /// The peer's address and port.
+    /// The peer's address and port; a link-local address of IPv6 has the
+    /// [number](crate::interface::InterfaceId::index) of the interface as its scope.
     pub fn remote_addr(&self) -> SocketAddr {
         self.0.socket.tuple().remote_addr()
     }

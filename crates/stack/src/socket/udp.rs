@@ -81,6 +81,10 @@ impl UdpHandle {
     /// that one and receives what is sent to it. As in Linux it keeps that address when it is
     /// connected to another peer, until it is connected to `None`.
     ///
+    /// A peer with a link-local address of IPv6 is met by the interface whose
+    /// [number](crate::interface::InterfaceId::index) is the scope of the address; without a scope
+    /// by the first one that has a route. [`remote_addr`](Self::remote_addr) has that scope.
+    ///
     /// # Errors
     /// [`SocketError::AddressFamily`] if the socket is bound to the other family;
     /// `NetworkUnreachable` without a route; `AddressNotAvailable` if the interface on the way has

@@ -1,7 +1,7 @@
 //! Router discovery on an interface, both as a router of its link and as a host (RFC 4861 section
 //! 6), and the addresses that an interface answers for without having them.
 
-use super::{ALL_NODES, ALL_ROUTERS, Interface, Station, link_frame};
+use super::{ALL_NODES, ALL_ROUTERS, Interface, Station, Undeliverable, link_frame};
 use crate::frame::{Frame, ORPHAN};
 use crate::net::Visit;
 use crate::net::address::Prefix;
@@ -129,7 +129,7 @@ impl Interface {
     }
 
     /// Sends what is due. When to come back, and the packets whose neighbour does not answer.
-    pub(super) fn expire_router(&self, visit: Visit) -> (Instant, Vec<Frame>) {
+    pub(super) fn expire_router(&self, visit: Visit) -> (Instant, Vec<Undeliverable>) {
         let mut router = lock(&self.router);
         let Some(one) = router.as_mut() else { return (Instant::FAR_FUTURE, Vec::new()) };
         let due = one.take_due(visit.now);
@@ -150,7 +150,7 @@ impl Interface {
         advertisement: &RouterAdvertisement,
         to: DueTo,
         is_final: bool,
-    ) -> Vec<Frame> {
+    ) -> Vec<Undeliverable> {
         let source = self.link_local().filter(|_| self.is_up());
         let Some(source) = source else { return Vec::new() };
         let message = advertisement.message(is_final);
