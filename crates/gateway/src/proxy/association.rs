@@ -1,10 +1,10 @@
 //! Datagrams by way of SOCKS5: an association (RFC 1928 section 7) is a connection to the proxy,
 //! and a UDP socket whose datagrams name their destination.
 //!
-//! Cost: two descriptors for each mapping, a system call for each datagram and one for those of a
-//! destination that leave together, and what is held until the proxy has answered, see [`Early`].
-//! At most [`MOST_NAMED`] names and [`MOST_NUMERIC`] addresses of destinations are remembered,
-//! which each datagram costs a look at.
+//! Cost: two descriptors for each mapping, a system call for each datagram, one more for those of a
+//! destination that leave together and one for those that have arrived together, and what is held
+//! until the proxy has answered, see [`Early`]. At most [`MOST_NAMED`] names and [`MOST_NUMERIC`]
+//! addresses of destinations are remembered, which each datagram costs a look at.
 
 use super::early::Early;
 use super::error::of_the_way;
@@ -17,6 +17,7 @@ use crate::relay::End;
 use crate::upstream::FarDatagrams;
 use bytes::Bytes;
 use neap::{Events, IcmpErrorKind, Poller};
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, sendmsg};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::collections::VecDeque;
@@ -133,7 +134,7 @@ impl Association {
         let mut call = || sendmsg(&self.socket, &parts, &mut control, SendFlags::NOSIGNAL);
         match call() {
             // It is about an earlier datagram.
-            Err(rustix::io::Errno::CONNREFUSED) => call(),
+            Err(Errno::CONNREFUSED) => call(),
             result => result,
         }?;
         Ok(())
@@ -210,11 +211,20 @@ impl FarDatagrams for Association {
     }
 
     fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Arrived> {
-        self.advance();
+        if matches!(self.state, State::Opens { .. }) {
+            self.advance();
+        }
         if !matches!(self.state, State::Open) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let (count, _) = recv(&self.socket, &mut *buffer, RecvFlags::empty())?;
+        let (count, _) = match recv(&self.socket, &mut *buffer, RecvFlags::empty()) {
+            Err(Errno::WOULDBLOCK) => {
+                // An event may have told of the end of the association.
+                self.advance();
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            received => received?,
+        };
         let (from, header) =
             socks5::read_datagram(&buffer[..count]).ok_or(io::ErrorKind::InvalidData)?;
         let from = self.seen(from).ok_or(io::ErrorKind::InvalidData)?;
@@ -355,6 +365,35 @@ mod tests {
         poll(&mut entries, None).expect("the end has come");
         let sent = association.send(&[data], &to, MANNER);
         assert_eq!((sent, association.is_over()), (Sent::default(), true));
+    }
+
+    #[test]
+    fn datagrams_that_came_before_the_end_are_received_and_then_the_end_is_seen() {
+        let (mut association, mut stream) = opening();
+        let relay = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let port = relay.local_addr().expect("an address").port().to_be_bytes();
+        stream.write_all(&[&[5, 0, 5, 0, 0, 1, 127, 0, 0, 1][..], &port].concat()).expect("sent");
+        let mut buffer = [0; 100];
+        while !matches!(association.state, State::Open) {
+            let mut entries = [PollFd::new(&association.talk.stream, PollFlags::IN)];
+            poll(&mut entries, None).expect("an answer");
+            association.receive(&mut buffer).expect_err("nobody has sent");
+        }
+        let to = association.socket.local_addr().expect("an address").as_socket();
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, to.expect("of IP").port()));
+        let datagram = socks5::datagram_header(&place("192.0.2.1:9").into());
+        for _ in 0..100 {
+            relay.send_to(&datagram, to).expect("sent");
+        }
+        drop(stream);
+        let mut entries = [PollFd::new(&association.talk.stream, PollFlags::RDHUP)];
+        poll(&mut entries, None).expect("the end has come");
+        for number in 0..100 {
+            association.receive(&mut buffer).expect("a datagram");
+            assert!(!association.is_over(), "the connection was looked at for datagram {number}");
+        }
+        association.receive(&mut buffer).expect_err("no more were sent");
+        assert!(association.is_over());
     }
 
     #[test]
