@@ -130,7 +130,8 @@ pub struct Figures {
     pub full_dns: u64,
     /// Messages that were dropped: no questions, or no answers to what was asked.
     pub bad_dns: u64,
-    /// Connections that the guest gave up before their other half was open.
+    /// Connections that were given up before their other half was open: by the guest, or by the
+    /// client of a published port with a reset.
     pub given_up: u64,
     /// Echo requests that the host took.
     pub echoes_out: u64,

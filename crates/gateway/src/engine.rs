@@ -132,10 +132,15 @@ enum Near {
 }
 
 impl Near {
-    /// Whether a guest that waits has given up.
-    fn is_over(&self) -> bool {
-        let Self::Waits(Some(pending)) = self else { return false };
-        !matches!(pending.take_error(), Ok(None))
+    /// Whether whoever opened the connection has given up before the far side is open: a guest that
+    /// waits, or a client of a published port by a reset. `has_error` says whether a side has
+    /// reported an error.
+    fn has_given_up(&mut self, has_error: bool) -> bool {
+        match self {
+            Self::Waits(Some(pending)) => !matches!(pending.take_error(), Ok(None)),
+            Self::Waits(None) => false,
+            Self::Open(near) => has_error && near.take_error().is_err(),
+        }
     }
 }
 
@@ -644,7 +649,7 @@ impl Gateway {
     fn visit(&mut self, key: usize) {
         let Some(flow) = self.flows.get_mut(key) else { return };
         if !flow.is_open {
-            if flow.near.is_over() {
+            if flow.near.has_given_up(flow.has_error) {
                 return self.give_up(key);
             }
             match flow.far.is_open() {
@@ -782,7 +787,7 @@ impl Gateway {
         self.counters.count(why.counter());
     }
 
-    /// The guest does not want the connection any more: the other half ends at once.
+    /// Whoever opened the connection does not want it any more: the other half ends at once.
     fn give_up(&mut self, key: usize) {
         let mut flow = self.flows.remove(key);
         flow.far.reset();

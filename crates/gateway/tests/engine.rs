@@ -11,12 +11,12 @@ use neap::time::Rate;
 use neap::{Events, Poller, TcpStream};
 use neap_gateway::{
     Client, Destination, Direct, End, Far, FarDatagrams, FarEcho, Figures, Gateway, GatewayConfig,
-    GatewayHandle, Inspector, Resolver, Translation, Transport, Upstream,
+    GatewayHandle, Inspector, Publication, Resolver, Translation, Transport, Upstream,
 };
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -279,6 +279,47 @@ fn a_run_that_ends_resets_what_is_not_finished() {
     world.end();
     let error = stream.read(&mut [0; 10]).expect_err("that was not the end");
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+}
+
+/// A port of this machine that leads to port 80 of the guest.
+fn publish(world: &World) -> SocketAddr {
+    let port = (Ipv4Addr::LOCALHOST, 0).into();
+    let guest = (Ipv4Addr::from(GUEST), 80).into();
+    let stand_in = Ipv4Addr::new(10, 0, 2, 2).into();
+    let transport = Transport::Tcp;
+    let publication = Publication { transport, port, guest, stand_in };
+    world.handle.publish(publication).expect("published");
+    world.handle.published().expect("it runs")[0].publication.port
+}
+
+/// Waits until something holds.
+fn wait_until(is_it: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_it() {
+        assert!(start.elapsed() < PATIENCE, "it does not become so");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_client_that_resets_before_the_guest_has_answered_ends_the_flow_at_once() {
+    let world = World::new(&[]);
+    let to = publish(&world);
+    let [stays, goes] = [(); 2].map(|()| {
+        let client = std::net::TcpStream::connect(to).expect("a connection");
+        world.cable.recv(&mut [0; 2048]).expect("a SYN, which is not answered");
+        client
+    });
+    let flows = || world.inspector.holdings().expect("it runs").flows.len();
+    wait_until(|| flows() == 2);
+    // An end is no reset.
+    stays.shutdown(Shutdown::Write).expect("open");
+    rustix::net::sockopt::set_socket_linger(&goes, Some(Duration::ZERO)).expect("an option");
+    drop(goes);
+    wait_until(|| world.inspector.figures().given_up > 0);
+    assert_eq!(flows(), 1);
+    assert_eq!(world.end().given_up, 1);
+    drop(stays);
 }
 
 #[test]
