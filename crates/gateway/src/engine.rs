@@ -51,6 +51,8 @@ mod publishing;
 const NEW_AT_ONCE: usize = 64;
 /// Turns under a rate that are taken before others have theirs.
 const SERVED_AT_ONCE: usize = 64;
+/// How often it is looked whether the stack has sent all, when nothing else is left of a drain.
+const LOOK_AT_REST: Duration = Duration::from_millis(20);
 /// What is reported of an end, once for each change.
 const CHANGES: Events = Events::IN.union(Events::OUT).union(Events::RDHUP).union(Events::ET);
 
@@ -330,7 +332,9 @@ impl Gateway {
         let due = self.next_expiry();
         let expiry = due.map(|due| due.saturating_duration_since(Instant::now()));
         let turn = self.sending.as_ref().and_then(Sending::sleeps_for);
-        [expiry, turn].into_iter().flatten().min()
+        // What is left is in the stack, of which no event tells.
+        let look = (self.ends.is_some() && self.is_empty()).then_some(LOOK_AT_REST);
+        [expiry, turn, look].into_iter().flatten().min()
     }
 
     /// Takes the turns under the rate that are due.
@@ -414,12 +418,22 @@ impl Gateway {
     /// Whether the run ends, as it [was told](GatewayHandle::drain): nothing is left, or the time
     /// is over.
     fn is_drained(&self) -> bool {
-        let are_idle = |datagrams: &Datagrams| {
-            if self.are_guests_gone { !datagrams.wait() } else { datagrams.is_idle() }
+        let has_sent_all = || {
+            // Guests that are gone read nothing any more.
+            let counts = self.stack.host().usage().tcp;
+            self.are_guests_gone || (counts.connections == 0 && counts.orphans == 0)
         };
-        self.ends.is_some_and(|ends| {
-            ends <= Instant::now() || (self.flows.is_empty() && are_idle(&self.datagrams))
-        })
+        let is_over = |ends| ends <= Instant::now() || (self.is_empty() && has_sent_all());
+        self.ends.is_some_and(is_over)
+    }
+
+    /// Whether there are no flows, and nothing of datagrams that a drain waits for.
+    fn is_empty(&self) -> bool {
+        let are_idle = || match self.are_guests_gone {
+            true => !self.datagrams.wait(),
+            false => self.datagrams.is_idle(),
+        };
+        self.flows.is_empty() && are_idle()
     }
 
     fn on_events(&mut self, events: &mut Vec<Event>) {

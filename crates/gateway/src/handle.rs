@@ -44,8 +44,9 @@ impl GatewayHandle {
         self.0.tell(Request::Finish(time))
     }
 
-    /// Ends the run when no flow is left, and after `time` at the latest. New connections, mappings
-    /// and identifiers are refused until then, and [counted](crate::Figures::draining).
+    /// Ends the run when no flow is left and guests have acknowledged all that was sent to them,
+    /// and after `time` at the latest. New connections, mappings and identifiers are refused until
+    /// then, and [counted](crate::Figures::draining).
     ///
     /// # Errors
     /// `BrokenPipe` if the run has ended.

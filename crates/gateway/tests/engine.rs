@@ -323,6 +323,37 @@ fn a_client_that_resets_before_the_guest_has_answered_ends_the_flow_at_once() {
 }
 
 #[test]
+fn a_gateway_that_drains_waits_for_what_a_guest_has_not_read() {
+    // More than the guest takes before it reads, and one piece.
+    const SENT: usize = 40_000;
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let far = Ipv4Addr::new(10, 0, 2, 7);
+    let mut config = GatewayConfig::default();
+    config.translations = vec![Translation::address(far.into(), Ipv4Addr::LOCALHOST.into())];
+    let (_, told) = channel();
+    let World { cable, handle, inspector, engine, .. } =
+        World::over(Box::new(Direct), config, told, Arc::default());
+    let guest = common::guest(cable);
+    guest.set_sysctl("net.ipv4.tcp_rmem", "4096 16384 16384").expect("a small buffer");
+    let mut client = TcpStream::connect(&guest, (far, port)).expect("a connection");
+    client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let (mut server, _) = listener.accept().expect("the gateway connects");
+    client.shutdown(Shutdown::Write).expect("open");
+    server.write_all(&[7; SENT]).expect("sent");
+    drop(server);
+    wait_until(|| inspector.figures().finished > 0);
+    handle.drain(PATIENCE * 60).expect("it runs");
+    // Requests are answered one after the other, and between two the gateway may end.
+    (0..3).for_each(|_| drop(handle.published().expect("it runs")));
+    let mut received = Vec::new();
+    client.read_to_end(&mut received).expect("the end, not a reset");
+    assert_eq!(received.len(), SENT);
+    drop(client);
+    engine.join().expect("it ends by itself");
+}
+
+#[test]
 fn a_guest_that_is_gone_without_a_word_is_noticed() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
