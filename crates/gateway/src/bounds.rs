@@ -7,10 +7,13 @@
 //! `tcp_rmem`), in the relay twice what the stack took before, which is a piece at least, and
 //! a visit's worth and a piece at most, and in the stack what is not sent yet ([`NOT_SENT_MICROS`],
 //! [`NOT_SENT`]) besides what is on its way to the guest ([`SENT`]). What does not fit stays with
-//! its sender, whose window is closed.
+//! its sender, whose window is closed. The memory of what waits in the relay is at most about twice
+//! its bytes.
 //!
-//! The whole gateway holds at most that for each of `GatewayConfig::most_flows` flows, and never
-//! more than the stack's `net.ipv4.tcp_mem`. An idle flow holds nothing of it.
+//! The whole gateway holds at most that for each of `GatewayConfig::most_flows` flows. The stack
+//! never holds more than its `net.ipv4.tcp_mem`. All relays together hold the second value of that
+//! and a visit's worth, and beyond it a piece per flow and direction ([`Held`]). An idle flow holds
+//! nothing of it.
 
 use crate::guest_rate;
 use neap::time::Rate;
@@ -23,6 +26,9 @@ use std::time::{Duration, Instant};
 const RECEIVED: u32 = 1 << 20;
 /// Largest send buffer of the stack, in bytes of memory.
 const SENT: u32 = 2 << 20;
+
+/// Bytes of a page of `net.ipv4.tcp_mem`.
+const PAGE: usize = 4096;
 
 /// Bytes not yet sent that the stack takes for a guest: those of a time at the rate at which it
 /// sends, and no more than so many.
@@ -45,6 +51,45 @@ pub(crate) fn apply(stack: &Stack) -> io::Result<()> {
         stack.set_sysctl(name, &value).map_err(io::Error::other)?;
     }
     Ok(())
+}
+
+/// The bytes that all relays hold together, and whether they are too many: from the second value of
+/// `net.ipv4.tcp_mem` on until they are at the first one, as in the stack.
+///
+/// Cost: O(1) for each change.
+#[derive(Debug)]
+pub(crate) struct Held {
+    bytes: usize,
+    low: usize,
+    high: usize,
+    is_too_much: bool,
+}
+
+impl Held {
+    /// Nothing, with the bounds that a stack has now.
+    pub(crate) fn new(stack: &Stack) -> Self {
+        let bounds = stack.config().tcp_mem;
+        let [low, high] = [bounds.low, bounds.pressure].map(|pages| pages as usize * PAGE);
+        Self::with_bounds(low, high)
+    }
+
+    /// Nothing, with bounds in bytes.
+    pub(crate) fn with_bounds(low: usize, high: usize) -> Self {
+        Self { bytes: 0, low, high, is_too_much: false }
+    }
+
+    /// Whether relays have to [save memory](crate::relay::Relay::save_memory).
+    pub(crate) fn is_too_much(&self) -> bool {
+        self.is_too_much
+    }
+
+    /// A relay has held so many bytes and holds so many now. Whether they have become too many.
+    pub(crate) fn change(&mut self, from: usize, to: usize) -> bool {
+        self.bytes = self.bytes + to - from;
+        let was_too_much = self.is_too_much;
+        self.is_too_much = self.bytes > if was_too_much { self.low } else { self.high };
+        self.is_too_much && !was_too_much
+    }
 }
 
 /// Options of connections with guests, under a rate or without one.

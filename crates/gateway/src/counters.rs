@@ -13,6 +13,7 @@ pub(crate) struct Counters {
     pub(crate) unreached: AtomicU64,
     pub(crate) finished: AtomicU64,
     pub(crate) lost: AtomicU64,
+    pub(crate) memory_pressures: AtomicU64,
     pub(crate) bytes_out: AtomicU64,
     pub(crate) bytes_in: AtomicU64,
     pub(crate) datagram_bytes_out: AtomicU64,
@@ -83,6 +84,9 @@ pub struct Figures {
     pub finished: u64,
     /// Connections that one side lost, and the other was told by a reset.
     pub lost: u64,
+    /// Times that the bytes which connections hold in the gateway came above the second value of
+    /// `net.ipv4.tcp_mem`. Until they are at the first one, a connection takes one piece at a time.
+    pub memory_pressures: u64,
     /// Bytes that guests sent over connections, as far as the other side has taken them.
     pub bytes_out: u64,
     /// Bytes that guests got over connections, as far as the stack has taken them.
@@ -181,6 +185,7 @@ impl Counters {
             unreached: get(&self.unreached),
             finished: get(&self.finished),
             lost: get(&self.lost),
+            memory_pressures: get(&self.memory_pressures),
             bytes_out: get(&self.bytes_out),
             bytes_in: get(&self.bytes_in),
             datagram_bytes_out: get(&self.datagram_bytes_out),

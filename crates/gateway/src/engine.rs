@@ -88,6 +88,8 @@ pub struct Gateway {
     pauses: Pauses,
     /// What used up its turn.
     waiting: Turns,
+    /// What the relays of all flows hold.
+    held: bounds::Held,
     /// Who sends when under a rate; `None` without one.
     sending: Option<Sending>,
     generation: Generation,
@@ -200,6 +202,7 @@ impl Gateway {
         Ok(Self {
             requests: Requests::new(poller.clone()),
             poller,
+            held: bounds::Held::new(&stack),
             stack,
             forwarder,
             published: PublishedPorts::default(),
@@ -361,6 +364,8 @@ impl Gateway {
         };
         let sides = [flow.host, flow.host.other()];
         let before = sides.map(|side| flow.relay.bytes_to(side));
+        let held = flow.relay.held();
+        flow.relay.save_memory(self.held.is_too_much());
         let most = scheduled.segments.data_in(service.bytes);
         let (near, far) = (&mut **near, &mut *flow.far);
         let mut progress = flow.relay.pump_to(flow.host, near, far, Share::Bytes(most));
@@ -371,6 +376,7 @@ impl Gateway {
         let [sent, back] = sides.map(|side| flow.relay.bytes_to(side));
         // What comes back is what a host that is lost has sent before.
         let (sent, back) = ((sent - before[0]) as usize, back - before[1]);
+        note_held(&mut self.held, &self.counters, held, flow.relay.held());
         let has_more = matches!(progress, Progress::HasMore);
         sending.on_sent(service, scheduled.segments.on_wire(sent), has_more);
         self.counters.add(|counters| &counters.bytes_out, sent as u64);
@@ -682,6 +688,8 @@ impl Gateway {
         let (near, far) = (&mut **near, &mut *flow.far);
         let guest = flow.host.other();
         let before = [flow.host, guest].map(|side| flow.relay.bytes_to(side));
+        let held = flow.relay.held();
+        flow.relay.save_memory(self.held.is_too_much());
         let mut progress = Progress::Waits;
         for to in [flow.host, guest] {
             if !std::mem::take(&mut flow.is_due[to as usize]) {
@@ -721,6 +729,7 @@ impl Gateway {
         }
         let [out, back] = [flow.host, guest].map(|side| flow.relay.bytes_to(side));
         let (out, back) = (out - before[0], back - before[1]);
+        note_held(&mut self.held, &self.counters, held, flow.relay.held());
         self.waiting.add_moved(out + back);
         flow.is_bulk = out + back >= BULK;
         flow.account.add(out, back);
@@ -811,10 +820,18 @@ impl Gateway {
     fn end(&mut self, key: usize, how: &'static str, reason: fn(&Counters) -> &AtomicU64) {
         let flow = self.flows.remove(key);
         journal::ended(&flow.view, how, flow.relay.bytes());
+        note_held(&mut self.held, &self.counters, flow.relay.held(), 0);
         if let (Some(sending), Some(scheduled)) = (&mut self.sending, flow.scheduled) {
             sending.remove(scheduled.id);
         }
         self.counters.count(reason);
+    }
+}
+
+/// A relay has held so many bytes and holds so many now.
+fn note_held(held: &mut bounds::Held, counters: &Counters, from: usize, to: usize) {
+    if held.change(from, to) {
+        counters.count(|counters| &counters.memory_pressures);
     }
 }
 

@@ -93,6 +93,10 @@ impl End for GuestStream {
         self.stream.recv_bytes()
     }
 
+    fn lends(&self) -> bool {
+        true
+    }
+
     /// Sends piece by piece. As long as the connection takes them all, the next call is worth twice
     /// as many: what leaves at one go wakes the guest once. A slower connection gets what it took,
     /// and more would only wait here.

@@ -114,6 +114,7 @@ fn by_name(figures: &Figures) -> Vec<(&'static str, u64)> {
         "GatewayUnreached" = unreached,
         "GatewayFinished" = finished,
         "GatewayLost" = lost,
+        "GatewayMemoryPressures" = memory_pressures,
         "GatewayBytesOut" = bytes_out,
         "GatewayBytesIn" = bytes_in,
         "GatewayDatagramBytesOut" = datagram_bytes_out,

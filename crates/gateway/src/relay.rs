@@ -6,9 +6,11 @@
 //!
 //! Cost: a relay holds what was received for one call of [`End::send`] and was not taken: at most
 //! [`MOST_PIECE`] bytes more than [`End::at_once`] in each direction, and only while the other end
-//! has no room for it. An allocation per visit that moves something.
+//! has no room for it. An allocation per visit that moves something. What waits for room is copied
+//! if it holds the memory of others ([`End::lends`]), each byte once. So the memory is at most
+//! about twice the bytes.
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::io;
 
@@ -18,6 +20,11 @@ pub const MOST_PIECE: usize = 64 << 10;
 /// Bytes after which a visit ends in one direction, so that other flows have their turn.
 pub(crate) const VISIT: usize = 512 << 10;
 
+/// Most bytes of the pages into which pieces are copied that wait, if fewer wait.
+const PAGE: usize = 16 << 10;
+/// Pieces of at most so many bytes are copied if they wait, as each costs some words besides.
+const SMALL: usize = 4 << 10;
+
 /// One side of a relayed connection, which never waits.
 pub trait End {
     /// Takes received bytes, at most [`MOST_PIECE`]; `Ok(None)` is the end of the stream.
@@ -25,6 +32,13 @@ pub trait End {
     /// # Errors
     /// `WouldBlock` if nothing is there; otherwise why the connection is lost.
     fn receive(&mut self) -> io::Result<Option<Bytes>>;
+
+    /// Whether what [`receive`](Self::receive) returns keeps memory in use that is larger than
+    /// twice the bytes, such as a buffer of packets of which it is a slice. A relay copies it if it
+    /// has to wait.
+    fn lends(&self) -> bool {
+        false
+    }
 
     /// Sends a part from the front of `pieces`, at most `most` bytes, and takes it away from them
     /// ([`take_front`]). Returns the number of bytes.
@@ -161,6 +175,8 @@ struct Direction {
     /// Received by one side, and not yet taken by the other.
     held: VecDeque<Bytes>,
     held_bytes: usize,
+    /// Bytes in the front of them that have waited before, and hold no memory of others.
+    kept_bytes: usize,
     /// Why the receiving side is lost, which counts when what it gave before was passed on.
     lost: Option<io::Error>,
     /// The receiving side has ended its stream.
@@ -258,11 +274,88 @@ impl Direction {
 
     fn note_sent(&mut self, sent: usize) {
         self.held_bytes -= sent;
+        self.kept_bytes = self.kept_bytes.saturating_sub(sent);
         self.bytes += sent as u64;
     }
 
-    /// Passes on bytes until the share is used up.
-    fn pump(&mut self, source: &mut dyn End, sink: &mut dyn End, share: Share) -> Stop {
+    /// Lets what was received since the last call wait: copies what holds the memory of others,
+    /// and small pieces.
+    fn keep(&mut self, source: &dyn End) {
+        if self.kept_bytes == self.held_bytes {
+            return;
+        }
+        let (mut kept, mut bytes) = (0, 0);
+        while bytes < self.kept_bytes {
+            bytes += self.held[kept].len();
+            kept += 1;
+        }
+        let fresh = self.held.split_off(kept);
+        let is_copied = |piece: &Bytes| source.lends() || piece.len() <= SMALL;
+        let mut left: usize = fresh.iter().filter(|piece| is_copied(piece)).map(Bytes::len).sum();
+        let mut page = self.last_page();
+        for piece in fresh {
+            if !is_copied(&piece) {
+                self.seal(&mut page);
+                self.held.push_back(piece);
+                continue;
+            }
+            let mut rest = &piece[..];
+            while !rest.is_empty() {
+                if page.len() == page.capacity() {
+                    self.seal(&mut page);
+                    page = BytesMut::with_capacity(left.max(self.held_bytes.min(PAGE)));
+                }
+                let room = page.capacity() - page.len();
+                let (part, behind) = rest.split_at(rest.len().min(room));
+                page.extend_from_slice(part);
+                left -= part.len();
+                rest = behind;
+            }
+        }
+        self.seal(&mut page);
+        self.kept_bytes = self.held_bytes;
+    }
+
+    /// Takes the last piece to put more behind it, unless its memory is shared.
+    fn last_page(&mut self) -> BytesMut {
+        match self.held.pop_back().map(Bytes::try_into_mut) {
+            Some(Ok(page)) => return page,
+            Some(Err(piece)) => self.held.push_back(piece),
+            None => {}
+        }
+        BytesMut::new()
+    }
+
+    fn seal(&mut self, page: &mut BytesMut) {
+        if !page.is_empty() {
+            self.held.push_back(std::mem::take(page).freeze());
+        }
+    }
+
+    /// Passes on bytes until the share is used up, and receives no more while `most` are held. What
+    /// then waits for long holds no memory of others: without room, or until the next turn under a
+    /// rate.
+    fn pump(
+        &mut self,
+        source: &mut dyn End,
+        sink: &mut dyn End,
+        share: Share,
+        most: usize,
+    ) -> Stop {
+        let stop = self.pass(source, sink, share, most);
+        if matches!((&stop, share), (Stop::Waits, _) | (Stop::HasMore, Share::Bytes(_))) {
+            self.keep(source);
+        }
+        stop
+    }
+
+    fn pass(
+        &mut self,
+        source: &mut dyn End,
+        sink: &mut dyn End,
+        share: Share,
+        most: usize,
+    ) -> Stop {
         let (mut budget, may_cut) = match share {
             Share::Bytes(most) => (most, true),
             Share::Pieces(least) => (least, false),
@@ -272,7 +365,8 @@ impl Direction {
         }
         let mut may_have_more = true;
         loop {
-            may_have_more = may_have_more && self.gather(source, sink.at_once().min(budget));
+            let bytes = sink.at_once().min(budget).min(most);
+            may_have_more = may_have_more && self.gather(source, bytes);
             if self.held_bytes == 0 {
                 // Keeps no memory of what was sent.
                 self.held = VecDeque::new();
@@ -312,6 +406,8 @@ pub struct Relay {
     to_client: Direction,
     /// The side whose bytes have turns of their own.
     scheduled: Option<Side>,
+    /// Each direction receives one piece at a time, and none while bytes wait.
+    saves_memory: bool,
 }
 
 impl Relay {
@@ -327,6 +423,12 @@ impl Relay {
     /// [`pump_to`](Self::pump_to) is told to.
     pub(crate) fn schedule(&mut self, to: Side) {
         self.scheduled = Some(to);
+    }
+
+    /// Sets whether each direction receives only one piece for a call of [`End::send`], and none
+    /// while bytes wait for room.
+    pub(crate) fn save_memory(&mut self, saves: bool) {
+        self.saves_memory = saves;
     }
 
     /// Moves what can be moved. Call it when an end has become readable or writable, or was lost.
@@ -355,9 +457,10 @@ impl Relay {
         server: &mut dyn End,
         share: Share,
     ) -> Progress {
+        let most = if self.saves_memory { 1 } else { usize::MAX };
         let stop = match to {
-            Side::Server => self.to_server.pump(client, server, share),
-            Side::Client => self.to_client.pump(server, client, share),
+            Side::Server => self.to_server.pump(client, server, share, most),
+            Side::Client => self.to_client.pump(server, client, share, most),
         };
         let (side, error) = match stop {
             Stop::HasMore => return Progress::HasMore,
@@ -442,7 +545,9 @@ fn lose(side: Side, error: io::Error, client: &mut dyn End, server: &mut dyn End
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bounds::Held;
     use std::collections::VecDeque;
+    use std::sync::Arc;
 
     /// An end in memory.
     #[derive(Default)]
@@ -452,6 +557,7 @@ mod tests {
         is_lost: bool,
         room: usize,
         at_once: usize,
+        lends: bool,
         calls: usize,
         taken: Vec<u8>,
         is_finished: bool,
@@ -472,6 +578,9 @@ mod tests {
                 None if self.has_ended => Ok(None),
                 None => Err(io::ErrorKind::WouldBlock.into()),
             }
+        }
+        fn lends(&self) -> bool {
+            self.lends
         }
         fn send(&mut self, pieces: &mut VecDeque<Bytes>, most: usize) -> io::Result<usize> {
             self.check()?;
@@ -540,6 +649,105 @@ mod tests {
         assert!(matches!(relay.pump(&mut client, &mut server), Progress::Waits));
         assert_eq!(server.taken, b"abcdefgh", "in order, and before the end");
         assert!(server.is_finished);
+    }
+
+    /// A buffer of packets, which lives as long as a slice of it.
+    struct Block {
+        bytes: Vec<u8>,
+        _alive: Arc<()>,
+    }
+
+    impl Block {
+        const SIZE: usize = 256 << 10;
+        const SLICE: usize = 4097;
+
+        /// A slice of a block of its own. Byte `n` of the stream is `n % 251`.
+        fn slice(alive: &Arc<()>, at: usize) -> Bytes {
+            let bytes = (at..at + Self::SIZE).map(|at| (at % 251) as u8).collect();
+            Bytes::from_owner(Self { bytes, _alive: alive.clone() }).slice(..Self::SLICE)
+        }
+    }
+
+    impl AsRef<[u8]> for Block {
+        fn as_ref(&self) -> &[u8] {
+            &self.bytes
+        }
+    }
+
+    #[test]
+    fn what_waits_holds_no_buffers_of_packets() {
+        let share = Share::Pieces(VISIT);
+        for (share, room) in [(share, 0), (share, 5000), (Share::Bytes(1000), usize::MAX)] {
+            let (mut client, mut server) = ends();
+            (client.lends, server.room, server.at_once) = (true, room, 192 << 10);
+            let (alive, mut relay, mut given) = (Arc::new(()), Relay::default(), 0);
+            for _ in 0..60 {
+                client.incoming.push_back(Block::slice(&alive, given));
+                given += Block::SLICE;
+                relay.pump_to(Side::Server, &mut client, &mut server, share);
+                let blocks = Arc::strong_count(&alive) - 1 - client.incoming.len();
+                assert!(blocks * Block::SIZE <= 2 * relay.held(), "{blocks} blocks");
+            }
+            server.room = usize::MAX;
+            let all = Share::Pieces(usize::MAX);
+            relay.pump_to(Side::Server, &mut client, &mut server, all);
+            assert_eq!(server.taken.len(), given);
+            let is_it = |(at, &byte): (usize, &u8)| usize::from(byte) == at % 251;
+            assert!(server.taken.iter().enumerate().all(is_it), "in order");
+        }
+    }
+
+    #[test]
+    fn relays_that_save_memory_hold_a_piece_each() {
+        let (bound, at_once, piece) = (1 << 20, 192 << 10, 10_000);
+        let (mut held, mut waiting) = (Held::with_bounds(bound / 2, bound), Vec::new());
+        let pump = |held: &mut Held, client: &mut Fake, server: &mut Fake, relay: &mut Relay| {
+            let before = relay.held();
+            relay.save_memory(held.is_too_much());
+            relay.pump(client, server);
+            held.change(before, relay.held())
+        };
+        let (mut sum, mut began) = (0, 0);
+        for _ in 0..1000 {
+            let (mut client, mut server) = ends();
+            (server.room, server.at_once) = (0, at_once);
+            client.incoming = vec![Bytes::from(vec![0; piece]); 50].into();
+            let mut relay = Relay::default();
+            for _ in 0..2 {
+                began += u32::from(pump(&mut held, &mut client, &mut server, &mut relay));
+            }
+            sum += relay.held();
+            waiting.push((client, server, relay));
+            assert!(sum <= bound + at_once + waiting.len() * piece);
+        }
+        assert_eq!((began, held.is_too_much()), (1, true));
+        for (client, server, relay) in &mut waiting {
+            server.room = usize::MAX;
+            pump(&mut held, client, server, relay);
+            assert_eq!(server.taken.len(), 50 * piece, "it goes on piece by piece");
+        }
+        assert!(!held.is_too_much());
+    }
+
+    #[test]
+    fn many_small_pieces_wait_as_few() {
+        for lends in [true, false] {
+            let (mut client, mut server) = ends();
+            (client.lends, server.room, server.at_once) = (lends, 0, 20_000);
+            let mut relay = Relay::default();
+            let large = Bytes::from(vec![1; SMALL + 1]);
+            for number in 0..5000 {
+                let is_large = number == 4000;
+                client.incoming.push_back(if is_large { large.clone() } else { "0".into() });
+                assert!(matches!(relay.pump(&mut client, &mut server), Progress::Waits));
+            }
+            let pieces = relay.to_server.held.len();
+            assert!(pieces < 20, "{pieces}");
+            server.room = usize::MAX;
+            relay.pump(&mut client, &mut server);
+            let place = server.taken.iter().position(|&byte| byte == 1);
+            assert_eq!((server.taken.len(), place), (5000 + SMALL, Some(4000)));
+        }
     }
 
     #[test]

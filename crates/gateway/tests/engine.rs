@@ -11,9 +11,10 @@ use neap::time::Rate;
 use neap::{Events, Poller, TcpStream};
 use neap_gateway::{
     Client, Destination, Direct, End, Far, FarDatagrams, FarEcho, Figures, Gateway, GatewayConfig,
-    GatewayHandle, Inspector, Publication, Resolver, Translation, Transport, Upstream,
+    GatewayHandle, Inspector, MOST_PIECE, Publication, Resolver, Translation, Transport, Upstream,
 };
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener};
@@ -529,6 +530,8 @@ fn more_answers_over_tcp_than_may_wait_are_all_sent() {
 /// Far sides that are open and have no room. A connection to [`HELD`](Self::HELD) holds the thread
 /// of the gateway until it may go on.
 struct Full {
+    /// Bytes that a call is worth to its connections.
+    at_once: usize,
     news: Sender<&'static str>,
     goes_on: Receiver<()>,
 }
@@ -538,6 +541,7 @@ impl Full {
 }
 
 struct FullFar {
+    at_once: usize,
     socket: UnixStream,
     _other: UnixStream,
 }
@@ -550,7 +554,7 @@ impl Upstream for Full {
             return Err(Errno::CONNREFUSED.into());
         }
         let (socket, other) = UnixStream::pair()?;
-        Ok(Box::new(FullFar { socket, _other: other }))
+        Ok(Box::new(FullFar { at_once: self.at_once, socket, _other: other }))
     }
 
     fn datagrams(&self, _: &Destination) -> io::Result<Box<dyn FarDatagrams>> {
@@ -574,10 +578,68 @@ impl End for FullFar {
     fn send(&mut self, _: &mut VecDeque<Bytes>, _: usize) -> io::Result<usize> {
         Err(io::ErrorKind::WouldBlock.into())
     }
+    fn at_once(&self) -> usize {
+        self.at_once
+    }
     fn finish(&mut self) -> io::Result<()> {
         Ok(())
     }
     fn reset(&mut self) {}
+}
+
+#[test]
+fn connections_that_stall_hold_little_together() {
+    const FLOWS: usize = 16;
+    const AT_ONCE: usize = 192 << 10;
+    const BOUND: usize = 256 * 4096;
+    let (stack, cable) = common::stack();
+    stack.set_sysctl("net.ipv4.tcp_mem", "192 256 8192").expect("bounds");
+    let ((news, _told), (_go_on, goes_on)) = (channel(), channel());
+    let upstream = Box::new(Full { at_once: AT_ONCE, news, goes_on });
+    let gateway = Gateway::new(stack, upstream, GatewayConfig::default()).expect("a gateway");
+    let (handle, inspector) = (gateway.handle(), gateway.inspector());
+    let engine = common::run(gateway);
+    let guest = common::guest(cable);
+    let connect = || {
+        let client = TcpStream::connect(&guest, "10.0.2.7:80").expect("a connection");
+        client.set_nonblocking(true).expect("an option");
+        client
+    };
+    let held = || -> Vec<usize> {
+        let flows = inspector.holdings().expect("it runs").flows;
+        flows.iter().map(|flow| flow.held).collect()
+    };
+    let until = |clients: &mut [TcpStream], is_it: &dyn Fn(&[usize]) -> bool| {
+        let start = Instant::now();
+        loop {
+            for client in &mut *clients {
+                while client.write(&[0; 16 << 10]).is_ok() {}
+            }
+            let held = held();
+            let sum: usize = held.iter().sum();
+            assert!(sum <= BOUND + AT_ONCE + FLOWS * MOST_PIECE, "{held:?}");
+            if is_it(&held) {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "{held:?}");
+            std::thread::yield_now();
+        }
+    };
+    let mut clients: Vec<_> = (0..FLOWS).map(|_| connect()).collect();
+    until(&mut clients, &|held| {
+        inspector.figures().memory_pressures > 0 && held.iter().all(|&held| held > 0)
+    });
+    // There is time to receive more.
+    let rounds = Cell::new(0);
+    until(&mut clients, &|_| rounds.replace(rounds.get() + 1) == 1000);
+    for client in clients {
+        client.set_linger(Some(Duration::ZERO)).expect("an option");
+    }
+    until(&mut [], &<[usize]>::is_empty);
+    // The others are gone, and their bytes with them.
+    until(&mut [connect()], &|held| held[0] >= AT_ONCE);
+    handle.stop();
+    assert_eq!(engine.join().expect("no panic").memory_pressures, 1);
 }
 
 #[test]
@@ -586,7 +648,8 @@ fn under_a_rate_a_guest_that_is_lost_behind_its_bytes_ends_the_flow() {
     config.rate = Some(Rate(1_000_000));
     let (news, told) = channel();
     let (go_on, goes_on) = channel();
-    let world = World::over(Box::new(Full { news, goes_on }), config, told, Arc::default());
+    let upstream = Box::new(Full { at_once: 1, news, goes_on });
+    let world = World::over(upstream, config, told, Arc::default());
     let send = |builder: PacketBuilderStep<TcpHeader>, data: &[u8]| {
         let mut bytes = Vec::new();
         builder.write(&mut bytes, data).expect("a packet");

@@ -53,6 +53,10 @@ impl End for Near {
         Ok(Some(data))
     }
 
+    fn lends(&self) -> bool {
+        self.stream.lends()
+    }
+
     fn send(&mut self, pieces: &mut VecDeque<Bytes>, most: usize) -> io::Result<usize> {
         self.stream.send(pieces, most)
     }
