@@ -98,7 +98,7 @@ impl Dns {
         if self.resolver == Resolver::Names {
             return Ok(Box::new(NameStream::new(self.names.clone())));
         }
-        others.extend_from_slice(self.servers.list());
+        others.extend(self.servers.list(Instant::now()));
         self.connect_to_next(upstream, guest, others)
     }
 
@@ -142,14 +142,14 @@ impl Dns {
             Resolver::Through(_) => AskedBy::Streams,
             Resolver::Server(_) | Resolver::Host => AskedBy::Host,
         };
-        let servers = ServerList::from_slice(self.servers.list());
+        let servers = self.servers.list(Instant::now());
         self.queries.ask(question, servers, by, ways);
     }
 
     /// Looks at a question whose socket has changed.
     pub(crate) fn on_server(&mut self, slot: Slot, ways: QuestionWays<'_>) {
         if let Some(server) = self.queries.on_server(slot, ways) {
-            self.servers.prefer(server);
+            self.servers.note_answer(server);
         }
     }
 
@@ -160,6 +160,6 @@ impl Dns {
 
     /// Goes on with questions that were not answered in time.
     pub(crate) fn expire(&mut self, now: Instant, ways: QuestionWays<'_>) {
-        self.queries.expire(now, ways);
+        self.queries.expire(now, ways, |server| self.servers.note_silent(server, now));
     }
 }

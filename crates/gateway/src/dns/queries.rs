@@ -2,9 +2,11 @@
 //!
 //! Each question has a socket and an ID of its own, which are as hard to guess as ports and random
 //! numbers are (RFC 5452). A resolver that does not answer in time, or cannot, is followed by the
-//! next one. An answer that is cut goes to the guest, which then asks over TCP.
+//! next one, and a late answer counts until that one is followed as well. An answer that is cut
+//! goes to the guest, which then asks over TCP.
 //!
-//! Cost: a socket and the question's bytes for each, at most [`MOST_QUERIES`]; O(1) per event.
+//! Cost: at most two sockets and the question's bytes for each, at most [`MOST_QUERIES`]; O(1) per
+//! event.
 
 use super::message;
 use super::sockets::{Outcome, QuestionSocket};
@@ -35,6 +37,9 @@ const MOST_QUESTION: usize = 4096;
 
 /// A resolver has so long to answer over UDP, until the next one is asked.
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// The same of the last one that is asked. One that is alone, and is asked twice, so has the five
+/// seconds that resolvers of C libraries give to it.
+const TIMEOUT_OF_LAST: Duration = Duration::from_secs(3);
 /// Each resolver is asked so often.
 const ROUNDS: usize = 2;
 /// The same over TCP, where it is asked once.
@@ -51,8 +56,9 @@ pub(super) struct Queries {
     /// By the guest's address, where it sent the question, and its ID: a question that is repeated
     /// is the same one.
     of_guest: HashMap<(SocketAddr, SocketAddr, u16), usize>,
-    /// When to go on: of those over UDP, and of those over TCP.
-    due: [Deadlines; 2],
+    /// When to go on: of those over UDP that are sent once more, of others over UDP, and of those
+    /// over TCP.
+    due: [Deadlines; 3],
     generation: Generation,
     buffer: Box<[u8]>,
     outbound: Outbound,
@@ -60,26 +66,31 @@ pub(super) struct Queries {
 }
 
 struct Query {
-    generation: Generation,
     guest: SocketAddr,
     /// What the guest takes for the resolver.
     asked: SocketAddr,
     guest_id: u16,
-    /// The question with an ID of its own.
+    /// The question with the ID of one of its attempts.
     question: Vec<u8>,
     servers: ServerList,
     /// How often it was sent.
     attempts: usize,
     by: AskedBy,
+    /// The last attempt, once it was sent.
+    now: Option<Attempt>,
+    /// The one before, if that was not answered in time.
+    late: Option<Attempt>,
+}
+
+/// A question at one resolver.
+struct Attempt {
+    generation: Generation,
+    id: u16,
+    server: SocketAddr,
     way: Way,
 }
 
 impl Query {
-    /// The resolver that it was sent to last.
-    fn server(&self) -> SocketAddr {
-        self.servers[self.attempts.saturating_sub(1) % self.servers.len()]
-    }
-
     /// Whether it is not sent once more.
     fn is_at_end(&self) -> bool {
         self.attempts >= self.servers.len() * self.by.rounds()
@@ -103,13 +114,39 @@ impl Query {
         }
     }
 
-    /// Sends it to a resolver.
-    fn send(&mut self, server: SocketAddr, slot: Slot, poller: &Poller) -> io::Result<()> {
+    /// How long the last attempt has, and the place of that in [`Queries::due`].
+    fn timeout(&self) -> (Duration, usize) {
+        match self.by {
+            AskedBy::Streams => (TIMEOUT_OF_STREAM, 2),
+            _ if self.is_at_end() => (TIMEOUT_OF_LAST, 1),
+            _ => (TIMEOUT, 0),
+        }
+    }
+}
+
+impl Attempt {
+    /// Sends a question.
+    fn send(&mut self, question: &[u8], slot: Slot, poller: &Poller) -> io::Result<()> {
         match &mut self.way {
-            Way::None => Ok(()),
-            Way::Datagrams(socket) => socket.send(&self.question, server, slot, poller),
+            Way::Datagrams(socket) => socket.send(question, self.server, slot, poller),
             // It leaves when the connection is open.
             Way::Stream { far, .. } => far.enter(poller, Token::Query(slot).to_bits(), CHANGES),
+        }
+    }
+
+    /// Looks for the answer, and how many messages were none. If another resolver can be asked, an
+    /// answer without knowledge does not count.
+    fn receive(&mut self, buffer: &mut [u8], question: &[u8], is_last: bool) -> (Outcome, u64) {
+        match &mut self.way {
+            Way::Datagrams(socket) => socket.receive(buffer, question, self.server, is_last),
+            Way::Stream { far, outgoing, answer, is_open } => {
+                match exchange(&mut **far, is_open, outgoing, answer, question) {
+                    Outcome::Answered(answer) if message::is_helpless(&answer) && !is_last => {
+                        (Outcome::Failed, 0)
+                    }
+                    outcome => (outcome, 0),
+                }
+            }
         }
     }
 }
@@ -129,11 +166,6 @@ impl AskedBy {
     /// How often each resolver is asked.
     fn rounds(self) -> usize {
         if self == Self::Streams { 1 } else { ROUNDS }
-    }
-
-    /// How long a resolver has to answer, and the place of that in [`Queries::due`].
-    fn timeout(self) -> (Duration, usize) {
-        if self == Self::Streams { (TIMEOUT_OF_STREAM, 1) } else { (TIMEOUT, 0) }
     }
 
     /// Whether another resolver does not change that nothing could be opened.
@@ -157,15 +189,8 @@ pub(crate) struct QuestionWays<'a> {
 }
 
 enum Way {
-    /// It is not sent yet.
-    None,
     Datagrams(QuestionSocket),
-    Stream {
-        far: Box<dyn Far>,
-        outgoing: Bytes,
-        answer: BytesMut,
-        is_open: bool,
-    },
+    Stream { far: Box<dyn Far>, outgoing: Bytes, answer: BytesMut, is_open: bool },
 }
 
 impl Queries {
@@ -244,9 +269,7 @@ impl Queries {
         by: AskedBy,
     ) -> usize {
         let (guest, guest_id) = (question.peer, message::id(&question.data));
-        let generation = self.generation.advance();
         let key = self.table.insert(Query {
-            generation,
             guest,
             asked,
             guest_id,
@@ -254,7 +277,8 @@ impl Queries {
             servers,
             attempts: 0,
             by,
-            way: Way::None,
+            now: None,
+            late: None,
         });
         self.of_guest.insert((guest, asked, guest_id), key);
         key
@@ -268,11 +292,12 @@ impl Queries {
             if query.is_at_end() {
                 return self.fail(key, guests, |counters| &counters.unanswered_dns);
             }
+            let server = query.servers[query.attempts % query.servers.len()];
             query.attempts += 1;
-            let server = query.server();
             // Each has a port and an ID of its own.
-            message::set_id(&mut query.question, random_id());
-            query.way = match query.open(upstream, &self.outbound, server) {
+            let id = random_id();
+            message::set_id(&mut query.question, id);
+            let way = match query.open(upstream, &self.outbound, server) {
                 Ok(way) => way,
                 Err(error) if query.by.is_final(&error) => {
                     return self.fail(key, guests, |counters| &counters.full_dns);
@@ -280,10 +305,11 @@ impl Queries {
                 // A host without IPv6 has none for a resolver of IPv6.
                 Err(_) => continue,
             };
-            let slot = Slot { key, generation: self.generation.advance() };
-            query.generation = slot.generation;
-            if query.send(server, slot, poller).is_ok() {
-                let (timeout, place) = query.by.timeout();
+            let generation = self.generation.advance();
+            let slot = Slot { key, generation };
+            let attempt = query.now.insert(Attempt { generation, id, server, way });
+            if attempt.send(&query.question, slot, poller).is_ok() {
+                let (timeout, place) = query.timeout();
                 self.due[place].set(Instant::now() + timeout, slot);
                 return;
             }
@@ -293,30 +319,19 @@ impl Queries {
     /// Looks at a question whose socket has changed. Returns the resolver that has answered it.
     pub(super) fn on_server(&mut self, slot: Slot, ways: QuestionWays<'_>) -> Option<SocketAddr> {
         let query = self.table.get_mut(slot.key)?;
-        if query.generation != slot.generation {
-            return None;
-        }
-        let (server, is_last) = (query.server(), query.is_at_end());
-        let outcome = match &mut query.way {
-            Way::None => return None,
-            Way::Datagrams(socket) => {
-                let (outcome, strangers) =
-                    socket.receive(&mut self.buffer, &query.question, server, is_last);
-                self.counters.add(|counters| &counters.bad_dns, strangers);
-                outcome
-            }
-            Way::Stream { far, outgoing, answer, is_open } => {
-                match exchange(&mut **far, is_open, outgoing, answer, &query.question) {
-                    Outcome::Answered(answer) if message::is_helpless(&answer) && !is_last => {
-                        Outcome::Failed
-                    }
-                    outcome => outcome,
-                }
-            }
-        };
+        let is_last = query.is_at_end();
+        let is_late = query.late.as_ref().is_some_and(|late| late.generation == slot.generation);
+        let attempt = if is_late { &mut query.late } else { &mut query.now };
+        let attempt = attempt.as_mut().filter(|one| one.generation == slot.generation)?;
+        message::set_id(&mut query.question, attempt.id);
+        let (outcome, strangers) =
+            attempt.receive(&mut self.buffer, &query.question, is_last && !is_late);
+        let server = attempt.server;
+        self.counters.add(|counters| &counters.bad_dns, strangers);
         let mut answered = None;
         match outcome {
             Outcome::Waits => return None,
+            Outcome::Failed if is_late => query.late = None,
             Outcome::Failed => self.send_on(slot.key, ways),
             Outcome::Answered(answer) => {
                 let query = self.remove(slot.key);
@@ -337,7 +352,7 @@ impl Queries {
     }
 
     fn pass_on(&self, query: &Query, mut answer: Vec<u8>, guests: &UdpForwarder) {
-        if matches!(query.way, Way::Stream { .. }) {
+        if query.by == AskedBy::Streams {
             answer = message::over_udp(&query.question, answer);
         }
         message::set_id(&mut answer, query.guest_id);
@@ -359,10 +374,19 @@ impl Queries {
         self.due.iter().filter_map(Deadlines::next).min()
     }
 
-    pub(super) fn expire(&mut self, now: Instant, ways: QuestionWays<'_>) {
+    /// Goes on with questions that were not answered in time. `is_silent` gets their resolvers.
+    pub(super) fn expire(
+        &mut self,
+        now: Instant,
+        ways: QuestionWays<'_>,
+        mut is_silent: impl FnMut(SocketAddr),
+    ) {
         for kind in 0..self.due.len() {
             while let Some(slot) = self.due[kind].take(now) {
                 if is_asked(&self.table, slot) {
+                    let query = &mut self.table[slot.key];
+                    query.late = query.now.take();
+                    query.late.iter().for_each(|late| is_silent(late.server));
                     self.send_on(slot.key, ways);
                 }
             }
@@ -372,7 +396,8 @@ impl Queries {
 
 /// Whether a question is there, and waits for the resolver that it waited for.
 fn is_asked(table: &Slab<Query>, slot: Slot) -> bool {
-    table.get(slot.key).is_some_and(|query| query.generation == slot.generation)
+    let attempt = table.get(slot.key).and_then(|query| query.now.as_ref());
+    attempt.is_some_and(|attempt| attempt.generation == slot.generation)
 }
 
 /// An ID that is hard to guess.
@@ -430,35 +455,200 @@ pub(crate) fn exchange(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::GatewayConfig;
+    use crate::destination::Destination;
     use crate::device;
-    use crate::upstream::Direct;
+    use crate::dns::Dns;
+    use crate::resolver::Resolver;
+    use crate::upstream::{Client, Direct, FarDatagrams};
     use neap::{Stack, UdpForwarderOptions};
     use std::net::UdpSocket;
     use std::os::unix::net::UnixDatagram;
 
+    /// A guest whose questions go to resolvers at these sockets.
+    struct World {
+        guests: UdpForwarder,
+        cable: UnixDatagram,
+        poller: Poller,
+        counters: Arc<Counters>,
+        _stack: Stack,
+    }
+
+    /// A question of type A for `example.org`.
+    const QUESTION: &[u8] =
+        b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07example\x03org\x00\x00\x01\x00\x01";
+
+    impl World {
+        fn new() -> Self {
+            let (own, cable) = UnixDatagram::pair().expect("a pair");
+            let device = device::device("cable", own).expect("a device");
+            let stack = Stack::builder().device(device).address("10.0.2.3/24").build();
+            let stack = stack.expect("a stack");
+            let guests = UdpForwarder::new(&stack, UdpForwarderOptions::default()).expect("one");
+            let poller = Poller::new().expect("descriptors");
+            Self { guests, cable, poller, counters: Arc::default(), _stack: stack }
+        }
+
+        fn ways(&self) -> QuestionWays<'_> {
+            QuestionWays { poller: &self.poller, upstream: &Direct, guests: &self.guests }
+        }
+
+        fn queries(&self, outbound: Outbound) -> Queries {
+            Queries::new(outbound, self.counters.clone())
+        }
+
+        /// Waits for something to come for a question, and looks at it. Returns who has answered.
+        fn look(&self, queries: &mut Queries) -> Option<SocketAddr> {
+            let mut events = Vec::new();
+            self.poller.wait(&mut events, Some(PATIENCE)).expect("it works");
+            let mut answered = None;
+            for event in &events {
+                let Token::Query(slot) = Token::from_bits(event.token) else { panic!("a query") };
+                answered = queries.on_server(slot, self.ways()).or(answered);
+            }
+            answered
+        }
+    }
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn question() -> Datagram {
+        let mut question = Datagram::new(QUESTION, "10.0.2.100:1000".parse().expect("an address"));
+        question.local = Some("10.0.2.3:53".parse().expect("an address"));
+        question
+    }
+
+    fn server() -> (UdpSocket, SocketAddr) {
+        let server = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        server.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let address = server.local_addr().expect("an address");
+        (server, address)
+    }
+
+    /// The question that has come to a server: its answer, and who has sent it.
+    fn asked(server: &UdpSocket) -> (Vec<u8>, SocketAddr) {
+        let mut question = vec![0; 500];
+        let (count, from) = server.recv_from(&mut question).expect("the question");
+        question.truncate(count);
+        assert_eq!(question[2..], QUESTION[2..]);
+        question[2] |= 0x80;
+        (question, from)
+    }
+
     #[test]
     fn a_resolver_that_no_socket_can_be_had_for_is_followed_by_the_next() {
-        let (own, _cable) = UnixDatagram::pair().expect("a pair");
-        let device = device::device("cable", own).expect("a device");
-        let stack = Stack::builder().device(device).address("10.0.2.3/24").build();
-        let stack = stack.expect("a stack");
-        let guests = UdpForwarder::new(&stack, UdpForwarderOptions::default()).expect("one");
-        let poller = Poller::new().expect("descriptors");
+        let world = World::new();
         // As on a host without IPv6: no socket can have this address.
         let v6 = Some("2001:db8::1".parse().expect("an address"));
-        let outbound = Outbound { v6, ..Outbound::default() };
-        let mut queries = Queries::new(outbound, Arc::default());
-        let server = UdpSocket::bind("127.0.0.1:0").expect("a socket");
-        server.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
-        let server_address = server.local_addr().expect("an address");
+        let mut queries = world.queries(Outbound { v6, ..Outbound::default() });
+        let (server, server_address) = server();
         let unreachable = "[2001:db8::53]:53".parse().expect("an address");
-        let data = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07example\x03org\x00\
-                     \x00\x01\x00\x01";
-        let mut question = Datagram::new(&data[..], "10.0.2.100:1000".parse().expect("an address"));
-        question.local = Some("10.0.2.3:53".parse().expect("an address"));
         let servers = ServerList::from_slice(&[unreachable, server_address]);
-        let ways = QuestionWays { poller: &poller, upstream: &Direct, guests: &guests };
-        queries.ask(&question, servers, AskedBy::Host, ways);
-        assert_eq!(server.recv(&mut [0; 500]).expect("the question"), data.len());
+        queries.ask(&question(), servers, AskedBy::Host, world.ways());
+        asked(&server);
+    }
+
+    #[test]
+    fn a_late_answer_counts() {
+        let world = World::new();
+        let mut queries = world.queries(Outbound::default());
+        let (server, address) = server();
+        let servers = ServerList::from_slice(&[address]);
+        queries.ask(&question(), servers, AskedBy::Host, world.ways());
+        let (late, asker) = asked(&server);
+        let mut silent = Vec::new();
+        let due = queries.next_expiry().expect("it waits");
+        queries.expire(due, world.ways(), |server| silent.push(server));
+        assert_eq!(silent, [address]);
+        let (_, again) = asked(&server);
+        assert_ne!(again, asker, "each has a port of its own");
+        server.send_to(&late, asker).expect("sent");
+        assert_eq!(world.look(&mut queries), Some(address));
+        let count = world.cable.recv(&mut [0; 500]).expect("the answer");
+        assert!(count > QUESTION.len());
+        assert_eq!((queries.table.len(), queries.next_expiry()), (0, None));
+    }
+
+    #[test]
+    fn a_single_resolver_has_five_seconds() {
+        let world = World::new();
+        let mut queries = world.queries(Outbound::default());
+        let (server, address) = server();
+        let start = Instant::now();
+        let servers = ServerList::from_slice(&[address]);
+        queries.ask(&question(), servers, AskedBy::Host, world.ways());
+        let first = queries.next_expiry().expect("it waits");
+        assert!(first >= start + TIMEOUT);
+        queries.expire(first, world.ways(), |_| {});
+        let last = queries.next_expiry().expect("it waits");
+        assert!(last - TIMEOUT_OF_LAST >= start);
+        assert_eq!(TIMEOUT + TIMEOUT_OF_LAST, Duration::from_secs(5));
+        queries.expire(last, world.ways(), |_| {});
+        assert_eq!(world.counters.figures().unanswered_dns, 1);
+        assert_eq!(queries.next_expiry(), None);
+        drop(server);
+    }
+
+    #[test]
+    fn a_late_answer_without_knowledge_leaves_the_question_to_the_next_resolver() {
+        let world = World::new();
+        let mut queries = world.queries(Outbound::default());
+        let (first, first_address) = server();
+        let (second, second_address) = server();
+        let servers = ServerList::from_slice(&[first_address, second_address]);
+        queries.ask(&question(), servers, AskedBy::Host, world.ways());
+        let (mut failure, asker) = asked(&first);
+        queries.expire(queries.next_expiry().expect("it waits"), world.ways(), |_| {});
+        let (answer, asker_of_second) = asked(&second);
+        failure[3] |= 2;
+        first.send_to(&failure, asker).expect("sent");
+        assert_eq!(world.look(&mut queries), None);
+        second.send_to(&answer, asker_of_second).expect("sent");
+        assert_eq!(world.look(&mut queries), Some(second_address));
+    }
+
+    /// The host's kernel, by which questions leave as datagrams.
+    struct ByDatagrams;
+
+    impl Upstream for ByDatagrams {
+        fn connect(&self, to: &Destination, client: Client) -> io::Result<Box<dyn Far>> {
+            Direct.connect(to, client)
+        }
+        fn datagrams(&self, to: &Destination) -> io::Result<Box<dyn FarDatagrams>> {
+            Direct.datagrams(to)
+        }
+        fn asks_by_datagrams(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn the_first_resolver_is_asked_first_again_although_it_could_not_answer() {
+        let world = World::new();
+        let (first, first_address) = server();
+        let (second, second_address) = server();
+        let mut config = GatewayConfig::default();
+        config.resolver = Resolver::Through(vec![first_address, second_address]);
+        let mut dns = Dns::new(&config, Arc::default());
+        let ways = QuestionWays { upstream: &ByDatagrams, ..world.ways() };
+        let mut events = Vec::new();
+        let mut look = |dns: &mut Dns| {
+            world.poller.wait(&mut events, Some(PATIENCE)).expect("it works");
+            for event in &events {
+                let Token::Query(slot) = Token::from_bits(event.token) else { panic!("a query") };
+                dns.on_server(slot, ways);
+            }
+        };
+        dns.ask(&question(), ways);
+        let (mut failure, asker) = asked(&first);
+        failure[3] |= 2;
+        first.send_to(&failure, asker).expect("sent");
+        look(&mut dns);
+        let (answer, asker) = asked(&second);
+        second.send_to(&answer, asker).expect("sent");
+        look(&mut dns);
+        world.cable.recv(&mut [0; 500]).expect("the answer of the second");
+        dns.ask(&question(), ways);
+        asked(&first);
     }
 }
