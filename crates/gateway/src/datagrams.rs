@@ -342,18 +342,9 @@ impl Datagrams {
         };
         let mut dropped: usize = run.iter().map(push).sum();
         sending.wake(*id);
-        while self.waiting.as_ref().is_some_and(WaitingDatagrams::are_too_many) {
-            dropped += self.shorten_longest(now);
-        }
-        self.counters.add(|counters| &counters.late_datagrams, dropped as u64);
-    }
-
-    /// Returns how many datagrams were dropped.
-    fn shorten_longest(&mut self, now: neap::time::Instant) -> usize {
-        let Some(waiting) = &mut self.waiting else { return 0 };
         let queues = self.mappings.iter_mut().filter_map(|(_, mapping)| mapping.turn.as_mut());
-        let longest = queues.map(|(_, queue)| queue).max_by_key(|queue| queue.backlog());
-        longest.map_or(0, |queue| waiting.shorten(queue, now))
+        dropped += waiting.bound(queues.map(|(_, queue)| queue), now);
+        self.counters.add(|counters| &counters.late_datagrams, dropped as u64);
     }
 
     /// Sends what waits of a mapping whose turn it is.

@@ -210,11 +210,8 @@ impl Echoes {
         let (id, queue) = pinger.turn.get_or_insert_with(new);
         let mut dropped = waiting.push(queue, request, now);
         sending.wake(*id);
-        while waiting.are_too_many() {
-            let queues = self.pingers.iter_mut().filter_map(|(_, one)| one.turn.as_mut());
-            let longest = queues.map(|(_, queue)| queue).max_by_key(|queue| queue.backlog());
-            dropped += longest.map_or(0, |queue| waiting.shorten(queue, now));
-        }
+        let queues = self.pingers.iter_mut().filter_map(|(_, one)| one.turn.as_mut());
+        dropped += waiting.bound(queues.map(|(_, queue)| queue), now);
         self.counters.add(|counters| &counters.late_echoes, dropped as u64);
     }
 

@@ -5,8 +5,9 @@
 //! lengths.
 //!
 //! Cost: O(1) per datagram, and a copy of a short one, so that it does not hold the memory of the
-//! packets that it came with. At most a number of them wait, and of their bytes; beyond these the
-//! longest queue loses datagrams.
+//! packets that it came with. At most a number of them wait, and of their bytes. Beyond these the
+//! longest queues lose an eighth of all at once: that costs a look at each queue, which the
+//! datagrams that come until then have paid for.
 
 use crate::destination::Destination;
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use neap::device::{Capabilities, Completion, Frame, Headers, Medium, Payload};
 use neap::qdisc::{CodelConfig, Dequeued, Dropped, Law, Qdisc, QdiscConfig};
 use neap::time::{Instant, Nanos, Rate};
 use slab::Slab;
+use std::collections::BinaryHeap;
 
 /// How many wait at most, of all mappings, and how many bytes they have.
 #[derive(Clone, Copy, Debug)]
@@ -140,13 +142,37 @@ impl<T: Held> WaitingDatagrams<T> {
         (next, self.forget(dropped))
     }
 
-    /// Whether a queue has to lose some.
-    pub(crate) fn are_too_many(&self) -> bool {
-        self.waiting.len() > self.most.number || self.bytes > self.most.bytes
+    /// If too many wait, drops datagrams from the front of the longest of all queues, until an
+    /// eighth of the places is free. Returns how many.
+    pub(crate) fn bound<'a>(
+        &mut self,
+        queues: impl Iterator<Item = &'a mut Queue>,
+        now: Instant,
+    ) -> usize {
+        if self.waiting.len() <= self.most.number && self.bytes <= self.most.bytes {
+            return 0;
+        }
+        let Most { number, bytes } = self.most;
+        let (number, bytes) = (number - number / 8, bytes - bytes / 8);
+        let mut queues: Vec<_> = queues.filter(|queue| !queue.is_empty()).collect();
+        let lengths = queues.iter().enumerate();
+        let mut lengths: BinaryHeap<_> =
+            lengths.map(|(index, queue)| (queue.backlog(), index)).collect();
+        let mut dropped = 0;
+        while (self.waiting.len() > number || self.bytes > bytes)
+            && let Some((_, index)) = lengths.pop()
+        {
+            let queue = &mut *queues[index];
+            dropped += self.shorten(queue, now);
+            if !queue.is_empty() {
+                lengths.push((queue.backlog(), index));
+            }
+        }
+        dropped
     }
 
     /// Drops datagrams from the front of the longest queue, up to half of it. Returns how many.
-    pub(crate) fn shorten(&mut self, longest: &mut Queue, now: Instant) -> usize {
+    fn shorten(&mut self, longest: &mut Queue, now: Instant) -> usize {
         let half = longest.backlog() / 2;
         let mut count = 0;
         while count < BATCH && longest.backlog() > half {
@@ -243,11 +269,32 @@ mod tests {
                 dropped += all.push(queue, datagram(10, 0), ms(0));
             }
         }
-        assert!(all.are_too_many() && dropped == 0);
-        while all.are_too_many() {
-            assert_eq!(all.shorten(&mut queues[0], ms(0)), BATCH);
+        assert_eq!(dropped, 0);
+        let mut short = all.new_queue();
+        assert_eq!(all.push(&mut short, datagram(10, 0), ms(0)), 0);
+        let dropped = all.bound(queues.iter_mut().chain([&mut short]), ms(0));
+        assert_eq!(all.waiting.len() + dropped, 11_001);
+        assert!((8960 - BATCH..=8960).contains(&all.waiting.len()), "{}", all.waiting.len());
+        assert!(!short.is_empty(), "the short one loses nothing");
+        let lengths = queues.iter().map(Queue::backlog);
+        let least = lengths.clone().min().expect("queues");
+        assert!(lengths.max().expect("queues") - least <= 2 * BATCH as u64 * 38, "all lose alike");
+        assert_eq!(all.bound(queues.iter_mut().chain([&mut short]), ms(0)), 0);
+    }
+
+    #[test]
+    fn datagrams_of_very_many_queues_pay_for_the_looks_at_them() {
+        const QUEUES: usize = 16_000;
+        let mut all = all(RATE);
+        let mut queues: Vec<_> = (0..QUEUES).map(|_| all.new_queue()).collect();
+        let (mut looks, mut dropped, pushes) = (0, 0, QUEUES + 10_000);
+        for push in 0..pushes {
+            dropped += all.push(&mut queues[push % QUEUES], datagram(10, 0), ms(0));
+            dropped += all.bound(queues.iter_mut().inspect(|_| looks += 1), ms(0));
+            assert!(all.waiting.len() <= all.most.number);
         }
-        assert_eq!(all.push(&mut queues[1], datagram(10, 0), ms(0)), 1, "its own limit");
+        assert_eq!(all.waiting.len() + dropped, pushes);
+        assert!(looks <= 13 * pushes, "{looks} looks for {pushes} datagrams");
     }
 
     #[test]

@@ -212,7 +212,10 @@ fn a_resolver_that_is_silent_or_closed_is_followed_by_the_next() {
             silent.set_nonblocking(true).expect("a socket");
             let mut question = [0; 100];
             silent.recv(&mut question).expect("it was asked");
-            assert!(silent.recv(&mut question).is_err(), "a silent one is behind the others for a while");
+            assert!(
+                silent.recv(&mut question).is_err(),
+                "a silent one is behind the others for a while"
+            );
             replace(&etc, "nameserver 127.0.0.9\n");
             assert_eq!(sandbox.ask(), "failure 2", "nobody answers");
         });
