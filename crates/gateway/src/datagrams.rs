@@ -1,6 +1,6 @@
 //! Datagrams of guests: each address and port of a guest has a UDP socket of the host, with which
 //! it reaches every destination and gets every answer (endpoint-independent mapping, RFC 4787
-//! section 4.1).
+//! section 4.1). Only the host's own loopback addresses have another one.
 //!
 //! Cost: a datagram is one system call of the host and one look at a table in each direction. A
 //! mapping has a descriptor and about 300 bytes; that it ages costs O(log n) for each time that it
@@ -16,7 +16,7 @@ use crate::dns::{Dns, QuestionWays, Target};
 use crate::guests::{Account, Guests};
 use crate::host_datagrams::{Arrived, HostDatagrams, MOST_SEGMENTS, RECEIVE_ROOM, Sent, Settled};
 use crate::host_errors::{self, Manner, Undelivered};
-use crate::outbound::Outbound;
+use crate::outbound::{Outbound, Reach};
 use crate::published::{Publication, shown};
 use crate::refused::Refused;
 use crate::sending::{Sender, Sending, Service};
@@ -60,9 +60,8 @@ pub(crate) struct Datagrams {
     mappings: Slab<Mapping>,
     /// No more mappings are made.
     is_draining: bool,
-    /// By address and port of the guest, and whether the destination is of IPv6: a translated one
-    /// may be of the other family.
-    of_guest: HashMap<(SocketAddr, bool), usize>,
+    /// By address and port of the guest, and what their sockets reach.
+    of_guest: HashMap<(SocketAddr, Reach), usize>,
     /// Published ports, by address and port of the guest.
     published: HashMap<SocketAddr, PortsOf>,
     /// Mappings by the time when they may have to be forgotten.
@@ -90,7 +89,7 @@ pub(crate) struct Ways<'a> {
 struct Mapping {
     generation: Generation,
     guest: SocketAddr,
-    is_v6: bool,
+    reach: Reach,
     socket: Box<dyn FarDatagrams>,
     /// The guest's first datagram, without its data: a pattern for what ICMP errors quote. One
     /// without an arrival stands for it until there is one.
@@ -160,7 +159,7 @@ impl Mapping {
         let Some(port) = self.published.as_ref().filter(|port| !port.is_of_interface) else {
             return false;
         };
-        port.publication.port.ip().is_unspecified() && to.is_ipv6() == self.is_v6
+        port.publication.port.ip().is_unspecified() && to.is_ipv6() == self.reach.is_v6
     }
 
     fn timeout(&self) -> Duration {
@@ -385,8 +384,9 @@ impl Datagrams {
         to: &Destination,
         ways: &Ways<'_>,
     ) -> io::Result<usize> {
-        let (guest, is_v6) = (datagram.peer, to.address.is_ipv6());
-        if let Some(&key) = self.of_guest.get(&(guest, is_v6)) {
+        let reach = Reach::of(to.address.ip(), ways.upstream.leaves_by_host());
+        let guest = datagram.peer;
+        if let Some(&key) = self.of_guest.get(&(guest, reach)) {
             return Ok(key);
         }
         // A published port is the one outside that the guest's port has. It is where its clients
@@ -415,7 +415,7 @@ impl Datagrams {
         let mapping = Mapping {
             generation,
             guest,
-            is_v6,
+            reach,
             socket,
             first,
             last_used,
@@ -427,7 +427,7 @@ impl Datagrams {
         };
         self.ages.set(last_used + mapping.timeout(), slot);
         self.mappings.insert(mapping);
-        self.of_guest.insert((guest, is_v6), key);
+        self.of_guest.insert((guest, reach), key);
         self.counters.count(|counters| &counters.mappings);
         Ok(key)
     }
@@ -452,7 +452,7 @@ impl Datagrams {
         self.mappings.insert(Mapping {
             generation,
             guest,
-            is_v6: port.is_ipv6(),
+            reach: Reach { is_v6: port.is_ipv6(), is_loopback: false },
             socket,
             first,
             last_used: Instant::now(),
@@ -570,7 +570,7 @@ impl Datagrams {
         self.mappings[key].socket.give_up();
         self.settle(key);
         let mapping = self.mappings.remove(key);
-        self.of_guest.remove(&(mapping.guest, mapping.is_v6));
+        self.of_guest.remove(&(mapping.guest, mapping.reach));
         self.leave_schedule(mapping.turn, sending);
         let Self { ages, mappings, of_guest, .. } = self;
         ages.drop_gone(of_guest.len(), |Slot { key, generation }| {

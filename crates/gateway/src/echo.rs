@@ -1,5 +1,6 @@
 //! Echo requests (ping) of guests: each address and identifier of a guest has a ping socket of the
-//! host, with which it reaches every destination (RFC 5508 section 3).
+//! host, with which it reaches every destination (RFC 5508 section 3). Only the host's own loopback
+//! addresses have another one.
 //!
 //! Cost: a message is one system call of the host and one look at a table in each direction. A
 //! socket has a descriptor and about 250 bytes; there are at most [`MOST`].
@@ -10,7 +11,7 @@ use crate::counters::{Counters, refused_as_new};
 use crate::guests::{Account, Guests};
 use crate::host_echo::HostEcho;
 use crate::host_errors::{self, Manner, Undelivered};
-use crate::outbound::Outbound;
+use crate::outbound::{Outbound, Reach};
 use crate::refused::Refused;
 use crate::sending::{Sender, Sending, Service};
 use crate::token::{Generation, Slot, Token};
@@ -79,9 +80,8 @@ pub(crate) struct EchoWays<'a> {
     pub(crate) upstream: &'a dyn Upstream,
 }
 
-/// Address and identifier of a guest, and whether the destination is of IPv6: a translated one may
-/// be of the other family.
-type Key = (IpAddr, u16, bool);
+/// Address and identifier of a guest, and what its socket reaches.
+type Key = (IpAddr, u16, Reach);
 
 struct Pinger {
     generation: Generation,
@@ -130,7 +130,8 @@ impl Echoes {
         Self {
             socket,
             is_allowed: [false, true].map(|is_v6| {
-                let opened = open(is_v6, upstream, &outbound);
+                let reach = Reach { is_v6, is_loopback: false };
+                let opened = open(reach, upstream, &outbound);
                 // Who has no descriptor just now may have one later.
                 opened.map_or_else(|error| Refused::of(&error) == Refused::Full, |_| true)
             }),
@@ -187,7 +188,8 @@ impl Echoes {
         if !self.is_allowed[usize::from(to.is_ipv6())] {
             return self.counters.count(|counters| &counters.unanswered_echoes);
         }
-        let key = (message.source, identifier, to.is_ipv6());
+        let reach = Reach::of(to.ip(), ways.upstream.leaves_by_host());
+        let key = (message.source, identifier, reach);
         let Ok(at) = self.pinger_of(key, ways) else {
             let which = refused_as_new(self.is_draining, |counters| &counters.full_echoes);
             return self.counters.count(which);
@@ -382,11 +384,17 @@ impl Echoes {
 }
 
 /// A socket for an identifier: of the host, or of an upstream that is none of the host.
-fn open(is_v6: bool, upstream: &dyn Upstream, outbound: &Outbound) -> io::Result<Box<dyn FarEcho>> {
-    if upstream.leaves_by_host() {
-        return Ok(Box::new(HostEcho::open(is_v6, outbound)?));
+fn open(
+    reach: Reach,
+    upstream: &dyn Upstream,
+    outbound: &Outbound,
+) -> io::Result<Box<dyn FarEcho>> {
+    if !upstream.leaves_by_host() {
+        return upstream.echo(reach.is_v6);
     }
-    upstream.echo(is_v6)
+    let none = Outbound::default();
+    let outbound = if reach.is_loopback { &none } else { outbound };
+    Ok(Box::new(HostEcho::open(reach.is_v6, outbound)?))
 }
 
 fn is_unreachable(error: &io::Error) -> bool {
@@ -415,8 +423,8 @@ fn in_words_of(message: &IcmpMessage, to_v6: bool) -> Option<Bytes> {
 
 /// What the guest gets of a reply.
 fn reply(pinger: &Pinger, data: &[u8], from: IpAddr) -> Option<IcmpMessage> {
-    let (guest, identifier, is_v6) = pinger.key;
-    let (_, reply) = kinds(is_v6);
+    let (guest, identifier, reach) = pinger.key;
+    let (_, reply) = kinds(reach.is_v6);
     if data.first() != Some(&reply) {
         return None;
     }

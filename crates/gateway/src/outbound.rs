@@ -23,6 +23,23 @@ pub struct Outbound {
     pub mark: Option<u32>,
 }
 
+/// Which destinations one socket reaches: those of one family (a translated one may be of another
+/// family than the guest's). The host's own loopback addresses need a socket of their own, as what
+/// an [`Outbound`] says does not hold [towards](Outbound::towards) them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Reach {
+    pub(crate) is_v6: bool,
+    pub(crate) is_loopback: bool,
+}
+
+impl Reach {
+    /// What reaches `to` also reaches these. `leaves_by_host` says that loopback addresses are
+    /// those of the host.
+    pub(crate) fn of(to: IpAddr, leaves_by_host: bool) -> Self {
+        Self { is_v6: to.is_ipv6(), is_loopback: leaves_by_host && to.is_loopback() }
+    }
+}
+
 impl Outbound {
     /// The address for a destination, with port 0; unspecified where the route decides.
     pub(crate) fn from(&self, to: SocketAddr) -> SocketAddr {

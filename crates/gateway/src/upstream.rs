@@ -47,7 +47,8 @@ pub trait Upstream: Send {
     }
 
     /// Opens a socket for the datagrams of a guest, of which the first one goes to `to`; others go
-    /// to destinations of the same family.
+    /// to destinations of the same family. Where flows [leave by the host](Self::leaves_by_host),
+    /// either all of them go to its own loopback addresses or none.
     ///
     /// # Errors
     /// `Unsupported` if it carries no datagrams, and others if it cannot be reached: the guest is
@@ -265,7 +266,8 @@ pub(crate) fn connect(
 
 /// Opens a UDP socket of the host's kernel.
 fn datagrams(to: &Destination, outbound: &Outbound) -> io::Result<Box<dyn FarDatagrams>> {
-    Ok(Box::new(HostDatagrams::open(address(to)?, outbound)?))
+    let to = address(to)?;
+    Ok(Box::new(HostDatagrams::open(to, &outbound.towards(to.ip()))?))
 }
 
 /// The kernel knows addresses only.

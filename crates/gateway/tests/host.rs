@@ -6,7 +6,9 @@ mod common;
 mod namespace;
 
 use namespace::{in_namespace, run};
-use neap::{Stack, TcpStream as GuestTcp, UdpSocket as GuestUdp};
+use neap::{
+    IcmpMessage, IcmpOptions, IcmpSocket, Stack, TcpStream as GuestTcp, UdpSocket as GuestUdp,
+};
 use neap_gateway::proxy::{Protocol, Proxy};
 use neap_gateway::{
     Direct, DirectFrom, Figures, Gateway, GatewayConfig, GatewayHandle, Outbound, Policy,
@@ -136,22 +138,78 @@ fn a_client_gets_its_answer_from_the_address_that_it_asked() {
 
 #[test]
 fn what_a_guest_begins_from_a_published_port_leaves_as_all_else() {
-    let outbound = Outbound { v4: Some(Ipv4Addr::new(127, 0, 0, 2)), ..Outbound::default() };
-    let far = Ipv4Addr::new(10, 0, 2, 9).into();
-    let mut config = GatewayConfig::default();
-    config.outbound = outbound.clone();
-    config.translations = vec![Translation::address(far, Ipv4Addr::LOCALHOST.into())];
-    let world = World::new(Box::new(DirectFrom(outbound)), config);
-    let port = world.publish();
-    let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+    in_namespace(|| {
+        run("ip link set lo up");
+        run("ip address add 192.0.2.1/24 dev lo");
+        run("ip address add 192.0.2.2/24 dev lo");
+        let (ours, real) = (Ipv4Addr::new(192, 0, 2, 2), Ipv4Addr::new(192, 0, 2, 1));
+        let outbound = Outbound { v4: Some(ours), ..Outbound::default() };
+        let far = Ipv4Addr::new(10, 0, 2, 9).into();
+        let mut config = GatewayConfig::default();
+        config.outbound = outbound.clone();
+        config.translations = vec![Translation::address(far, real.into())];
+        let world = World::new(Box::new(DirectFrom(outbound)), config);
+        let port = world.publish();
+        let server = server(real);
+        let guest = world.answer(5);
+        let to = SocketAddr::new(far, server.local_addr().expect("a port").port());
+        guest.send_to(b"hello", to).expect("sent");
+        let (_, from) = server.recv_from(&mut [0; 100]).expect("it comes");
+        assert_eq!(from.ip(), ours);
+        assert_eq!(ask(&client(Ipv4Addr::LOCALHOST, port)).expect("the port answers itself"), 5);
+        world.end();
+    });
+}
+
+/// A socket of the host that waits for datagrams.
+fn server(at: Ipv4Addr) -> UdpSocket {
+    let server = UdpSocket::bind((at, 0)).expect("a socket");
     server.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    let guest = world.answer(5);
-    let to = SocketAddr::new(far, server.local_addr().expect("a port").port());
-    guest.send_to(b"hello", to).expect("sent");
-    let (_, from) = server.recv_from(&mut [0; 100]).expect("it comes");
-    assert_eq!(from.ip(), Ipv4Addr::new(127, 0, 0, 2));
-    assert_eq!(ask(&client(Ipv4Addr::LOCALHOST, port)).expect("the port answers itself"), 5);
-    world.end();
+    server
+}
+
+#[test]
+fn the_hosts_loopback_is_reached_beside_an_interface_that_all_else_leaves_by() {
+    in_namespace(|| {
+        run("ip link set lo up");
+        run("ip link add out type veth peer name nobody");
+        run("ip link set nobody up");
+        run("ip address add 192.0.2.1/24 dev out");
+        run("ip link set out up");
+        std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 0").expect("a setting");
+        let outbound = Outbound { interface_v4: Some("out".into()), ..Outbound::default() };
+        let (loopback, elsewhere) = (Ipv4Addr::new(10, 0, 2, 7), Ipv4Addr::new(10, 0, 2, 8));
+        let mut config = GatewayConfig::default();
+        config.outbound = outbound.clone();
+        config.translations = vec![
+            Translation::address(loopback.into(), Ipv4Addr::LOCALHOST.into()),
+            Translation::address(elsewhere.into(), Ipv4Addr::new(192, 0, 2, 9).into()),
+        ];
+        let world = World::new(Box::new(DirectFrom(outbound)), config);
+        let server = server(Ipv4Addr::LOCALHOST);
+        let port = server.local_addr().expect("a port").port();
+        let guest = GuestUdp::bind(&world.guest, (GUEST, PORT)).expect("a socket");
+        guest.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        guest.send_to(b"there?", (elsewhere, 9)).expect("sent");
+        guest.send_to(b"hello", (loopback, port)).expect("sent");
+        let mut data = [0; 100];
+        let (_, from) = server.recv_from(&mut data).expect("it comes");
+        assert_eq!(from.ip(), Ipv4Addr::LOCALHOST);
+        server.send_to(b"answer", from).expect("sent");
+        let (count, from) = guest.recv_from(&mut data).expect("the answer");
+        assert_eq!((&data[..count], from), (&b"answer"[..], (loopback, port).into()));
+        let options =
+            IcmpOptions { foreign: false, own: true, interface: None, transparent: false };
+        let icmp = IcmpSocket::open(&world.guest, options).expect("a socket");
+        icmp.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        for to in [elsewhere, loopback] {
+            let request = vec![8, 0, 0, 0, 0, 1, 0, 2, b'x'];
+            icmp.send(&IcmpMessage::new(GUEST.into(), to.into(), request)).expect("sent");
+        }
+        let reply = icmp.recv().expect("the reply");
+        assert_eq!((reply.kind(), reply.source), (0, loopback.into()));
+        assert_eq!(world.end().mappings, 2);
+    });
 }
 
 #[test]
