@@ -108,7 +108,8 @@ pub struct Figures {
     /// Datagrams that the host refused, or whose upstream could not be reached, and those to an
     /// [own address](crate::GatewayConfig::own_addresses) of the gateway.
     pub unsent_datagrams: u64,
-    /// Datagrams that the policy was against.
+    /// Datagrams that the policy was against: those of guests, and those to them from addresses
+    /// that they may not reach, published ports left out.
     pub denied_datagrams: u64,
     /// Datagrams that went to guests.
     pub datagrams_in: u64,

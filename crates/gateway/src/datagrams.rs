@@ -1,10 +1,11 @@
 //! Datagrams of guests: each address and port of a guest has a UDP socket of the host, with which
 //! it reaches every destination and gets every answer (endpoint-independent mapping, RFC 4787
-//! section 4.1). Only the host's own loopback addresses have another one.
+//! section 4.1). Only the host's own loopback addresses have another one. Whoever the policy does
+//! not deny may send to that socket (endpoint-independent filtering, section 5).
 //!
-//! Cost: a datagram is one system call of the host and one look at a table in each direction. A
-//! mapping has a descriptor and about 300 bytes; that it ages costs O(log n) for each time that it
-//! is looked at, which is once per [timeout](TIMEOUT).
+//! Cost: a datagram is one system call of the host and one look at a table in each direction, and
+//! one of a stranger a look at the policy. A mapping has a descriptor and about 450 bytes; that it
+//! ages costs O(log n) for each time that it is looked at, which is once per [timeout](TIMEOUT).
 
 use crate::ages::Ages;
 use crate::clients::{Clients, PortClient};
@@ -17,6 +18,7 @@ use crate::guests::{Account, Guests};
 use crate::host_datagrams::{Arrived, HostDatagrams, MOST_SEGMENTS, RECEIVE_ROOM, Sent, Settled};
 use crate::host_errors::{self, Manner, Undelivered};
 use crate::outbound::{Outbound, Reach};
+use crate::peers::Peers;
 use crate::published::{Publication, shown};
 use crate::refused::Refused;
 use crate::sending::{Sender, Sending, Service};
@@ -36,8 +38,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A mapping without datagrams is forgotten after so long; at least two minutes (RFC 4787 section
-/// 4.3).
+/// A mapping that its guest does not use is forgotten after so long; at least two minutes (RFC 4787
+/// section 4.3). What comes from those whom the guest has sent to is use as well, as it may get
+/// something for longer than that without a word. What comes from others is none: they would keep
+/// it for as long as they like (REQ-6).
 const TIMEOUT: Duration = Duration::from_secs(180);
 /// The same of a mapping that has asked resolvers only.
 const RESOLVER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -99,6 +103,8 @@ struct Mapping {
     /// Of a published port. Its mapping does not age.
     published: Option<Port>,
     translated: Translated<SocketAddr>,
+    /// Whom the guest has sent to lately.
+    peers: Peers,
     /// Its place in the schedule and what waits there, once it has sent under a rate.
     turn: Option<(usize, Queue)>,
     account: Account,
@@ -152,6 +158,15 @@ impl Mapping {
         if self.first.arrival.is_none() {
             self.first = Datagram { data: Bytes::new(), ..datagram.clone() };
         }
+    }
+
+    /// Whether what somebody sends whom the guest has not sent to lately is passed on.
+    fn takes(&self, from: SocketAddr, config: &GatewayConfig) -> bool {
+        // Published ports are for everybody. What the guest calls by another address it was allowed
+        // to reach.
+        self.published.is_some()
+            || self.translated.seen(from) != from
+            || config.policy.allows(from.ip())
     }
 
     /// Whether the socket reaches others than those who have sent to it.
@@ -218,6 +233,7 @@ impl Datagrams {
             if let Some((key, to)) = self.way_of(first, run, ways) {
                 let mapping = &mut self.mappings[key];
                 mapping.last_used = Instant::now();
+                mapping.peers.note(to.address.ip());
                 mapping.note_pattern(first);
                 match &mut sending {
                     Some(sending) => self.hold(key, &to, run, sending),
@@ -422,6 +438,7 @@ impl Datagrams {
             asks_resolvers_only,
             published: None,
             translated,
+            peers: Peers::default(),
             turn: None,
             account: self.guests.mapping(guest.ip()),
         };
@@ -459,6 +476,7 @@ impl Datagrams {
             asks_resolvers_only: false,
             published: Some(Port { publication, is_of_interface }),
             translated: Translated::default(),
+            peers: Peers::default(),
             turn: None,
             account: self.guests.mapping(guest.ip()),
         });
@@ -522,6 +540,14 @@ impl Datagrams {
                 }
             };
             self.counters.add(|counters| &counters.overrun_datagrams, arrived.overrun.into());
+            let is_peer = mapping.peers.has(arrived.from.ip());
+            if is_peer {
+                mapping.last_used = Instant::now();
+            } else if !mapping.takes(arrived.from, config) {
+                let denied = arrived.datagrams().count();
+                self.counters.add(|counters| &counters.denied_datagrams, denied as u64);
+                continue;
+            }
             let guests = &config.guest_addresses;
             let from = mapping.seen_from(&arrived, guests, key, ports.as_deref_mut());
             self.batch.extend(arrived.datagrams().map(|data| {
@@ -530,7 +556,6 @@ impl Datagrams {
                 datagram
             }));
         }
-        mapping.last_used = Instant::now();
         self.settle(key);
         self.tell_of_errors(key, 0);
         let mut rest = &self.batch[..];
@@ -719,16 +744,71 @@ mod tests {
         assert_eq!(run(&[10; 100]), MOST_SEGMENTS);
     }
 
-    #[test]
-    fn mappings_that_end_at_once_leave_nothing() {
-        let (own, _cable) = UnixDatagram::pair().expect("a pair");
+    /// The datagrams of guests at the other end of a cable.
+    fn cabled() -> (Datagrams, UnixDatagram, Stack) {
+        let (own, cable) = UnixDatagram::pair().expect("a pair");
         let device = device::device("cable", own).expect("a device");
         let stack = Stack::builder().device(device).address("10.0.2.3/24").build();
         let stack = stack.expect("a stack");
         let forwarder = UdpForwarder::new(&stack, UdpForwarderOptions::default()).expect("one");
         let icmp = IcmpSocket::open(&stack, IcmpOptions::default()).expect("a socket");
         let datagrams = Datagrams::new(forwarder, icmp, Arc::default(), Guests::default());
-        let mut datagrams = datagrams.expect("a table");
+        (datagrams.expect("a table"), cable, stack)
+    }
+
+    #[test]
+    fn only_those_whom_the_guest_has_sent_to_keep_a_mapping() {
+        let (mut datagrams, cable, _stack) = cabled();
+        let mut config = GatewayConfig::default();
+        config.policy.deny("127.0.0.3/32".parse().expect("a prefix"));
+        let poller = Poller::new().expect("descriptors");
+        let mut dns = Dns::new(&config, Arc::default());
+        let ways = Ways { poller: &poller, config: &config, upstream: &Direct, dns: &mut dns };
+        let server = |last| {
+            let at = SocketAddr::from(([127, 0, 0, last], 0));
+            std::net::UdpSocket::bind(at).expect("a socket")
+        };
+        let [peer, stranger, denied] = [1, 2, 3].map(server);
+        let to = Destination::from(peer.local_addr().expect("an address"));
+        let first = Datagram::new(&b"hello"[..], "10.0.2.100:1000".parse().expect("an address"));
+        let key = datagrams.mapping_of(&first, &to, &ways).expect("a socket");
+        datagrams.mappings[key].peers.note(to.address.ip());
+        datagrams.pass_on(key, &to, std::slice::from_ref(&first));
+        let (_, outside) = peer.recv_from(&mut [0; 10]).expect("it comes");
+        let Mapping { generation, last_used: start, .. } = datagrams.mappings[key];
+        let slot = Slot { key, generation };
+        // The guest gets nothing from a loopback address.
+        let call = |datagrams: &mut Datagrams, one: &std::net::UdpSocket, last| {
+            let real = one.local_addr().expect("an address");
+            let seen = SocketAddr::from(([192, 0, 2, last], real.port()));
+            datagrams.mappings[key].translated.note(real, seen);
+        };
+        call(&mut datagrams, &peer, 1);
+        call(&mut datagrams, &stranger, 2);
+        let comes_of = |datagrams: &mut Datagrams, from: &std::net::UdpSocket| {
+            from.send_to(b"you", outside).expect("sent");
+            datagrams.on_host(slot, &config, None);
+            let figures = datagrams.counters.figures();
+            let is_used = datagrams.mappings[key].last_used > start;
+            (figures.datagrams_in, figures.denied_datagrams, is_used)
+        };
+        assert_eq!(comes_of(&mut datagrams, &denied), (0, 1, false));
+        assert_eq!(comes_of(&mut datagrams, &stranger), (1, 1, false));
+        assert_eq!(comes_of(&mut datagrams, &peer), (2, 1, true));
+        // What the guest was allowed to send to answers, whatever the policy says of it.
+        call(&mut datagrams, &denied, 3);
+        assert_eq!(comes_of(&mut datagrams, &denied), (3, 1, true));
+        cable.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        for last in [2, 1, 3] {
+            let mut packet = [0; 100];
+            cable.recv(&mut packet).expect("it comes");
+            assert_eq!(packet[12..16], [192, 0, 2, last]);
+        }
+    }
+
+    #[test]
+    fn mappings_that_end_at_once_leave_nothing() {
+        let (mut datagrams, _cable, _stack) = cabled();
         let (poller, config) = (Poller::new().expect("descriptors"), GatewayConfig::default());
         let mut dns = Dns::new(&config, Arc::default());
         let ways = Ways { poller: &poller, config: &config, upstream: &Direct, dns: &mut dns };

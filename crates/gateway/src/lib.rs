@@ -41,6 +41,7 @@ mod opening;
 mod outbound;
 mod own_address;
 mod pauses;
+mod peers;
 mod pieces;
 mod policy;
 pub mod proxy;

@@ -17,7 +17,7 @@ const PLACES: [[usize; 4]; 4] = [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12],
 /// translation of its own. The longest prefix that contains the address decides; a denied one
 /// decides between two of equal length. An address that no prefix contains may be reached.
 ///
-/// Cost: a look at each prefix per new flow.
+/// Cost: a look at each prefix per new flow, and per datagram from whom the guest has not sent to.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     rules: Vec<(IpNet, bool)>,
