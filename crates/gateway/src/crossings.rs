@@ -21,8 +21,6 @@ use std::time::{Duration, Instant};
 const TIMEOUT: Duration = Duration::from_secs(180);
 /// Calls for one socket before others have their turn.
 const BATCH: usize = 16;
-/// As the kernel sends datagrams where nobody asks for more.
-const MANNER: Manner = Manner { hop_limit: 64, dont_fragment: false };
 
 /// All such sockets.
 pub(crate) struct Crossings {
@@ -159,7 +157,8 @@ impl Crossings {
                 }
             }
         };
-        let Sent { count, .. } = self.sockets[sender].socket.send_from(from, &data, to, MANNER);
+        let manner = Manner { tos: arrived.tos, ..Manner::PLAIN };
+        let Sent { count, .. } = self.sockets[sender].socket.send_from(from, &data, to, manner);
         *counter += count;
         crossed.unsent += data.len() - count;
     }

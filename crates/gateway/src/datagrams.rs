@@ -552,7 +552,7 @@ impl Datagrams {
             let from = mapping.seen_from(&arrived, guests, key, ports.as_deref_mut());
             self.batch.extend(arrived.datagrams().map(|data| {
                 let mut datagram = Datagram::new(data, mapping.guest);
-                datagram.local = Some(from);
+                (datagram.local, datagram.tos) = (Some(from), Some(arrived.tos));
                 datagram
             }));
         }
@@ -685,11 +685,12 @@ fn is_opening(mappings: &Slab<Mapping>, slot: Slot) -> bool {
     })
 }
 
-/// What a datagram may do outside.
+/// How a datagram leaves.
 fn manner(datagram: &Datagram) -> Manner {
     let arrival = datagram.arrival;
     let hop_limit = arrival.map_or(HOP_LIMIT, |arrival| arrival.hop_limit);
-    Manner::of(hop_limit, arrival.is_some_and(|arrival| arrival.dont_fragment))
+    let tos = arrival.map_or(0, |arrival| arrival.tos);
+    Manner::of(hop_limit, arrival.is_some_and(|arrival| arrival.dont_fragment), tos)
 }
 
 /// Tells a guest of an error about a datagram of its own to `seen`. Whether it was told.

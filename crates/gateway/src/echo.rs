@@ -16,7 +16,7 @@ use crate::refused::Refused;
 use crate::sending::{Sender, Sending, Service};
 use crate::token::{Generation, Slot, Token};
 use crate::translated::Translated;
-use crate::upstream::{FarEcho, Upstream};
+use crate::upstream::{EchoReply, FarEcho, Upstream};
 use crate::waiting_datagrams::{Held, Most, Queue, WaitingDatagrams};
 use bytes::{BufMut, Bytes, BytesMut};
 use neap::time::Rate;
@@ -240,7 +240,7 @@ impl Echoes {
 
     fn send(&mut self, at: usize, request: &Request) {
         let (pinger, message, to) = (&mut self.pingers[at], &request.message, request.to);
-        let manner = Manner::of(message.hop_limit, message.dont_fragment);
+        let manner = Manner::of(message.hop_limit, message.dont_fragment, message.tos);
         let sent = match in_words_of(message, to.is_ipv6()) {
             Some(data) => pinger.far.send(&data, to, manner),
             None => pinger.far.send(&message.data, to, manner),
@@ -321,8 +321,10 @@ impl Echoes {
         let mut has_more = true;
         for _ in 0..BATCH {
             match pinger.far.receive(&mut self.buffer) {
-                Ok((count, from)) => {
-                    let Some(reply) = reply(pinger, &self.buffer[..count], from) else { continue };
+                Ok(reply) => {
+                    let Some(reply) = told(pinger, &self.buffer[..reply.bytes], reply) else {
+                        continue;
+                    };
                     let is_sent = self.socket.send(&reply).is_ok();
                     pinger.account.add(0, if is_sent { length(&reply) } else { 0 });
                     self.counters.count(|counters| {
@@ -422,14 +424,15 @@ fn in_words_of(message: &IcmpMessage, to_v6: bool) -> Option<Bytes> {
 }
 
 /// What the guest gets of a reply.
-fn reply(pinger: &Pinger, data: &[u8], from: IpAddr) -> Option<IcmpMessage> {
+fn told(pinger: &Pinger, data: &[u8], reply: EchoReply) -> Option<IcmpMessage> {
     let (guest, identifier, reach) = pinger.key;
-    let (_, reply) = kinds(reach.is_v6);
-    if data.first() != Some(&reply) {
+    if data.first() != Some(&kinds(reach.is_v6).1) {
         return None;
     }
     let data = with_identifier(kinds(guest.is_ipv6()).1, identifier, data)?;
-    Some(IcmpMessage::new(pinger.translated.seen(from), guest, data))
+    let mut message = IcmpMessage::new(pinger.translated.seen(reply.from), guest, data);
+    message.tos = reply.tos;
+    Some(message)
 }
 
 /// The guest's request that an error is about.

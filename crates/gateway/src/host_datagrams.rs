@@ -67,6 +67,8 @@ pub struct Arrived {
     pub from: SocketAddr,
     /// The address that they were sent to, if the socket of a server has none of its own.
     pub(crate) to: Option<OwnAddress>,
+    /// TOS byte or traffic class of their packets, with ECN.
+    pub(crate) tos: u8,
     data: Bytes,
     /// Length of each but the last, which may be shorter.
     segment: usize,
@@ -78,7 +80,7 @@ impl Arrived {
     /// One datagram.
     pub fn one(from: SocketAddr, data: Bytes) -> Self {
         let segment = data.len().max(1);
-        Self { from, to: None, data, segment, overrun: 0 }
+        Self { from, to: None, tos: 0, data, segment, overrun: 0 }
     }
 
     /// The datagrams. They share memory.
@@ -181,6 +183,7 @@ impl HostDatagrams {
         setsockopt(&socket, RxqOvfl, &1)?;
         let is_v6 = socket.local_addr()?.is_ipv6();
         host_errors::ask(&socket, is_v6)?;
+        host_errors::ask_tos(&socket, is_v6)?;
         Ok(Self { socket, is_plain: false, is_v6, manner: None, overrun: 0 })
     }
 
@@ -262,7 +265,7 @@ impl HostDatagrams {
     /// `WouldBlock` if there are none; `InvalidData` for one that is longer than `buffer`; others
     /// are of datagrams that were sent, see [`undelivered`](Self::undelivered).
     pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Arrived> {
-        let mut control = nix::cmsg_space!(i32, u32, in_pktinfo, in6_pktinfo);
+        let mut control = nix::cmsg_space!(i32, u32, in_pktinfo, in6_pktinfo, u8, i32);
         let parts = &mut [IoSliceMut::new(buffer)];
         let (descriptor, flags) = (self.socket.as_raw_fd(), MsgFlags::empty());
         let received = recvmsg::<SockaddrStorage>(descriptor, parts, Some(&mut control), flags)?;
@@ -271,18 +274,21 @@ impl HostDatagrams {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let from = received.address.and_then(socket_addr).ok_or(io::ErrorKind::InvalidData)?;
-        let (mut segment, mut to, before) = (None, None, self.overrun);
+        let (mut segment, mut to, mut tos, before) = (None, None, 0, self.overrun);
         for message in received.cmsgs()? {
             match message {
                 ControlMessageOwned::UdpGroSegments(size) => segment = usize::try_from(size).ok(),
                 ControlMessageOwned::RxqOvfl(dropped) => self.overrun = dropped,
-                other => to = OwnAddress::of(&other, to),
+                other => {
+                    tos = host_errors::tos_of(&other).unwrap_or(tos);
+                    to = OwnAddress::of(&other, to);
+                }
             }
         }
         let data = Bytes::copy_from_slice(&buffer[..count]);
         let segment = segment.filter(|&size| size > 0).unwrap_or(count).max(1);
         let overrun = self.overrun.wrapping_sub(before);
-        Ok(Arrived { from, to, data, segment, overrun })
+        Ok(Arrived { from, to, tos, data, segment, overrun })
     }
 
     /// The next of the datagrams that could not be delivered, by way of `buffer`. Errors of which a
@@ -314,7 +320,7 @@ mod tests {
     use super::*;
     use neap::IcmpErrorKind;
 
-    const MANNER: Manner = Manner { hop_limit: 64, dont_fragment: true };
+    const MANNER: Manner = Manner { dont_fragment: true, ..Manner::PLAIN };
     use std::net::Ipv4Addr;
 
     fn pair() -> (HostDatagrams, HostDatagrams, SocketAddr) {
@@ -375,7 +381,7 @@ mod tests {
         let local = || HostDatagrams::bind("[::1]:0".parse().expect("an address"));
         let (mut a, mut b) = (local().expect("a socket"), local().expect("a socket"));
         let to = b.local_addr().expect("an address");
-        let manner = Manner { hop_limit: 64, dont_fragment: false };
+        let manner = Manner::PLAIN;
         let mut buffer = vec![0; RECEIVE_ROOM];
         // The kernel puts it together of two fragments: that may take a moment.
         b.socket.set_nonblocking(false).expect("set");
@@ -386,6 +392,31 @@ mod tests {
         assert_eq!(a.send(&sent, to, manner).count, 1);
         let error = b.receive(&mut buffer[..1000]).expect_err("it is longer");
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn the_tos_of_datagrams_leaves_and_arrives() {
+        const ECT_0: u8 = 2;
+        const CE: u8 = 3;
+        const EF: u8 = 46 << 2;
+        let bind = |at: &str| HostDatagrams::bind_dual(at.parse().expect("an address"));
+        let mut server = bind("[::]:0").expect("a socket");
+        let port = server.local_addr().expect("a port").port();
+        let mut buffer = vec![0; RECEIVE_ROOM];
+        for ip in ["127.0.0.1", "::1"] {
+            let mut client = bind(&SocketAddr::new(ip.parse().expect("one"), 0).to_string());
+            let client = client.as_mut().expect("a socket");
+            let to = SocketAddr::new(ip.parse().expect("an address"), port);
+            for tos in [0, ECT_0, EF | ECT_0, CE, 0] {
+                let (manner, data) = (Manner { tos, ..MANNER }, [Bytes::from_static(b"x")]);
+                assert_eq!(client.send(&data, to, manner).count, 1);
+                let arrived = server.receive(&mut buffer).expect("it has arrived");
+                assert_eq!(arrived.tos, tos, "{ip}");
+                let sent = server.send_from(arrived.to, &data, arrived.from, manner);
+                assert_eq!(sent.count, 1);
+                assert_eq!(client.receive(&mut buffer).expect("an answer").tos, tos, "{ip}");
+            }
+        }
     }
 
     #[test]

@@ -3,13 +3,14 @@
 
 use crate::host_errors::{self, Manner, Undelivered};
 use crate::outbound::Outbound;
-use crate::upstream::FarEcho;
+use crate::upstream::{EchoReply, FarEcho};
 use neap::{Events, Poller};
-use rustix::net::{RecvFlags, SendFlags};
+use nix::sys::socket::{MsgFlags, SockaddrStorage, recvmsg};
+use rustix::net::SendFlags;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// A socket that sends echo requests under an identifier of its own, and gets their replies.
 #[derive(Debug)]
@@ -28,6 +29,7 @@ impl HostEcho {
         let socket = outbound.socket(domain, Type::DGRAM, protocol)?;
         socket.bind(&SockAddr::from(outbound.of(is_v6)))?;
         host_errors::ask(&socket, is_v6)?;
+        host_errors::ask_tos(&socket, is_v6)?;
         Ok(Self { socket, is_v6, manner: None })
     }
 }
@@ -47,10 +49,15 @@ impl FarEcho for HostEcho {
         Ok(())
     }
 
-    fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, IpAddr)> {
-        let (count, _, from) = rustix::net::recvfrom(&self.socket, buffer, RecvFlags::empty())?;
-        let from = from.and_then(|from| SocketAddr::try_from(from).ok());
-        Ok((count, from.ok_or(io::ErrorKind::InvalidData)?.ip()))
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<EchoReply> {
+        let mut control = nix::cmsg_space!(u8, i32);
+        let parts = &mut [IoSliceMut::new(buffer)];
+        let (descriptor, flags) = (self.socket.as_raw_fd(), MsgFlags::empty());
+        let received = recvmsg::<SockaddrStorage>(descriptor, parts, Some(&mut control), flags)?;
+        let from = received.address.and_then(host_errors::socket_addr);
+        let from = from.ok_or(io::ErrorKind::InvalidData)?.ip();
+        let tos = received.cmsgs()?.find_map(|message| host_errors::tos_of(&message));
+        Ok(EchoReply { bytes: received.bytes, from, tos: tos.unwrap_or(0) })
     }
 
     fn undelivered(&self, buffer: &mut [u8]) -> Option<Undelivered> {
@@ -85,11 +92,14 @@ mod tests {
             let ours = Ipv4Addr::new(127, 0, 0, 2);
             let outbound = Outbound { v4: Some(ours), ..Outbound::default() };
             let mut echo = HostEcho::open(false, &outbound).expect("the host allows it");
-            let manner = Manner { hop_limit: 64, dont_fragment: false };
             let request = [8, 0, 0, 0, 0, 0, 0, 1, 1, 2];
+            let manner = Manner { tos: 46 << 2, ..Manner::PLAIN };
             echo.send(&request, Ipv4Addr::LOCALHOST.into(), manner).expect("sent");
             let local = echo.socket.local_addr().expect("an address").as_socket();
             assert_eq!(local.expect("of IP").ip(), ours);
+            // The kernel answers with the TOS of the request.
+            let reply = echo.receive(&mut [0; 100]).expect("it has come");
+            assert_eq!((reply.bytes, reply.tos), (request.len(), manner.tos));
         });
     }
 }

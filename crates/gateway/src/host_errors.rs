@@ -143,20 +143,44 @@ fn translated(kind: IcmpErrorKind, is_v6: bool, to_v6: bool) -> IcmpErrorKind {
     }
 }
 
-/// What a packet may do outside: a hop less than it came with, and whether it may be cut.
+/// Asks for the TOS bytes of the packets that come to a socket (`IP_RECVTOS`, `IPV6_RECVTCLASS`).
+pub(crate) fn ask_tos(socket: &impl AsFd, is_v6: bool) -> io::Result<()> {
+    if is_v6 {
+        sockopt::set_ipv6_recvtclass(socket, true)?;
+    }
+    // A socket of IPv6 may get datagrams of IPv4, too.
+    sockopt::set_ip_recvtos(socket, true)?;
+    Ok(())
+}
+
+/// The TOS byte or traffic class, if a control message says it.
+pub(crate) fn tos_of(message: &ControlMessageOwned) -> Option<u8> {
+    match *message {
+        ControlMessageOwned::Ipv4Tos(tos) => Some(tos),
+        ControlMessageOwned::Ipv6TClass(class) => u8::try_from(class).ok(),
+        _ => None,
+    }
+}
+
+/// How a packet leaves: with a hop less than it came with, and with the TOS that it came with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Manner {
     /// TTL of IPv4, hop limit of IPv6.
     pub hop_limit: u8,
     /// It may not be cut into fragments.
     pub dont_fragment: bool,
+    /// TOS byte or traffic class, with the ECN codepoint in the low two bits.
+    pub tos: u8,
 }
 
 impl Manner {
+    /// That of packets of which nothing is asked.
+    pub(crate) const PLAIN: Self = Self { hop_limit: 64, dont_fragment: false, tos: 0 };
+
     /// That of a packet that came in with this hop limit, which is at least 2: the stack answers
     /// for those whose hops are used up.
-    pub(crate) fn of(hop_limit: u8, dont_fragment: bool) -> Self {
-        Self { hop_limit: hop_limit.saturating_sub(1).max(1), dont_fragment }
+    pub(crate) fn of(hop_limit: u8, dont_fragment: bool, tos: u8) -> Self {
+        Self { hop_limit: hop_limit.saturating_sub(1).max(1), dont_fragment, tos }
     }
 
     /// Gives a socket this manner, if it has another one. A guest's socket rarely changes it, so
@@ -176,12 +200,15 @@ impl Manner {
             let discovery = if cuts { Discovery::WANT } else { Discovery::DO };
             sockopt::set_ipv6_unicast_hops(socket, Some(hops))?;
             sockopt::set_ipv6_mtu_discover(socket, discovery)?;
+            sockopt::set_ipv6_tclass(socket, self.tos.into())?;
         } else {
             use sockopt::Ipv4PathMtuDiscovery as Discovery;
             let discovery = if cuts { Discovery::WANT } else { Discovery::DO };
             sockopt::set_ip_ttl(socket, hops.into())?;
             sockopt::set_ip_mtu_discover(socket, discovery)?;
         }
+        // A socket of IPv6 may send datagrams of IPv4, too.
+        sockopt::set_ip_tos(socket, self.tos)?;
         *to = Some(self);
         Ok(())
     }
@@ -215,7 +242,8 @@ mod tests {
 
     #[test]
     fn a_packet_has_a_hop_less_outside() {
-        assert_eq!(Manner::of(64, true), Manner { hop_limit: 63, dont_fragment: true });
-        assert_eq!(Manner::of(0, false).hop_limit, 1);
+        let manner = Manner { hop_limit: 63, dont_fragment: true, tos: 2 };
+        assert_eq!(Manner::of(64, true, 2), manner);
+        assert_eq!(Manner::of(0, false, 0).hop_limit, 1);
     }
 }

@@ -78,4 +78,4 @@ pub use published::{Publication, PublishedId, PublishedPort, Transport};
 pub use relay::{End, MOST_PIECE, Progress, Relay, Segments, Share, Side, take_front};
 pub use resolver::Resolver;
 pub use stack_upstream::StackUpstream;
-pub use upstream::{Client, Direct, DirectFrom, Far, FarDatagrams, FarEcho, Upstream};
+pub use upstream::{Client, Direct, DirectFrom, EchoReply, Far, FarDatagrams, FarEcho, Upstream};

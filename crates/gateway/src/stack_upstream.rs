@@ -7,7 +7,7 @@ use crate::destination::Destination;
 use crate::guest::GuestStream;
 use crate::host_datagrams::{Arrived, MOST_SEGMENTS, Sent};
 use crate::host_errors::{Manner, Undelivered};
-use crate::upstream::{Client, Far, FarDatagrams, FarEcho, Upstream};
+use crate::upstream::{Client, EchoReply, Far, FarDatagrams, FarEcho, Upstream};
 use bytes::Bytes;
 use neap::threadless::{ErrorOrigin, ErrorRecord};
 use neap::{
@@ -60,8 +60,8 @@ pub(crate) fn leave(stack: &Stack) {
 }
 
 /// A stack as the way of all flows: they are its connections and datagrams, from its addresses. It
-/// takes addresses only. A guest's hops are passed on with datagrams and pings, and what must not
-/// be cut is not cut.
+/// takes addresses only. A guest's hops and TOS are passed on with datagrams and pings, and what
+/// must not be cut is not cut.
 #[derive(Clone)]
 pub struct StackUpstream {
     stack: Arc<Stack>,
@@ -139,6 +139,7 @@ impl FarEcho for StackEcho {
             if self.is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
         let mut message = IcmpMessage::new(any, to, data.concat());
         (message.hop_limit, message.dont_fragment) = (manner.hop_limit, manner.dont_fragment);
+        message.tos = manner.tos;
         let sent = self.socket.send(&message);
         if sent.is_err()
             && manner.dont_fragment
@@ -153,7 +154,7 @@ impl FarEcho for StackEcho {
         sent
     }
 
-    fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, IpAddr)> {
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<EchoReply> {
         loop {
             let message = self.socket.recv()?;
             if let Some(undelivered) = undelivered(&message, self.identifier) {
@@ -165,7 +166,8 @@ impl FarEcho for StackEcho {
                 && message.echo().is_some_and(|(identifier, _)| identifier == self.identifier);
             if let Some(room) = buffer.get_mut(..message.data.len()).filter(|_| is_own) {
                 room.copy_from_slice(&message.data);
-                return Ok((message.data.len(), message.source));
+                let (bytes, from, tos) = (message.data.len(), message.source, message.tos);
+                return Ok(EchoReply { bytes, from, tos });
             }
         }
     }
@@ -239,6 +241,7 @@ impl FarDatagrams for StackDatagrams {
     fn send(&mut self, datagrams: &[Bytes], to: &Destination, manner: Manner) -> Sent {
         let datagram = |data: &Bytes| Datagram {
             hop_limit: Some(manner.hop_limit),
+            tos: Some(manner.tos),
             dont_fragment: manner.dont_fragment,
             ..Datagram::new(data.clone(), to.address)
         };
@@ -271,7 +274,9 @@ impl FarDatagrams for StackDatagrams {
             self.arrived.extend(self.batch.drain(..));
         }
         let datagram = self.arrived.pop_front().ok_or(io::ErrorKind::WouldBlock)?;
-        Ok(Arrived::one(datagram.peer, datagram.data))
+        let mut arrived = Arrived::one(datagram.peer, datagram.data);
+        arrived.tos = datagram.arrival.map_or(0, |arrival| arrival.tos);
+        Ok(arrived)
     }
 
     fn undelivered(&mut self, _: &mut [u8]) -> Option<Undelivered> {

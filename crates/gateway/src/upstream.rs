@@ -117,7 +117,7 @@ pub trait Far: End + Send {
 pub trait FarDatagrams: Send {
     /// Sends datagrams of one length, of which the last may be shorter; at most
     /// [`MOST_SEGMENTS`](crate::MOST_SEGMENTS) with [`MOST_BYTES`](crate::MOST_BYTES). Where it
-    /// can, it gives their packets the hop limit of `manner`.
+    /// can, it gives their packets the hop limit and the TOS of `manner`.
     fn send(&mut self, datagrams: &[Bytes], to: &Destination, manner: Manner) -> Sent;
 
     /// Takes datagrams that have arrived, by way of `buffer`, which holds
@@ -157,6 +157,17 @@ pub trait FarDatagrams: Send {
     }
 }
 
+/// A reply to an echo request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EchoReply {
+    /// How many bytes of the buffer it has.
+    pub bytes: usize,
+    /// Who has sent it.
+    pub from: IpAddr,
+    /// TOS byte or traffic class of its packet, with ECN.
+    pub tos: u8,
+}
+
 /// A socket for echo requests of an [`Upstream`], which never waits. It has an identifier of its
 /// own.
 pub trait FarEcho: Send {
@@ -167,12 +178,12 @@ pub trait FarEcho: Send {
     /// As `sendto(2)`.
     fn send(&mut self, request: &[u8], to: IpAddr, manner: Manner) -> io::Result<()>;
 
-    /// Takes a reply: how many bytes of `buffer` it has, and who sent it.
+    /// Takes a reply, by way of `buffer`.
     ///
     /// # Errors
     /// `WouldBlock` if there is none; others are of requests, see
     /// [`undelivered`](Self::undelivered).
-    fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, IpAddr)>;
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<EchoReply>;
 
     /// The next of the requests that could not be delivered, by way of `buffer`.
     fn undelivered(&self, _buffer: &mut [u8]) -> Option<Undelivered> {

@@ -14,8 +14,10 @@ use neap_gateway::{
     Direct, DirectFrom, Figures, Gateway, GatewayConfig, GatewayHandle, Outbound, Policy,
     Publication, Translation, Transport, Upstream,
 };
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -166,6 +168,37 @@ fn server(at: Ipv4Addr) -> UdpSocket {
     let server = UdpSocket::bind((at, 0)).expect("a socket");
     server.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     server
+}
+
+#[test]
+fn dscp_and_ecn_pass_in_both_directions() {
+    const EF_ECT_0: u8 = 46 << 2 | 2;
+    const CE: u8 = 3;
+    let far = Ipv4Addr::new(10, 0, 2, 9);
+    let mut config = GatewayConfig::default();
+    config.translations = vec![Translation::address(far.into(), Ipv4Addr::LOCALHOST.into())];
+    let world = World::new(Box::new(Direct), config);
+    let server = server(Ipv4Addr::LOCALHOST);
+    rustix::net::sockopt::set_ip_recvtos(&server, true).expect("set");
+    let guest = GuestUdp::bind(&world.guest, (GUEST, PORT)).expect("a socket");
+    guest.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    guest.set_tos(EF_ECT_0).expect("set");
+    let port = server.local_addr().expect("a port").port();
+    guest.send_to(b"hello", (far, port)).expect("sent");
+    let (mut data, mut control) = ([0; 100], nix::cmsg_space!(u8));
+    let parts = &mut [io::IoSliceMut::new(&mut data)];
+    let (descriptor, flags) = (server.as_raw_fd(), MsgFlags::empty());
+    let arrived = recvmsg::<SockaddrIn>(descriptor, parts, Some(&mut control), flags);
+    let arrived = arrived.expect("it comes");
+    let from: SocketAddrV4 = arrived.address.expect("an address").into();
+    let said: Vec<_> = arrived.cmsgs().expect("there is room").collect();
+    assert!(matches!(said[..], [ControlMessageOwned::Ipv4Tos(EF_ECT_0)]), "{said:?}");
+    rustix::net::sockopt::set_ip_tos(&server, CE).expect("set");
+    server.send_to(b"answer", from).expect("sent");
+    let mut answers = Vec::new();
+    guest.recv_batch(&mut answers, 1).expect("the answer");
+    assert_eq!(answers[0].arrival.expect("it was received").tos, CE);
+    world.end();
 }
 
 #[test]

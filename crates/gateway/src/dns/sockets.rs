@@ -14,8 +14,6 @@ use std::net::SocketAddr;
 
 /// Answers to others that one look at a socket passes over.
 const MOST_STRANGERS: usize = 64;
-/// Questions have the hops of a host, as they are the gateway's own.
-const MANNER: Manner = Manner { hop_limit: 64, dont_fragment: false };
 
 /// What became of a question.
 pub(crate) enum Outcome {
@@ -68,7 +66,7 @@ impl QuestionSocket {
             Self::Through(far) => {
                 far.enter(poller, token)?;
                 let question = Bytes::copy_from_slice(question);
-                let sent = far.send(&[question], &server.into(), MANNER);
+                let sent = far.send(&[question], &server.into(), Manner::PLAIN);
                 if sent.count + sent.held == 0 {
                     return Err(io::ErrorKind::NetworkUnreachable.into());
                 }

@@ -48,7 +48,7 @@ const OF_AN_ADDRESS: usize = 4;
 /// Looks at all places that were in vain are so far apart.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// As a host sends datagrams of its own.
-const MANNER: Manner = Manner { hop_limit: 64, dont_fragment: false };
+const MANNER: Manner = Manner::PLAIN;
 
 /// All clients that send datagrams.
 pub(super) struct Mappings {

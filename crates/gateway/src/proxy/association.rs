@@ -317,7 +317,7 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    const MANNER: Manner = Manner { hop_limit: 64, dont_fragment: false };
+    const MANNER: Manner = Manner::PLAIN;
 
     #[test]
     fn datagrams_that_wait_for_the_proxy_have_few_bytes() {
