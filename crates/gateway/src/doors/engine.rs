@@ -10,7 +10,7 @@ use super::lookups::{Done, Lookups, Waiter};
 use super::mappings::{Mappings, Ways};
 use super::near::Near;
 use super::ports::{Arrived, CHANGES, Port};
-use super::session::{Joined, Next, PIECE_OF_HEAD, Session, Stage, Wanted};
+use super::session::{Joined, Next, Opens, PIECE_OF_HEAD, Session, Stage, Wanted};
 use super::step::{Failure, Fault, Found, Request as Wish, Step};
 use super::tls::TlsIdentity;
 use super::users::Users;
@@ -45,10 +45,13 @@ const NEW_AT_ONCE: usize = 64;
 
 /// A name has so long to be looked up: each of some servers is asked twice.
 const TIME_TO_LOOK_UP: Duration = Duration::from_secs(30);
-/// An address has so long to accept a connection if there is another one to be tried, and if it is
-/// the last one, in which the stack sends some SYNs.
-const TIME_TO_OPEN: Duration = Duration::from_secs(5);
+/// An address has so long to accept a connection before the next one is tried beside it (RFC 8305
+/// section 5, the Connection Attempt Delay).
+const TIME_TO_THE_NEXT: Duration = Duration::from_millis(250);
+/// The last address has so long, in which the stack sends some SYNs.
 const TIME_OF_THE_LAST: Duration = Duration::from_secs(60);
+/// The others have so long once the last one has failed.
+const TIME_TO_OPEN: Duration = Duration::from_secs(5);
 /// A client may pause for so long before it has the last bytes.
 const TIME_TO_LINGER: Duration = Duration::from_secs(60);
 /// A client that is refused has so long to take its answer.
@@ -59,6 +62,7 @@ const TIME_TO_LEAVE: Duration = Duration::from_secs(5);
 enum Clock {
     Ask,
     LookUp,
+    Attempt,
     Open,
     OpenLast,
     Linger,
@@ -66,14 +70,22 @@ enum Clock {
 }
 
 impl Clock {
-    const ALL: [Self; 6] =
-        [Self::Ask, Self::LookUp, Self::Open, Self::OpenLast, Self::Linger, Self::Leave];
+    const ALL: [Self; 7] = [
+        Self::Ask,
+        Self::LookUp,
+        Self::Attempt,
+        Self::Open,
+        Self::OpenLast,
+        Self::Linger,
+        Self::Leave,
+    ];
 
     /// How long the stage may last. Each of them is the same for all connections.
     fn time(self, patience: Duration) -> Duration {
         match self {
             Self::Ask => patience,
             Self::LookUp => TIME_TO_LOOK_UP,
+            Self::Attempt => TIME_TO_THE_NEXT,
             Self::Open => TIME_TO_OPEN,
             Self::OpenLast => TIME_OF_THE_LAST,
             Self::Linger => TIME_TO_LINGER,
@@ -604,7 +616,7 @@ impl Doors {
                     step => Next::Says(step),
                 }
             }
-            Stage::Opens { .. } => self.look_at_far(key),
+            Stage::Opens(_) => self.look_at_far(key),
             _ => Next::Waits,
         }
     }
@@ -678,7 +690,7 @@ impl Doors {
             Stage::Lingers { .. } | Stage::Leaves { .. } | Stage::Over => {}
             _ => self.counters.count(counter),
         }
-        if matches!(session.stage, Stage::Opens { .. } | Stage::Joins { .. } | Stage::Asks { .. }) {
+        if matches!(session.stage, Stage::Opens(_) | Stage::Joins { .. } | Stage::Asks { .. }) {
             session.reset();
         }
         debug!(client = %session.client, door = session.door, how, "connection ended");

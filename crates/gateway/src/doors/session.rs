@@ -3,7 +3,7 @@
 use super::dialogue::Dialogue;
 use super::figures::Counters;
 use super::near::Near;
-use super::step::{Request, Step};
+use super::step::{Failure, Request, Step};
 use crate::holdings::FlowView;
 use crate::news::News;
 use crate::relay::{End, MOST_PIECE, Progress, Relay, Share, Side};
@@ -48,12 +48,7 @@ pub(super) enum Stage {
     /// The name of its target is looked up.
     LooksUp(Box<Wanted>),
     /// The other half is opened.
-    Opens {
-        wanted: Box<Wanted>,
-        far: Box<dyn Far>,
-        others: VecDeque<SocketAddr>,
-        view: FlowView,
-    },
+    Opens(Box<Opens>),
     /// The client learns that it is open.
     Joins {
         joined: Box<Joined>,
@@ -81,6 +76,19 @@ pub(super) struct Wanted {
     /// Data that came with the request.
     pub(super) received: Bytes,
 }
+
+/// A far half that is not open yet. The target may have several addresses, and several of them may
+/// be tried at the same time.
+pub(super) struct Opens {
+    pub(super) wanted: Wanted,
+    /// The addresses that were tried, in their order: what is begun to each, or why it has failed.
+    attempts: Vec<Result<Attempt, Failure>>,
+    /// Those that are left.
+    pub(super) others: VecDeque<SocketAddr>,
+}
+
+/// A connection that is begun, and how others see it.
+pub(super) type Attempt = (Box<dyn Far>, FlowView);
 
 /// Two halves that are open.
 pub(super) struct Joined {
@@ -163,8 +171,8 @@ impl Session {
         }
         let Self { stage, near, has_error, .. } = self;
         match stage {
-            Stage::Asks { .. } | Stage::LooksUp(_) | Stage::Opens { .. } if *has_error => GIVEN_UP,
-            Stage::Asks { .. } | Stage::LooksUp(_) | Stage::Opens { .. } => Next::Waits,
+            Stage::Asks { .. } | Stage::LooksUp(_) | Stage::Opens(_) if *has_error => GIVEN_UP,
+            Stage::Asks { .. } | Stage::LooksUp(_) | Stage::Opens(_) => Next::Waits,
             Stage::Joins { .. } => {
                 self.join();
                 Next::GoesOn
@@ -210,7 +218,7 @@ impl Session {
     /// The connection of the session as others see it.
     pub(super) fn view(&self) -> Option<FlowView> {
         match &self.stage {
-            Stage::Opens { view, .. } => Some(*view),
+            Stage::Opens(opens) => opens.view(),
             Stage::Joins { joined } | Stage::Joined(joined) => {
                 Some(FlowView { held: joined.relay.held(), ..joined.view })
             }
@@ -222,7 +230,7 @@ impl Session {
     pub(super) fn reset(&mut self) {
         self.near.reset();
         match &mut self.stage {
-            Stage::Opens { far, .. } => far.reset(),
+            Stage::Opens(opens) => opens.reset(),
             Stage::Joins { joined } | Stage::Joined(joined) => joined.far.reset(),
             _ => {}
         }
@@ -239,6 +247,62 @@ fn discard(near: &mut Near, over: Next) -> Next {
         }
     }
     Next::HasMore
+}
+
+impl Opens {
+    /// A client wants a connection to the first of some addresses that takes one.
+    pub(super) fn new(wanted: Wanted, others: VecDeque<SocketAddr>) -> Self {
+        Self { wanted, attempts: Vec::new(), others }
+    }
+
+    /// The next address has been tried.
+    pub(super) fn add(&mut self, begun: io::Result<Attempt>) {
+        self.attempts.push(begun.map_err(|error| Failure::of(&error)));
+    }
+
+    /// Whether something is begun that may come to a connection.
+    pub(super) fn has_some(&self) -> bool {
+        self.attempts.iter().any(Result::is_ok)
+    }
+
+    /// Whether the address that was tried last has failed.
+    pub(super) fn has_lost_last(&self) -> bool {
+        self.attempts.last().is_some_and(Result::is_err)
+    }
+
+    /// Takes the first attempt that is open, and resets all others. Notes those that have failed.
+    pub(super) fn take_open(&mut self) -> Option<Attempt> {
+        for index in 0..self.attempts.len() {
+            let Ok((far, _)) = &mut self.attempts[index] else { continue };
+            match far.is_open() {
+                Ok(false) => {}
+                Ok(true) => {
+                    let open = self.attempts.remove(index).ok();
+                    self.reset();
+                    return open;
+                }
+                Err(error) => self.attempts[index] = Err(Failure::of(&error)),
+            }
+        }
+        None
+    }
+
+    /// Why the last of all addresses gave no connection. It has had its time.
+    pub(super) fn why(&self) -> Failure {
+        match self.attempts.last() {
+            Some(Err(why)) => *why,
+            Some(Ok(_)) => Failure::TimedOut,
+            None => Failure::NoName,
+        }
+    }
+
+    fn view(&self) -> Option<FlowView> {
+        self.attempts.iter().rev().flatten().next().map(|&(_, view)| view)
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.attempts.iter_mut().flatten().for_each(|(far, _)| far.reset());
+    }
 }
 
 impl Joined {
@@ -312,6 +376,14 @@ pub(super) mod tests {
     use neap::{Events, Poller};
     use std::net::Ipv4Addr;
     use std::sync::{Arc, Mutex, MutexGuard};
+
+    impl Stage {
+        /// How many connections are begun that are not open yet.
+        pub(in crate::doors) fn begun(&self) -> usize {
+            let Self::Opens(opens) = self else { return 0 };
+            opens.attempts.iter().flatten().count()
+        }
+    }
 
     /// What a [`Fake`] does, and what was done to it.
     #[derive(Default)]

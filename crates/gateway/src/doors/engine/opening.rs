@@ -1,14 +1,21 @@
 //! The other halves of connections: names, addresses that are tried in turn, and what becomes of
 //! them.
+//!
+//! An address that does not answer soon is followed by the next one and stays open beside it; the
+//! first that is open is taken (RFC 8305 section 5). So a target costs at most a socket of the
+//! stack, or a descriptor, for each of [`MOST_ADDRESSES`].
 
 use super::{
     Arc, CHANGES, Clock, Direct, Done, Door, Doors, Failure, Far, FlowView, Found, GuestStream,
-    Host, Joined, Next, Slot, SocketAddr, Stage, Target, Token, Upstream, VecDeque, Waiter, Wanted,
-    Wish, io, stack_upstream,
+    Host, IpAddr, Joined, Next, Opens, Slot, SocketAddr, Stage, Target, Token, Upstream, VecDeque,
+    Waiter, Wanted, Wish, io, stack_upstream,
 };
 use bytes::BytesMut;
 use std::net::SocketAddrV6;
 use tracing::debug;
+
+/// Addresses of a name that are tried.
+const MOST_ADDRESSES: usize = 16;
 
 impl Doors {
     /// A client wants a connection.
@@ -21,7 +28,7 @@ impl Doors {
         // A target of the host's network, to which the connection leaves beside the stack.
         let is_of_host = matches!(self.doors[session.door], Door::Server { .. });
         let Target { host, port } = request.target.clone();
-        let wanted = Box::new(Wanted { dialogue, request, received: BytesMut::freeze(received) });
+        let wanted = Wanted { dialogue, request, received: BytesMut::freeze(received) };
         let waiter = Waiter::Session(Slot { key, generation: session.generation });
         match host {
             Host::Address(ip) => self.open_first(key, wanted, [SocketAddr::new(ip, port)].into()),
@@ -34,7 +41,7 @@ impl Doors {
             Host::Name(name) => match self.find(&name, waiter, is_of_host) {
                 Some(found) => self.on_found(key, wanted, &found),
                 None => {
-                    self.sessions[key].stage = Stage::LooksUp(wanted);
+                    self.sessions[key].stage = Stage::LooksUp(Box::new(wanted));
                     self.set_clock(key, Clock::LookUp);
                 }
             },
@@ -95,16 +102,17 @@ impl Doors {
         }
         let next = Stage::Leaves { has_ended: false };
         if let Stage::LooksUp(wanted) = std::mem::replace(&mut session.stage, next) {
-            self.on_found(slot.key, wanted, found);
+            self.on_found(slot.key, *wanted, found);
             self.visit(slot.key);
         }
     }
 
-    fn on_found(&mut self, key: usize, wanted: Box<Wanted>, found: &Found) {
+    fn on_found(&mut self, key: usize, wanted: Wanted, found: &Found) {
         let port = wanted.request.target.port;
         match found {
             Ok(found) => {
-                let addresses = found.iter().map(|&ip| SocketAddr::new(ip, port));
+                let addresses = in_turn(found).into_iter().take(MOST_ADDRESSES);
+                let addresses = addresses.map(|ip| SocketAddr::new(ip, port));
                 self.open_first(key, wanted, addresses.collect());
             }
             Err(why) => self.fail(key, &wanted, *why),
@@ -112,25 +120,37 @@ impl Doors {
     }
 
     /// Begins a connection to the first of some addresses that takes one.
-    fn open_first(&mut self, key: usize, wanted: Box<Wanted>, mut others: VecDeque<SocketAddr>) {
-        let mut why = Failure::NoName;
-        while let Some(to) = others.pop_front() {
+    fn open_first(&mut self, key: usize, wanted: Wanted, addresses: VecDeque<SocketAddr>) {
+        self.open_next(key, Box::new(Opens::new(wanted, addresses)));
+    }
+
+    /// Begins a connection to the next address that takes one, beside those that are begun. Fails
+    /// if there is none, and nothing is begun.
+    fn open_next(&mut self, key: usize, mut opens: Box<Opens>) {
+        while let Some(to) = opens.others.pop_front() {
             let session = &self.sessions[key];
             let slot = Slot { key, generation: session.generation };
             let begun = self.connect(key, to).and_then(|(far, view)| {
                 far.enter(&self.poller, Token::Far(slot).to_bits(), CHANGES)?;
                 Ok((far, view))
             });
-            match begun {
-                Ok((far, view)) => {
-                    let clock = if others.is_empty() { Clock::OpenLast } else { Clock::Open };
-                    self.sessions[key].stage = Stage::Opens { wanted, far, others, view };
-                    return self.set_clock(key, clock);
-                }
-                Err(error) => why = Failure::of(&error),
+            opens.add(begun);
+            if !opens.has_lost_last() {
+                break;
             }
         }
-        self.fail(key, &wanted, why);
+        if !opens.has_some() {
+            return self.fail(key, &opens.wanted, opens.why());
+        }
+        let clock = if !opens.others.is_empty() {
+            Clock::Attempt
+        } else if opens.has_lost_last() {
+            Clock::Open
+        } else {
+            Clock::OpenLast
+        };
+        self.sessions[key].stage = Stage::Opens(opens);
+        self.set_clock(key, clock);
     }
 
     /// Begins the far half: of the stack, or of the host for a port of the stack.
@@ -148,31 +168,33 @@ impl Doors {
         Ok((Box::new(far), view))
     }
 
-    /// Looks whether the far half is open.
+    /// Looks whether a far half is open.
     pub(super) fn look_at_far(&mut self, key: usize) -> Next {
-        let Stage::Opens { far, .. } = &mut self.sessions[key].stage else { return Next::Waits };
-        let is_open = far.is_open();
-        if matches!(is_open, Ok(false)) {
+        let session = &mut self.sessions[key];
+        let Stage::Opens(opens) = &mut session.stage else { return Next::Waits };
+        let had_lost_last = opens.has_lost_last();
+        let open = opens.take_open();
+        // The next address is tried at once if the last one has failed.
+        let goes_on = opens.has_lost_last() && !had_lost_last || !opens.has_some();
+        if open.is_none() && !goes_on {
             return Next::Waits;
         }
-        let session = &mut self.sessions[key];
         let next = Stage::Leaves { has_ended: false };
         let opens = std::mem::replace(&mut session.stage, next);
-        let Stage::Opens { mut wanted, far, others, view } = opens else { return Next::Waits };
-        match is_open {
-            Ok(_) => {
-                self.counters.count(|counters| &counters.opened);
-                let is_own = !matches!(self.doors[session.door], Door::Server { .. });
-                let answer = wanted.dialogue.opened(is_own.then_some(view.local));
-                session.out.extend((!answer.is_empty()).then_some(answer));
-                let joined = Joined::new(&mut wanted, &mut session.near, far, view);
-                session.stage = Stage::Joins { joined: Box::new(joined) };
-                session.due = None;
-                debug!(client = %session.client, far = %wanted.request.target, "connection opened");
-            }
-            Err(error) if others.is_empty() => self.fail(key, &wanted, Failure::of(&error)),
-            Err(_) => self.open_first(key, wanted, others),
-        }
+        let Stage::Opens(mut opens) = opens else { return Next::Waits };
+        let Some((far, view)) = open else {
+            self.open_next(key, opens);
+            return Next::GoesOn;
+        };
+        self.counters.count(|counters| &counters.opened);
+        let is_own = !matches!(self.doors[session.door], Door::Server { .. });
+        let wanted = &mut opens.wanted;
+        let answer = wanted.dialogue.opened(is_own.then_some(view.local));
+        session.out.extend((!answer.is_empty()).then_some(answer));
+        let joined = Joined::new(wanted, &mut session.near, far, view);
+        session.stage = Stage::Joins { joined: Box::new(joined) };
+        session.due = None;
+        debug!(client = %session.client, far = %wanted.request.target, "connection opened");
         Next::GoesOn
     }
 
@@ -182,14 +204,11 @@ impl Doors {
         let next = Stage::Leaves { has_ended: true };
         match std::mem::replace(&mut session.stage, next) {
             Stage::LooksUp(wanted) => self.fail(key, &wanted, Failure::NoAnswer),
-            Stage::Opens { wanted, mut far, others, .. } => {
-                far.reset();
-                if others.is_empty() {
-                    self.fail(key, &wanted, Failure::TimedOut);
-                } else {
-                    self.open_first(key, wanted, others);
-                }
+            Stage::Opens(mut opens) if opens.others.is_empty() => {
+                opens.reset();
+                self.fail(key, &opens.wanted, opens.why());
             }
+            Stage::Opens(opens) => self.open_next(key, opens),
             stage @ Stage::Asks { .. } => {
                 session.stage = stage;
                 return self.end(key, "slow", |counters| &counters.slow);
@@ -223,34 +242,61 @@ impl Doors {
     }
 }
 
+/// The addresses of a name in the order in which they are tried: those of its first family and of
+/// the other one take turns (RFC 8305 section 4), so that a family that is not reached delays a
+/// connection once.
+fn in_turn(found: &[IpAddr]) -> Vec<IpAddr> {
+    let is_of_first = |ip: &&IpAddr| ip.is_ipv6() == found[0].is_ipv6();
+    let mut other = found.iter().filter(|ip| !is_of_first(ip));
+    let mut in_turn = Vec::with_capacity(found.len());
+    for ip in found.iter().filter(is_of_first) {
+        in_turn.push(*ip);
+        in_turn.extend(other.next());
+    }
+    in_turn.extend(other);
+    in_turn
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::device;
     use crate::doors::config::{DoorsConfig, ResolveStrategy, TunnelResolver};
-    use crate::doors::engine::TIME_TO_LINGER;
+    use crate::doors::dialogue::Dialogue;
+    use crate::doors::engine::{TIME_TO_LINGER, TIME_TO_OPEN, TIME_TO_THE_NEXT};
+    use crate::doors::near::Near;
     use crate::doors::session::Session;
     use crate::doors::session::tests::{Fake, joined};
     use crate::news::News;
     use crate::relay::Side;
-    use neap::{Events, Stack};
+    use bytes::Bytes;
+    use neap::{Events, InterfaceConfig, Stack, TcpListener};
     use std::os::unix::net::UnixDatagram;
     use std::sync::Arc;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
-    /// Doors without a door, and a connection of theirs that is finished, but for the bytes that
-    /// the client has no room for.
-    fn lingering() -> (Doors, Slot, Fake) {
-        let (own, _cable) = UnixDatagram::pair().expect("a pair");
-        let device = device::device("cable", own).expect("a device");
-        let stack = Stack::builder().device(device).address("10.0.2.3/24").build();
+    /// A stack at an end of a cable.
+    fn stack(end: UnixDatagram, addresses: &[&str]) -> Arc<Stack> {
+        let interface = InterfaceConfig::new(device::device("cable", end).expect("a device"));
+        let addresses = addresses.iter().map(|text| text.parse().expect("an address"));
+        let interface = addresses.fold(interface, InterfaceConfig::address);
+        Arc::new(Stack::builder().interface(interface).build().expect("a stack"))
+    }
+
+    /// Doors of a stack, to which no client comes.
+    fn doors(stack: Arc<Stack>) -> Doors {
         let strategy = ResolveStrategy::Auto;
         let resolver = TunnelResolver { servers: Vec::new(), search: Vec::new(), strategy };
         let listen = "127.0.0.1:0".parse().expect("an address");
         let target = "10.0.2.4:7".parse().expect("a target");
         let doors = vec![Door::Client { listen, target }];
-        let config = DoorsConfig::new(Arc::new(stack.expect("a stack")), resolver, doors);
-        let mut doors = Doors::open(config).expect("doors");
+        Doors::open(DoorsConfig::new(stack, resolver, doors)).expect("doors")
+    }
+
+    /// A connection that is finished, but for the bytes that the client has no room for.
+    fn lingering() -> (Doors, Slot, Fake) {
+        let (own, _cable) = UnixDatagram::pair().expect("a pair");
+        let mut doors = doors(stack(own, &["10.0.2.3/24"]));
         let (near, far) = (Fake::default(), Fake::default());
         let slot = doors.next_slot();
         let session = joined(&near, &far);
@@ -261,6 +307,115 @@ mod tests {
         doors.visit(slot.key);
         assert_eq!(doors.figures().finished, 1);
         (doors, slot, near)
+    }
+
+    /// Both ends of a cable of which the far one knows IPv4 alone: it swallows what comes by IPv6.
+    fn without_far_v6() -> (Doors, Arc<Stack>) {
+        let (one, other) = UnixDatagram::pair().expect("a pair");
+        let near = stack(one, &["10.0.2.3/24", "fd00::3/64"]);
+        (doors(near), stack(other, &["10.0.2.4/24"]))
+    }
+
+    /// A connection whose name has just got these addresses.
+    fn named(doors: &mut Doors, found: &[&str]) -> Slot {
+        let (slot, near) = (doors.next_slot(), Near::new(Box::new(Fake::default())));
+        let request = Wish::plain("both.test:7".parse().expect("a target"));
+        let dialogue = Dialogue::Fixed(request.target.clone());
+        let wanted = Wanted { dialogue, request, received: Bytes::new() };
+        let stage = Stage::LooksUp(Box::new(wanted));
+        let session = joined(&Fake::default(), &Fake::default());
+        doors.sessions.insert(Session { generation: slot.generation, near, stage, ..session });
+        let found = found.iter().map(|text| text.parse().expect("an address"));
+        doors.on_name(slot, &Ok(found.collect()));
+        slot
+    }
+
+    /// Where the stack has connections to, or tries to have them.
+    fn tried(doors: &Doors) -> Vec<SocketAddr> {
+        let mut tried: Vec<_> = doors.stack.host().flows().iter().map(|flow| flow.remote).collect();
+        tried.sort();
+        tried
+    }
+
+    /// Waits until the stack has ended what is given up.
+    fn until_tried(doors: &Doors, expected: &[SocketAddr]) {
+        while tried(doors) != expected {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Lets events change a session until this holds of it.
+    fn until(doors: &mut Doors, slot: Slot, holds: impl Fn(&Stage) -> bool) {
+        let mut events = Vec::new();
+        while !doors.session(slot).is_some_and(|session| holds(&session.stage)) {
+            doors.poller.wait(&mut events, None).expect("it can wait");
+            doors.on_events(&mut events);
+        }
+    }
+
+    #[test]
+    fn an_address_that_swallows_all_is_soon_followed_by_the_next_and_reset_once_that_is_open() {
+        let (mut doors, far) = without_far_v6();
+        let _listener = TcpListener::bind(&far, "0.0.0.0:7").expect("a listener");
+        let slot = named(&mut doors, &["fd00::4", "10.0.2.4"]);
+        let both = ["10.0.2.4:7", "[fd00::4]:7"].map(|text| text.parse().expect("an address"));
+        assert_eq!(tried(&doors), both[1..]);
+        let due = doors.next_expiry().expect("the next address follows");
+        assert!(due <= Instant::now() + Duration::from_millis(250));
+        doors.expire(due);
+        assert_eq!(tried(&doors), both);
+        let begun = doors.session(slot).map(|session| session.stage.begun());
+        assert_eq!(begun, Some(2), "the first one is still tried");
+        until(&mut doors, slot, |stage| matches!(stage, Stage::Joined(_)));
+        until_tried(&doors, &both[..1]);
+        assert_eq!(doors.figures().opened, 1);
+    }
+
+    #[test]
+    fn the_last_address_says_why_nothing_is_open_once_the_others_have_had_their_time() {
+        let (mut doors, _far) = without_far_v6();
+        let slot = named(&mut doors, &["fd00::4", "10.0.2.4"]);
+        doors.expire(Instant::now() + TIME_TO_THE_NEXT);
+        until(
+            &mut doors,
+            slot,
+            |stage| matches!(stage, Stage::Opens(opens) if opens.why() == Failure::Refused),
+        );
+        let due = doors.next_expiry().expect("the first one has its time");
+        assert!(due <= Instant::now() + TIME_TO_OPEN);
+        let counted = doors.figures().unreached;
+        doors.expire(Instant::now() + TIME_TO_OPEN);
+        assert_eq!((counted, doors.figures().unreached), (0, 1));
+        until_tried(&doors, &[]);
+    }
+
+    #[test]
+    fn an_address_that_is_refused_is_followed_at_once() {
+        let (one, other) = UnixDatagram::pair().expect("a pair");
+        let mut doors = doors(stack(one, &["10.0.2.3/24"]));
+        let far = stack(other, &["10.0.2.4/24", "10.0.2.5/24"]);
+        let _listener = TcpListener::bind(&far, "10.0.2.5:7").expect("a listener");
+        let slot = named(&mut doors, &["10.0.2.4", "10.0.2.5"]);
+        // No time passes for it.
+        until(&mut doors, slot, |stage| matches!(stage, Stage::Joined(_)));
+        until_tried(&doors, &["10.0.2.5:7".parse().expect("an address")]);
+    }
+
+    #[test]
+    fn the_families_take_turns_and_the_first_one_begins() {
+        let addresses = |texts: &[&str]| -> Vec<IpAddr> {
+            texts.iter().map(|text| text.parse().expect("an address")).collect()
+        };
+        let (found, expected) = (
+            addresses(&["fd00::1", "fd00::2", "fd00::3", "10.0.0.1", "10.0.0.2"]),
+            addresses(&["fd00::1", "10.0.0.1", "fd00::2", "10.0.0.2", "fd00::3"]),
+        );
+        assert_eq!(in_turn(&found), expected);
+        let (found, expected) = (
+            addresses(&["10.0.0.1", "fd00::1", "fd00::2"]),
+            addresses(&["10.0.0.1", "fd00::1", "fd00::2"]),
+        );
+        assert_eq!(in_turn(&found), expected);
     }
 
     #[test]
