@@ -9,7 +9,8 @@
 //!
 //! Cost: one socket of the stack and about 300 bytes for each question, at most two for each of
 //! [`MOST_LOOKUPS`] names; O(1) per event, but O([`MOST_LOOKUPS`]) for a new name while there are
-//! so many. Those who want the same name share its questions.
+//! so many. Those who want the same name share its questions, and each of at most [`MOST_WAITERS`]
+//! of them costs 24 bytes.
 
 use super::cache::Cache;
 use super::config::{ResolveStrategy, TunnelResolver};
@@ -34,6 +35,8 @@ use std::time::{Duration, Instant};
 
 /// Names that are looked up at the same time.
 pub(super) const MOST_LOOKUPS: usize = 512;
+/// Those who wait for one name. Connections that were given up meanwhile are among them.
+pub(super) const MOST_WAITERS: usize = 1 << 14;
 /// Longest answer over UDP.
 const MOST_ANSWER: usize = 4096;
 /// Answers to others that one look at a socket passes over.
@@ -220,7 +223,12 @@ impl Lookups {
             return Some(known);
         }
         if let Some(&key) = self.of_name.get(name) {
-            self.table[key].waiters.push(waiter);
+            let waiters = &mut self.table[key].waiters;
+            if waiters.len() >= MOST_WAITERS {
+                self.counters.count(|counters| &counters.full_lookups);
+                return Some(Err(Failure::Full));
+            }
+            waiters.push(waiter);
             return None;
         }
         if self.has_no_server() || families(&self.stack) == [false; 2] {
@@ -653,6 +661,22 @@ mod tests {
         let both = vec![IpAddr::from(V6), V4.into()];
         assert_eq!((world.told(), world.known()), (vec![both.clone()], Some(both)));
         assert_eq!((world.lookups.table.len(), world.lookups.next_expiry()), (0, None));
+    }
+
+    #[test]
+    fn those_who_wait_for_one_name_are_bounded() {
+        let mut world = World::new();
+        for _ in 0..MOST_WAITERS {
+            world.ask();
+        }
+        let waiter = Waiter::Session(Slot { key: 0, generation: Generation::default() });
+        let refused = world.lookups.find(&"a.test".into(), waiter, &world.poller);
+        assert_eq!(refused, Some(Err(Failure::Full)));
+        assert_eq!(world.lookups.waiters_of("a.test"), MOST_WAITERS);
+        assert_eq!(world.lookups.counters.figures().full_lookups, 1);
+        let questions = world.questions(0);
+        questions.iter().for_each(|question| world.answer(0, question));
+        assert_eq!(world.told().len(), MOST_WAITERS);
     }
 
     #[test]

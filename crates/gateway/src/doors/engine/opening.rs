@@ -58,6 +58,10 @@ impl Doors {
         if let Some(known) = self.lookups.known(name) {
             return Some(known);
         }
+        if let Some(known) = self.host_names.known(name) {
+            self.counters.count(|counters| &counters.cached_lookups);
+            return Some(known);
+        }
         match self.host_names.find(name, slot) {
             Ok(()) => None,
             Err(why) => {
@@ -68,11 +72,11 @@ impl Doors {
     }
 
     /// Goes on with those whose name the host has looked up.
-    pub(super) fn on_host_name(&mut self, name: &str, found: &Found) {
+    pub(super) fn on_host_name(&mut self, name: &Arc<str>, found: &Found) {
         if found.is_err() {
             self.counters.count(|counters| &counters.failed_lookups);
         }
-        for slot in self.host_names.take(name) {
+        for slot in self.host_names.take(name, found) {
             self.on_name(slot, found);
         }
     }
