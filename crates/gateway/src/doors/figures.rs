@@ -72,7 +72,7 @@ counters! {
     /// Clients and associations that got a UDP socket of the stack.
     mappings = "DoorsMappings",
     /// Datagrams that were dropped since there were too many clients or no descriptors, or too many
-    /// waited for a name.
+    /// waited for a name; and associations that were refused since there were too many.
     full_mappings = "DoorsFullMappings",
     /// Datagrams of clients that the stack took.
     datagrams_out = "DoorsDatagramsOut",

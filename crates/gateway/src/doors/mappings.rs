@@ -133,7 +133,6 @@ impl Mappings {
         let has_room =
             may_have_one && (self.table.len() < self.most || self.make_room(Instant::now()));
         if !has_room {
-            self.counters.count(|counters| &counters.full_mappings);
             return None;
         }
         if let Some(client) = associated {
@@ -196,7 +195,10 @@ impl Mappings {
         let host = HostDatagrams::bind(local)?;
         let bound = host.local_addr()?;
         let kind = Kind::Association { host, client };
-        let slot = self.insert(kind).ok_or(io::ErrorKind::QuotaExceeded)?;
+        let slot = self.insert(kind).ok_or_else(|| {
+            self.counters.count(|counters| &counters.full_mappings);
+            io::ErrorKind::QuotaExceeded
+        })?;
         let Kind::Association { host, .. } = &self.table[slot.key].kind else {
             return Err(io::ErrorKind::InvalidData.into());
         };
@@ -279,7 +281,11 @@ impl Mappings {
                 Some(&key) => key,
                 None => {
                     let kind = Kind::Tunnel { door, client, asked: None, to: None };
-                    let Some(slot) = self.insert(kind) else { continue };
+                    let Some(slot) = self.insert(kind) else {
+                        let number = data.len() as u64;
+                        self.counters.add(|counters| &counters.full_mappings, number);
+                        continue;
+                    };
                     self.of_client.insert((door, client), slot.key);
                     self.table[slot.key].timeout = timeout;
                     if let Some(timeout) = timeout {
@@ -628,7 +634,25 @@ mod tests {
         }
         assert!(add(&mut mappings, MOST + 6).is_none(), "all have been heard of late");
         assert_eq!((mappings.table.len(), mappings.of_client.len()), (MOST, MOST));
-        assert_eq!(mappings.counters.full_mappings.load(std::sync::atomic::Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn each_datagram_is_counted_for_which_there_is_no_place() {
+        const SENT: usize = 10;
+        let mut mappings = full(0..0);
+        let (poller, counters) = (Poller::new().expect("a poller"), mappings.counters.clone());
+        let loopback = || HostDatagrams::bind(([127, 0, 0, 1], 0).into()).expect("a socket");
+        let (door, mut client) = (loopback(), loopback());
+        let at = door.local_addr().expect("an address");
+        let (mut lookups, mut ports) =
+            (lookups(&mappings.stack, &counters), [ports::Port::Datagrams(door)]);
+        let ways = &mut Ways { poller: &poller, lookups: &mut lookups, ports: &mut ports };
+        let sent = client.send(&vec![Bytes::from_static(b"hello"); SENT], at, MANNER);
+        assert_eq!(sent.count, SENT);
+        let target = "10.0.2.4:9".parse().expect("a target");
+        // What is sent over the loopback is there when the call returns.
+        mappings.on_door(0, &target, None, ways);
+        assert_eq!(loaded(&counters.full_mappings), SENT as u64);
     }
 
     #[test]
