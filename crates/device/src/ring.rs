@@ -84,6 +84,8 @@ pub(crate) struct Descriptor {
     pub(crate) link: usize,
     /// `PACKET_HOST`, `PACKET_OTHERHOST`, ...
     pub(crate) kind: u8,
+    /// Priority and VLAN of the tag that was taken off the packet, if there was one (IEEE 802.1Q).
+    pub(crate) tag: u16,
 }
 
 /// One ring of slots. All methods panic on a slot number beyond the ring and on bytes beyond a
@@ -157,6 +159,7 @@ impl SlotRing {
             captured: self.read::<u32>(slot, offset_of!(tpacket2_hdr, tp_snaplen)) as usize,
             link: usize::from(self.read::<u16>(slot, offset_of!(tpacket2_hdr, tp_mac))),
             kind: self.read::<u8>(slot, ADDRESS + offset_of!(sockaddr_ll, sll_pkttype)),
+            tag: self.read::<u16>(slot, offset_of!(tpacket2_hdr, tp_vlan_tci)),
         }
     }
 

@@ -15,8 +15,11 @@ use std::sync::Arc;
 
 const STATUS_KERNEL: u32 = libc::TP_STATUS_KERNEL;
 const STATUS_USER: u32 = libc::TP_STATUS_USER;
-/// A tag was taken off the packet: it belongs to a VLAN interface, not to this one.
+/// A tag was taken off the packet.
 const STATUS_VLAN: u32 = libc::TP_STATUS_VLAN_VALID;
+/// The VLAN in a tag. A packet of one belongs to a VLAN interface, not to this one; 0 is none, and
+/// the tag has a priority alone (IEEE 802.1Q).
+const VLAN: u16 = 0xfff;
 
 /// The whole packet waits in the receive queue of the socket.
 const STATUS_COPY: u32 = libc::TP_STATUS_COPY;
@@ -32,7 +35,7 @@ pub(super) struct PacketRx {
     arena: Arena,
     /// Packets for others are received too.
     promiscuous: bool,
-    /// Packets with a VLAN tag that a promiscuous reader wanted.
+    /// Packets of a VLAN that would be received without their tag.
     tagged: u64,
     /// Packets larger than their slot of which the kernel kept no more.
     truncated: u64,
@@ -59,10 +62,12 @@ impl PacketRx {
             self.truncated += 1;
             return None;
         };
-        let is_tagged = status & STATUS_VLAN != 0;
-        self.tagged += u64::from(self.promiscuous && is_tagged);
         let last = if self.promiscuous { libc::PACKET_OTHERHOST } else { libc::PACKET_MULTICAST };
-        if packet.kind > last || is_tagged {
+        if packet.kind > last {
+            return None;
+        }
+        if status & STATUS_VLAN != 0 && packet.tag & VLAN != 0 {
+            self.tagged += 1;
             return None;
         }
         // TP_STATUS_CSUM_VALID says nothing: kernels until 2022 set it for packets that the card

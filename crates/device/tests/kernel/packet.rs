@@ -531,24 +531,31 @@ fn packets_for_others_come_to_who_asks_for_them() {
         let config = PacketConfig { promiscuous: true, ..PacketConfig::new("pk1") };
         let mut bridge = open(&config).0.queues.remove(0);
         let account = TxAccount::new(Waker::noop().clone());
-        // To another host, the same with a VLAN tag, to everybody.
+        // To another host, the same with a VLAN tag, and to everybody: of VLAN 5, with a priority
+        // alone, without a tag.
         let mut other = segment(&account, 1, 100);
         other.headers.as_mut_slice()[..6].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
-        let tag = [0x81, 0, 0, 5];
-        let mut tagged = Frame { link_len: 18, ..segment(&account, 2, 100) };
-        tagged.checksum = None;
-        let link = [&[2, 0, 0, 0, 0, 9], &tagged.headers.as_slice()[6..12], &tag].concat();
-        tagged.headers.prepend(4);
-        tagged.headers.as_mut_slice()[..16].copy_from_slice(&link);
-        for frame in [other, tagged, segment(&account, 3, 100)] {
+        let tag_of = |seq, tag: [u8; 4]| {
+            let mut frame = Frame { link_len: 18, ..segment(&account, seq, 100) };
+            frame.checksum = None;
+            let link = [&frame.headers.as_slice()[..12], &tag].concat();
+            frame.headers.prepend(4);
+            frame.headers.as_mut_slice()[..16].copy_from_slice(&link);
+            frame
+        };
+        let mut tagged = tag_of(2, [0x81, 0, 0, 5]);
+        tagged.headers.as_mut_slice()[..6].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
+        let of_vlan = tag_of(3, [0x81, 0, 0, 5]);
+        let of_priority = tag_of(4, [0x81, 0, 0xa0, 0]);
+        for frame in [other, tagged, of_vlan, of_priority, segment(&account, 5, 100)] {
             sender.tx.submit(frame, Instant::ZERO).expect("room");
         }
         sender.tx.flush(Instant::ZERO);
         let seqs =
-            |queue: &mut QueuePair| received(queue, 3).iter().map(seq_of).collect::<Vec<_>>();
-        assert_eq!(seqs(&mut bridge), [1, 3]);
-        assert_eq!((bridge.rx.drops(), own.rx.drops()), (1, 0));
-        assert_eq!(seqs(&mut own), [3]);
+            |queue: &mut QueuePair| received(queue, 5).iter().map(seq_of).collect::<Vec<_>>();
+        assert_eq!(seqs(&mut bridge), [1, 4, 5]);
+        assert_eq!(seqs(&mut own), [4, 5]);
+        assert_eq!((bridge.rx.drops(), own.rx.drops()), (2, 1));
     });
 }
 
