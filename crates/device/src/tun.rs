@@ -277,6 +277,12 @@ impl Tun {
                 set_header_len(fd, &name)?;
             }
         }
+        // Whoever had the device before may have ended without setting it back.
+        let threaded = queues.iter().find(|queue| queue.has_bulk_thread);
+        if let Some(bulk) = threaded.and_then(|queue| queue.bulk.as_ref()) {
+            let bound = sys::tun_set_send_buffer(bulk, BULK_SEND_BUFFER);
+            bound.map_err(failed("TUNSETSNDBUF"))?;
+        }
         let is_here = is_in_this_namespace(first).unwrap_or(false);
         let interface = if is_here { Some(Interface::named(&name)?) } else { None };
         let index = interface.as_ref().map(Interface::index).transpose()?;
@@ -626,13 +632,29 @@ impl TunTx {
         }
     }
 
-    /// The bulk queue, if its end has to wait for the kernel's thread. While the interface is down,
-    /// the thread can give its frames to nobody, and the descriptor does not become writable.
-    fn to_drain(&self) -> Option<Arc<OwnedFd>> {
-        let Bulk { fd, is_threaded: true } = self.bulk.as_ref()? else { return None };
+    /// Whether the end of a bulk queue has to wait for the kernel's thread. While the interface is
+    /// down, the thread can give its frames to nobody, and the descriptor does not become writable.
+    fn has_to_drain(fd: &OwnedFd) -> bool {
         // Without a bound only an interface that is down takes no frames.
-        sys::tun_set_send_buffer(fd, i32::MAX).ok()?;
-        wait_until_writable(fd, Nanos::ZERO).then(|| fd.clone())
+        sys::tun_set_send_buffer(fd, i32::MAX).is_ok() && wait_until_writable(fd, Nanos::ZERO)
+    }
+
+    /// Waits until the kernel's thread has taken all frames.
+    fn drain(&mut self, fd: &OwnedFd) {
+        let end = clock::now() + DRAIN_TIME;
+        loop {
+            self.write_held(clock::now());
+            let is_last = self.held.is_empty();
+            // Writable is now what holds nothing.
+            let bound = if is_last { LEAST_SEND_BUFFER } else { BULK_SEND_BUFFER };
+            if sys::tun_set_send_buffer(fd, bound).is_err() {
+                return;
+            }
+            let rest = end.since(clock::now());
+            if rest == Nanos::ZERO || !wait_until_writable(fd, rest) || is_last {
+                return;
+            }
+        }
     }
 }
 
@@ -640,21 +662,12 @@ impl Drop for TunTx {
     /// Frames that the kernel's thread has not taken yet would be lost with the descriptor, and
     /// with them the resets of the connections that end now.
     fn drop(&mut self) {
-        let Some(fd) = self.to_drain() else { return };
-        let end = clock::now() + DRAIN_TIME;
-        loop {
-            self.write_held(clock::now());
-            let is_last = self.held.is_empty();
-            // Writable is now what holds nothing.
-            let bound = if is_last { LEAST_SEND_BUFFER } else { BULK_SEND_BUFFER };
-            if sys::tun_set_send_buffer(&fd, bound).is_err() {
-                return;
-            }
-            let rest = end.since(clock::now());
-            if rest == Nanos::ZERO || !wait_until_writable(&fd, rest) || is_last {
-                return;
-            }
+        let Some(Bulk { fd, is_threaded: true }) = self.bulk.clone() else { return };
+        if Self::has_to_drain(&fd) {
+            self.drain(&fd);
         }
+        // Somebody else may hold the descriptors, and use the device further.
+        let _ = sys::tun_set_send_buffer(&fd, BULK_SEND_BUFFER);
     }
 }
 
@@ -689,10 +702,11 @@ impl TxQueue for TunTx {
     fn flush(&mut self, _now: Instant) {}
 
     fn reap(&mut self, now: Instant) -> Completed {
-        if !self.held.is_empty() {
+        // A frame that was refused is submitted again behind this call, or is gone with the link.
+        if now >= self.retry_at || !self.held.is_empty() {
             self.retry_at = Instant::FAR_FUTURE;
-            self.write_held(now);
         }
+        self.write_held(now);
         core::mem::take(&mut self.writer.completed)
     }
 

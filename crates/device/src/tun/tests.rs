@@ -1,4 +1,4 @@
-//! What closing a TUN device decides.
+//! What closing a TUN device decides, and when it is looked at again.
 
 use super::*;
 use crate::{LinkConfig, configure_link};
@@ -23,15 +23,27 @@ fn in_namespace(test: impl FnOnce() + Send + 'static) {
 fn only_an_interface_that_is_up_is_waited_for_at_the_end() {
     in_namespace(|| {
         let tun = Tun::open(&TunConfig::default()).expect("a TUN device");
-        let (main, bulk) = (tun.queues[0].main.clone(), tun.queues[0].bulk.clone());
-        assert!(bulk.as_ref().expect("a bulk queue").is_threaded);
-        let tx = TunTx::new(main, bulk, true);
-        assert!(tx.to_drain().is_none());
+        let Bulk { fd, is_threaded } = tun.queues[0].bulk.clone().expect("a bulk queue");
+        assert!(is_threaded);
+        assert!(!TunTx::has_to_drain(&fd));
         configure_link(tun.name(), &LinkConfig::default()).expect("up");
-        assert!(tx.to_drain().is_some());
+        assert!(TunTx::has_to_drain(&fd));
         let down = ["link", "set", tun.name(), "down"];
         let status = Command::new("ip").args(down).status().expect("ip runs");
         assert!(status.success());
-        assert!(tx.to_drain().is_none());
+        assert!(!TunTx::has_to_drain(&fd));
     });
+}
+
+#[test]
+fn a_time_to_write_again_that_has_passed_is_no_event_any_more() {
+    let fd = Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").expect("it is there")));
+    let mut tx = TunTx::new(fd, None, true);
+    let refused = Instant::from_nanos(1_000_000);
+    tx.retry_at = refused + RETRY;
+    tx.reap(refused);
+    assert_eq!(tx.next_event(), refused + RETRY, "it is not yet time");
+    // The frame that was refused may be gone with the link.
+    tx.reap(refused + RETRY);
+    assert_eq!(tx.next_event(), Instant::FAR_FUTURE);
 }

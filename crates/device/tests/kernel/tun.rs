@@ -3,7 +3,7 @@
 use crate::common::{
     PATIENCE, Tcp, chunks, frame, in_namespace, ipv4, pattern, pseudo_header, receive, run, sum,
 };
-use neap_device::{Error, LinkConfig, Scheduling, Tun, TunConfig, configure_link};
+use neap_device::{Error, LinkConfig, Scheduling, Tun, TunConfig, TunQueue, configure_link};
 use neap_stack::device::{
     Completed, Completion, Device, Medium, QueuePair, RxChecksum, RxQueue, TxQueue,
 };
@@ -596,6 +596,49 @@ fn an_edge_tells_of_room_in_a_bulk_queue_that_nobody_has_asked_since_it_was_full
             completed += u64::from(queue.tx.reap(Instant::ZERO).frames);
         }
         assert_eq!(completed, BULK);
+    });
+}
+
+#[test]
+fn a_device_that_others_hold_takes_bulk_frames_after_a_stack_has_ended() {
+    const BULK: u64 = 100;
+    in_namespace(|| {
+        for is_up in [true, false] {
+            let name = Some(format!("again{}", u8::from(is_up)));
+            let tun = Tun::open(&TunConfig { name: name.clone(), ..TunConfig::default() });
+            let tun = tun.expect("a TUN device");
+            let (name, link) = (
+                name.expect("a name"),
+                LinkConfig { addresses: vec![(IpAddr::V4(KERNEL), 24)], ..LinkConfig::default() },
+            );
+            let queues = tun.into_queues();
+            let copy = |queue: &TunQueue| TunQueue {
+                main: queue.main.try_clone().expect("a descriptor"),
+                bulk: queue.bulk.as_ref().map(|fd| fd.try_clone().expect("a descriptor")),
+                has_bulk_thread: queue.has_bulk_thread,
+            };
+            let copies = queues.iter().map(copy).collect();
+            configure_link(&name, &link).expect("an address");
+            let device = Tun::from_queues(queues, None).expect("the device").into_device();
+            if !is_up {
+                run(&format!("ip link set {name} down"));
+            }
+            drop(device);
+            configure_link(&name, &link).expect("up");
+            let device = Tun::from_queues(copies, None).expect("the device").into_device();
+            let mut queue = only_queue(device);
+            keep_from_running(&name);
+            for _ in 0..BULK {
+                send(&mut *queue.tx, datagram(true));
+            }
+            let taken = queue.tx.reap(Instant::ZERO).frames;
+            assert_eq!(u64::from(taken), BULK, "some are held");
+            for _ in 0..10 * BULK {
+                send(&mut *queue.tx, datagram(true));
+            }
+            let taken = queue.tx.reap(Instant::ZERO).frames;
+            assert!(u64::from(taken) < 10 * BULK, "there is no bound");
+        }
     });
 }
 
