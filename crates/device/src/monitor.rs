@@ -20,7 +20,8 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv,
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Messages taken at one look; more ring again.
+/// Messages taken at one look. The state is asked for after them, so those that are left tell
+/// nothing that the look does not see.
 const MESSAGES_MAX: usize = 1000;
 /// Names that one look takes: the interface may be renamed before the name is used.
 const NAMES_MAX: usize = 3;
