@@ -17,6 +17,18 @@ impl DeviceEnd {
     /// # Errors
     /// The stack has no events left to give.
     pub(crate) fn watch(stack: &Stack, handle: GatewayHandle) -> io::Result<Self> {
+        Self::watch_by(stack, move |_| handle.stop())
+    }
+
+    /// Does this once the device of a stack is gone, or the stack has ended, by a thread of its
+    /// own.
+    ///
+    /// # Errors
+    /// The stack has no events left to give.
+    pub(crate) fn watch_by(
+        stack: &Stack,
+        then: impl FnOnce(&Self) + Send + 'static,
+    ) -> io::Result<Self> {
         let (events, end) = (stack.events()?, Self::default());
         let told = end.clone();
         thread::spawn(move || {
@@ -26,7 +38,7 @@ impl DeviceEnd {
                     break;
                 }
             }
-            handle.stop();
+            then(&told);
         });
         Ok(end)
     }

@@ -7,17 +7,18 @@ use super::passing::{self, Message};
 use super::ports::Ports;
 use super::watching::{self, Watched, Watching};
 use super::way_out::{self, Way, WayOut};
-use super::{Failure, FileLimit, confine, give_up, sandbox};
+use super::{DeviceEnd, Failure, FileLimit, confine, give_up, sandbox};
 use crate::until_the_end;
 use clap::Args as ClapArgs;
 use neap::device::{Tun, TunQueue};
 use neap::{InterfaceConfig, Stack};
 use neap_gateway::{Gateway, GatewayConfig, GatewayHandle, Resolver, Translation};
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -79,8 +80,9 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         }
         _ => return Err(Failure::System("the sandbox did not hand over its device".to_owned())),
     };
-    let served = serve(device, args, way, config, &child);
-    let (mut gateway, watched, tunnel) = match served {
+    let has_ended = Arc::<AtomicBool>::default();
+    let served = serve(device, args, (way, config), &child, has_ended.clone());
+    let Served { mut gateway, device_end, watched, tunnel } = match served {
         Ok(served) => served,
         Err(failure) => {
             let _ = child.kill();
@@ -95,10 +97,12 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let engine = start_engine(move || gateway.run(), pid_of(&child)).map_err(system("a thread"))?;
     passing::send(&socket, &Message::Ready).map_err(system("the sandbox"))?;
     let (over, is_over) = channel();
-    let has_ended = Arc::<AtomicBool>::default();
     forward(signals, &child, has_ended.clone(), (stop.clone(), over.clone()));
     let status = child.wait().map_err(system("waiting for the command"))?;
     has_ended.store(true, SeqCst);
+    if device_end.has_come() && status.signal() == Some(SIGKILL) {
+        return Err(Failure::System(format!("the interface {} is gone", sandbox::INTERFACE)));
+    }
     let until = Instant::now() + args.after.time();
     args.after.end(&stop);
     let ended = engine.join().map_err(|_| Failure::System("the gateway ended".to_owned()))?;
@@ -166,15 +170,24 @@ fn start(
         .map_err(system("this program"))
 }
 
-/// A stack on the device of the sandbox, the gateway on it, and the stack of a tunnel. The process
-/// has given up its rights then.
+/// A gateway on the device of the sandbox.
+struct Served {
+    gateway: Gateway,
+    device_end: DeviceEnd,
+    watched: Watched,
+    /// The stack of a tunnel.
+    tunnel: Option<Arc<Stack>>,
+}
+
+/// A stack on the device of the sandbox, and the gateway on it. The process has given up its rights
+/// then.
 fn serve(
     device: TunQueue,
     args: &Args,
-    way: Way,
-    config: GatewayConfig,
+    (way, config): (Way, GatewayConfig),
     child: &Child,
-) -> Result<(Gateway, Watched, Option<Arc<Stack>>), Failure> {
+    has_ended: Arc<AtomicBool>,
+) -> Result<Served, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
     let bound = args.publish.iter().map(Ports::bind).collect::<Result<Vec<_>, _>>()?;
     let listening = args.watching.listen(watching::NAME)?;
@@ -203,7 +216,24 @@ fn serve(
     }
     let of_tunnel = tunnel.as_ref().map(|tunnel| tunnel.stack.clone());
     let watched = way_out::serve(listening, &stack, &gateway, tunnel)?;
-    Ok((gateway, watched, of_tunnel))
+    let device_end = end_with_device(&stack, pid_of(child), has_ended);
+    let device_end = device_end.map_err(system("the interface"))?;
+    Ok(Served { gateway, device_end, watched, tunnel: of_tunnel })
+}
+
+/// A command whose interface is gone has no network any more, and ends. The gateway goes on until
+/// then: the end of a command may end the interface, too, while its connections send the rest.
+fn end_with_device(
+    stack: &Stack,
+    child: Option<Pid>,
+    has_ended: Arc<AtomicBool>,
+) -> io::Result<DeviceEnd> {
+    DeviceEnd::watch_by(stack, move |end| {
+        if let Some(child) = child.filter(|_| end.has_come() && !has_ended.load(SeqCst)) {
+            // It may have ended meanwhile.
+            let _ = kill_process(child, Signal::KILL);
+        }
+    })
 }
 
 /// Signals that the command gets, unless they are ignored.
@@ -238,7 +268,6 @@ fn forward(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::process::ExitStatusExt;
 
     #[test]
     fn a_command_ends_with_its_gateway() {

@@ -264,6 +264,20 @@ fn a_gateway_of_a_tun_ends_with_an_error_when_its_interface_goes() {
 }
 
 #[test]
+fn a_command_ends_with_the_interface_of_its_sandbox() {
+    in_namespace(|| {
+        super::up();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_neap"));
+        let script = "ip link delete tap0; sleep 1000";
+        command.args(["gateway", "run", "--", "sh", "-c", script]).stdin(Stdio::null());
+        let output = command.output().expect("neap runs");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(told.contains("the interface tap0 is gone"), "{told}");
+        assert_eq!(output.status.code(), Some(1));
+    });
+}
+
+#[test]
 fn a_gateway_of_a_tun_that_drains_lets_flows_go_on_until_the_second_signal() {
     in_namespace(|| {
         let far = linked_host();
