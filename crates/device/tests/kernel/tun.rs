@@ -604,13 +604,11 @@ fn a_device_that_others_hold_takes_bulk_frames_after_a_stack_has_ended() {
     const BULK: u64 = 100;
     in_namespace(|| {
         for is_up in [true, false] {
-            let name = Some(format!("again{}", u8::from(is_up)));
-            let tun = Tun::open(&TunConfig { name: name.clone(), ..TunConfig::default() });
+            let name = format!("again{}", u8::from(is_up));
+            let tun = Tun::open(&TunConfig { name: Some(name.clone()), ..TunConfig::default() });
             let tun = tun.expect("a TUN device");
-            let (name, link) = (
-                name.expect("a name"),
-                LinkConfig { addresses: vec![(IpAddr::V4(KERNEL), 24)], ..LinkConfig::default() },
-            );
+            let addresses = vec![(IpAddr::V4(KERNEL), 24)];
+            let link = LinkConfig { addresses, ..LinkConfig::default() };
             let queues = tun.into_queues();
             let copy = |queue: &TunQueue| TunQueue {
                 main: queue.main.try_clone().expect("a descriptor"),
