@@ -627,8 +627,8 @@ mod tests {
         let world = World::new();
         let (first, first_address) = server();
         let (second, second_address) = server();
-        let mut config = GatewayConfig::default();
-        config.resolver = Resolver::Through(vec![first_address, second_address]);
+        let resolver = Resolver::Through(vec![first_address, second_address]);
+        let config = GatewayConfig { resolver, ..GatewayConfig::default() };
         let mut dns = Dns::new(&config, Arc::default());
         let ways = QuestionWays { upstream: &ByDatagrams, ..world.ways() };
         let mut events = Vec::new();

@@ -322,7 +322,8 @@ impl Input<'_> {
         self.count(IpCounter::Ip6InHdrErrors);
         self.drop(DropReason::Ipv6Extension);
         if delivery.may_be_refused {
-            self.host.net.send_incomplete_chain(self.visit, delivery.packet);
+            let interface = self.interface.map(|interface| interface.id());
+            self.host.net.send_incomplete_chain(self.visit, interface, delivery.packet);
         }
         None
     }

@@ -628,13 +628,19 @@ impl Net {
     }
 
     /// Tells the sender of a first fragment of IPv6 that it has not all headers of its datagram
-    /// (RFC 8200 section 4.5), in the name of its destination. The limits are those of
-    /// [`send_unreachable`](Self::send_unreachable).
-    pub(crate) fn send_incomplete_chain(&self, visit: Visit, first: &Bytes) {
+    /// (RFC 8200 section 4.5), in the name of its destination. It came in by `interface`. The limits
+    /// are those of [`send_unreachable`](Self::send_unreachable).
+    pub(crate) fn send_incomplete_chain(
+        &self,
+        visit: Visit,
+        interface: Option<InterfaceId>,
+        first: &Bytes,
+    ) {
         let Some((remote, local)) = reportable(first) else { return };
         if self.may_send_error(visit, remote) {
             let v6 = M::ParameterProblem { problem: icmpv6::Problem::Chain, pointer: 0 };
-            self.report(visit, (local, remote), (None, Some(v6)), first);
+            let ends = Ends { local, remote, interface };
+            self.report(visit, ends, (None, Some(v6)), first);
         }
     }
 
