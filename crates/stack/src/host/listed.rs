@@ -42,8 +42,8 @@ pub struct BucketInfo {
 pub struct UdpInfo {
     /// Number of the socket among the UDP sockets of a host, never used twice.
     pub id: u64,
-    /// Bound address, or the own one that `connect` has chosen; of a forwarder unspecified, with port
-    /// 0.
+    /// Bound address, or the own one that `connect` has chosen; of a forwarder unspecified, with
+    /// port 0.
     pub local: SocketAddr,
     /// Whether it is bound to `[::]` and serves IPv4 as well.
     pub is_dual: bool,

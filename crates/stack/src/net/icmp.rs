@@ -628,8 +628,8 @@ impl Net {
     }
 
     /// Tells the sender of a first fragment of IPv6 that it has not all headers of its datagram
-    /// (RFC 8200 section 4.5), in the name of its destination. It came in by `interface`. The limits
-    /// are those of [`send_unreachable`](Self::send_unreachable).
+    /// (RFC 8200 section 4.5), in the name of its destination. It came in by `interface`. The
+    /// limits are those of [`send_unreachable`](Self::send_unreachable).
     pub(crate) fn send_incomplete_chain(
         &self,
         visit: Visit,

@@ -63,6 +63,8 @@ pub(crate) struct Path {
     has_moved: AtomicBool,
     /// The host has told something of the paths since then.
     is_told: AtomicBool,
+    /// When they were last looked at because of that, in nanoseconds.
+    looked_as_told: AtomicU64,
     /// They are to be looked at without a pause.
     is_asked: AtomicBool,
     /// A full packet does not fit one of the paths.
@@ -79,6 +81,7 @@ impl Path {
             looked: AtomicU64::new(0),
             has_moved: AtomicBool::new(false),
             is_told: AtomicBool::new(false),
+            looked_as_told: AtomicU64::new(0),
             is_asked: AtomicBool::new(false),
             is_narrow: AtomicBool::new(false),
         }
@@ -121,7 +124,9 @@ impl Path {
     pub(crate) fn begin_look(&self, now: Instant) -> bool {
         let is_asked = self.is_asked.swap(false, Ordering::Relaxed);
         (is_asked || self.next_look() <= now) && {
-            self.is_told.store(false, Ordering::Relaxed);
+            if self.is_told.swap(false, Ordering::Relaxed) {
+                self.looked_as_told.store(now.as_nanos(), Ordering::Relaxed);
+            }
             true
         }
     }
@@ -129,7 +134,7 @@ impl Path {
     /// When the paths are to be looked at because of what the host has told.
     pub(crate) fn next_look(&self) -> Instant {
         if self.is_told.load(Ordering::Relaxed) {
-            Instant::from_nanos(self.looked.load(Ordering::Relaxed)) + PAUSE
+            Instant::from_nanos(self.looked_as_told.load(Ordering::Relaxed)) + PAUSE
         } else {
             Instant::FAR_FUTURE
         }
@@ -158,6 +163,9 @@ impl Path {
         let may_grow = is_less && age >= CAUTION.0;
         let has_moved = self.has_moved.load(Ordering::Relaxed) && age >= MOVE_PAUSE.0;
         let is_told = self.next_look() <= now;
+        if is_told {
+            self.looked_as_told.store(now.as_nanos(), Ordering::Relaxed);
+        }
         if may_grow || has_moved || is_told {
             self.has_moved.store(false, Ordering::Relaxed);
             self.looked.store(now.as_nanos(), Ordering::Relaxed);
