@@ -23,7 +23,6 @@ mod socket;
 mod suspends;
 mod toll;
 mod transmit;
-mod unreachable;
 
 pub use handle::WireguardHandle;
 

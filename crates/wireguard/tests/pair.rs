@@ -259,22 +259,6 @@ fn a_path_that_loses_large_packets_without_a_word_is_passed_by_smaller_ones() {
 }
 
 #[test]
-fn a_connection_to_where_nobody_is_fails_at_once() {
-    let pairs = [(["10.7.5.1", "10.7.5.2"], "10.7.5.9"), (["fd07::1", "fd07::2"], "fd07::9")];
-    for (insides, nobody) in pairs {
-        let [_near, far] = pair(insides, "127.0.0.1");
-        // Nobody knows where the near end is, and no peer has the other address.
-        for address in [insides[0], nobody] {
-            let to = SocketAddr::new(address.parse().expect("an address"), 80);
-            let error = TcpStream::connect(&far.stack, to).expect_err("no way there");
-            assert_eq!(error.kind(), std::io::ErrorKind::HostUnreachable, "{address}");
-        }
-        let packets = counter(&far, "dropped_no_endpoint");
-        assert_eq!(packets, 1, "the first packet to {} is answered", insides[0]);
-    }
-}
-
-#[test]
 fn a_path_that_takes_no_full_packet_is_looked_at_a_few_times() {
     in_namespace(|| {
         run("ip link set lo up mtu 1280");

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// Names that are looked up at the same time. More wait for one of these.
 const MOST_THREADS: usize = 4;
-/// How long the addresses of a name hold, of which the host tells no time.
+/// How long the addresses of a name hold, as the host tells no time.
 const HOLDS: Duration = Duration::from_secs(10);
 
 /// Asks the host for a name, and waits for the answer.
@@ -54,8 +54,7 @@ impl HostNames {
 
     /// What is known of a name without a question.
     pub(super) fn known(&mut self, name: &Arc<str>) -> Option<Found> {
-        let known = self.cache.get(name, Instant::now())?;
-        Some(if known.is_empty() { Err(Failure::NoName) } else { Ok(known) })
+        self.cache.get(name, Instant::now()).map(Ok)
     }
 
     /// Asks for a name. A [`Request::Named`] answers.
@@ -87,8 +86,10 @@ impl HostNames {
 
     /// Those who waited for a name that has an answer.
     pub(super) fn take(&mut self, name: &Arc<str>, found: &Found) -> Vec<Slot> {
-        let addresses = found.clone().unwrap_or_default();
-        self.cache.put(name.clone(), addresses, HOLDS, Instant::now());
+        // Failures are not kept: the user may have given the name an address meanwhile.
+        if let Ok(addresses) = found {
+            self.cache.put(name.clone(), addresses.clone(), HOLDS, Instant::now());
+        }
         self.waiting.remove(name).unwrap_or_default()
     }
 
@@ -182,14 +183,17 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_known_from_then_on_though_it_is_that_there_is_none() {
+    fn an_answer_is_known_from_then_on_and_a_failure_is_asked_for_again() {
         let (mut names, requests) = world(&Arc::default());
-        for (name, found) in [("fast", Ok([OWN].into())), ("none", Err(Failure::NoName))] {
+        let own = Ok([OWN].into());
+        for (name, found, known) in
+            [("fast", own.clone(), Some(own)), ("none", Err(Failure::NoName), None)]
+        {
             let name: Arc<str> = name.into();
             assert_eq!(names.known(&name), None);
             names.find(&name, slot()).expect("room");
-            assert_eq!(answered(&mut names, &requests), (name.clone(), found.clone(), 1));
-            assert_eq!(names.known(&name), Some(found));
+            assert_eq!(answered(&mut names, &requests), (name.clone(), found, 1));
+            assert_eq!(names.known(&name), known);
             let later = Instant::now() + HOLDS;
             assert_eq!(names.cache.get(&name, later), None);
         }

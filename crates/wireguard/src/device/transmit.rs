@@ -164,12 +164,7 @@ impl Sender {
                 waiting.push_back(frame);
                 Outcome::Complete
             }
-            Way::NoPeer | Way::NoEndpoint => {
-                if self.shared.unreachables.add(&frame, now) {
-                    self.shared.ring();
-                }
-                Outcome::Complete
-            }
+            Way::NoPeer | Way::NoEndpoint => Outcome::Complete,
         }
     }
 
