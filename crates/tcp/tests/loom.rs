@@ -54,7 +54,8 @@ fn a_sender_that_waits_for_half_is_woken_exactly_once() {
         let completions = credits.map(|credit| thread::spawn(move || drop(credit)));
         let admitted = account.admit_waking_at(150, 50);
         let woken = wakes.0.load(SeqCst);
-        assert!(woken == 0 || account.bytes() <= 50, "there is no room yet");
+        // A sender that is admitted after all takes its mark back by a wake-up.
+        assert!(woken == 0 || admitted || account.bytes() <= 50, "there is no room yet");
         completions.into_iter().for_each(|thread| thread.join().unwrap());
         assert!(!account.is_throttled(), "a mark without a wake");
         let woken = wakes.0.load(SeqCst);
