@@ -124,8 +124,8 @@ pub struct PacketConfig {
     /// packets arrive.
     pub queues: usize,
     /// Whether packets for other Ethernet addresses are received too, as a bridge needs it
-    /// (`PACKET_MR_PROMISC`). Those of a VLAN are dropped and counted in any case, but for a tag of
-    /// VLAN 0, which is taken off.
+    /// (`PACKET_MR_PROMISC`). Packets of a VLAN are dropped and counted either way. A tag of VLAN 0
+    /// has a priority alone, and is taken off.
     pub promiscuous: bool,
 }
 

@@ -160,7 +160,7 @@ impl Mapping {
         }
     }
 
-    /// Whether what somebody sends whom the guest has not sent to lately is passed on.
+    /// Whether a datagram is passed on from somebody whom the guest has not sent to lately.
     fn takes(&self, from: SocketAddr, config: &GatewayConfig) -> bool {
         // Published ports are for everybody. What the guest calls by another address it was allowed
         // to reach.

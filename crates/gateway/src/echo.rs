@@ -394,9 +394,7 @@ fn open(
     if !upstream.leaves_by_host() {
         return upstream.echo(reach.is_v6);
     }
-    let none = Outbound::default();
-    let outbound = if reach.is_loopback { &none } else { outbound };
-    Ok(Box::new(HostEcho::open(reach.is_v6, outbound)?))
+    Ok(Box::new(HostEcho::open(reach.is_v6, &outbound.reaching(reach))?))
 }
 
 fn is_unreachable(error: &io::Error) -> bool {

@@ -162,7 +162,7 @@ impl Gateway {
     /// interfaces.
     ///
     /// Interfaces that [began unread](neap::InterfaceConfig::begin_unread) are read from here on.
-    /// The first packets of a guest are then not answered by the stack, before there is a gateway.
+    /// So the stack does not answer the first packets of a guest before there is a gateway.
     ///
     /// # Errors
     /// The process has no descriptors left, or the stack is closed.

@@ -96,7 +96,12 @@ impl Outbound {
     /// interface, and reached from no address of one.
     #[must_use]
     pub fn towards(&self, to: IpAddr) -> Self {
-        if to.is_loopback() { Self::default() } else { self.clone() }
+        self.reaching(Reach::of(to, true))
+    }
+
+    /// What holds for a socket that reaches these destinations, as [`towards`](Self::towards).
+    pub(crate) fn reaching(&self, reach: Reach) -> Self {
+        if reach.is_loopback { Self::default() } else { self.clone() }
     }
 }
 

@@ -270,13 +270,9 @@ impl Engine {
             let main = queue.descriptor.clone().map(|descriptor| (descriptor, tells_room));
             let bulk = queue.bulk.as_ref();
             let bulk = bulk.and_then(|bulk| Some((bulk.descriptor.clone()?, bulk.is_bounded)));
-            [main, bulk]
+            [main, bulk].into_iter().flatten().collect()
         };
-        let queues: Vec<Vec<_>> = device
-            .queues
-            .iter()
-            .map(|queue| descriptors(queue).into_iter().flatten().collect())
-            .collect();
+        let queues: QueueDescriptors = device.queues.iter().map(descriptors).collect();
         let bell = device.monitor.as_ref().and_then(|monitor| monitor.descriptor());
         let id = self.stack.add_interface_with(clock::now(), device, options)?;
         let finish = || -> Result<(), InterfaceError> {

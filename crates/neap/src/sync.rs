@@ -2,7 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks, also what a thread that panicked has held: it is changed in steps that leave it whole.
+/// Locks a mutex, also after a thread that held it has panicked. What the mutexes of this crate
+/// guard is whole after each step, so others can go on with it.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

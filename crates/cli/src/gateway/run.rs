@@ -80,9 +80,8 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         }
         _ => return Err(Failure::System("the sandbox did not hand over its device".to_owned())),
     };
-    let has_ended = Arc::<AtomicBool>::default();
-    let served = serve(device, args, (way, config), &child, has_ended.clone());
-    let Served { mut gateway, device_end, watched, tunnel } = match served {
+    let served = serve(device, args, way, config, &child);
+    let Served { mut gateway, has_ended, device_end, watched, tunnel } = match served {
         Ok(served) => served,
         Err(failure) => {
             let _ = child.kill();
@@ -173,6 +172,8 @@ fn start(
 /// A gateway on the device of the sandbox.
 struct Served {
     gateway: Gateway,
+    /// The command has ended.
+    has_ended: Arc<AtomicBool>,
     device_end: DeviceEnd,
     watched: Watched,
     /// The stack of a tunnel.
@@ -184,9 +185,9 @@ struct Served {
 fn serve(
     device: TunQueue,
     args: &Args,
-    (way, config): (Way, GatewayConfig),
+    way: Way,
+    config: GatewayConfig,
     child: &Child,
-    has_ended: Arc<AtomicBool>,
 ) -> Result<Served, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
     let bound = args.publish.iter().map(Ports::bind).collect::<Result<Vec<_>, _>>()?;
@@ -216,9 +217,10 @@ fn serve(
     }
     let of_tunnel = tunnel.as_ref().map(|tunnel| tunnel.stack.clone());
     let watched = way_out::serve(listening, &stack, &gateway, tunnel)?;
-    let device_end = end_with_device(&stack, pid_of(child), has_ended);
+    let has_ended = Arc::<AtomicBool>::default();
+    let device_end = end_with_device(&stack, pid_of(child), has_ended.clone());
     let device_end = device_end.map_err(system("the interface"))?;
-    Ok(Served { gateway, device_end, watched, tunnel: of_tunnel })
+    Ok(Served { gateway, has_ended, device_end, watched, tunnel: of_tunnel })
 }
 
 /// A command whose interface is gone has no network any more, and ends. The gateway goes on until

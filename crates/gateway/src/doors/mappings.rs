@@ -47,8 +47,6 @@ const OF_ASSOCIATIONS: usize = 2;
 const OF_AN_ADDRESS: usize = 4;
 /// Looks at all places that were in vain are so far apart.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// As a host sends datagrams of its own.
-const MANNER: Manner = Manner::PLAIN;
 
 /// All clients that send datagrams.
 pub(super) struct Mappings {
@@ -438,7 +436,7 @@ impl Mappings {
         };
         let mut all = Sent::default();
         for data in data.chunks(MOST_SEGMENTS) {
-            let sent = socket.send(data, &to.into(), MANNER);
+            let sent = socket.send(data, &to.into(), Manner::PLAIN);
             all = Sent { count: all.count + sent.count, ..sent };
         }
         Some(all)
@@ -570,7 +568,7 @@ fn deliver(
             let mut sent = 0;
             for (from, data) in batch {
                 let datagram = socks::datagram(ports::canonical(*from), data);
-                sent += host.send(&[datagram], *client, MANNER).count;
+                sent += host.send(&[datagram], *client, Manner::PLAIN).count;
             }
             (sent, 0)
         }
@@ -582,7 +580,7 @@ fn deliver(
             let (mut sent, mut rest) = (0, &own[..]);
             while !rest.is_empty() {
                 let (run, others) = rest.split_at(first_run(rest.iter().map(Bytes::len)));
-                sent += socket.send_from(*asked, run, *client, MANNER).count;
+                sent += socket.send_from(*asked, run, *client, Manner::PLAIN).count;
                 rest = others;
             }
             (sent, bad)
@@ -647,7 +645,7 @@ mod tests {
         let (mut lookups, mut ports) =
             (lookups(&mappings.stack, &counters), [ports::Port::Datagrams(door)]);
         let ways = &mut Ways { poller: &poller, lookups: &mut lookups, ports: &mut ports };
-        let sent = client.send(&vec![Bytes::from_static(b"hello"); SENT], at, MANNER);
+        let sent = client.send(&vec![Bytes::from_static(b"hello"); SENT], at, Manner::PLAIN);
         assert_eq!(sent.count, SENT);
         let target = "10.0.2.4:9".parse().expect("a target");
         // What is sent over the loopback is there when the call returns.

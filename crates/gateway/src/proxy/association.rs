@@ -317,13 +317,11 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    const MANNER: Manner = Manner::PLAIN;
-
     #[test]
     fn datagrams_that_wait_for_the_proxy_have_few_bytes() {
         let (mut association, _silent) = opening();
         let datagrams = vec![Bytes::from(vec![0; 65_507]); 16];
-        let sent = association.send(&datagrams, &place("192.0.2.1:9").into(), MANNER);
+        let sent = association.send(&datagrams, &place("192.0.2.1:9").into(), Manner::PLAIN);
         assert_eq!((sent.count, sent.held), (0, 1));
     }
 
@@ -331,7 +329,8 @@ mod tests {
     fn what_waited_for_a_proxy_that_does_not_answer_was_not_sent() {
         let (mut association, stream) = opening();
         let data = Bytes::from_static(b"hello");
-        let sent = association.send(&[data.clone(), data], &place("192.0.2.1:9").into(), MANNER);
+        let sent =
+            association.send(&[data.clone(), data], &place("192.0.2.1:9").into(), Manner::PLAIN);
         assert_eq!((sent.count, sent.held), (0, 2));
         assert_eq!(association.settled(), Settled::default(), "they wait");
         drop(stream);
@@ -349,7 +348,7 @@ mod tests {
         let relay = UdpSocket::bind("127.0.0.1:0").expect("a socket");
         let to = place("192.0.2.1:9").into();
         let data = Bytes::from_static(b"hello");
-        assert_eq!(association.send(std::slice::from_ref(&data), &to, MANNER).held, 1);
+        assert_eq!(association.send(std::slice::from_ref(&data), &to, Manner::PLAIN).held, 1);
         let port = relay.local_addr().expect("an address").port().to_be_bytes();
         stream.write_all(&[&[5, 0, 5, 0, 0, 1, 127, 0, 0, 1][..], &port].concat()).expect("sent");
         while !matches!(association.state, State::Open) {
@@ -359,11 +358,11 @@ mod tests {
         }
         let settled = Settled { count: 1, bytes: 5, unsent: 0 };
         assert_eq!(association.settled(), settled, "it has left");
-        assert_eq!(association.send(std::slice::from_ref(&data), &to, MANNER).count, 1);
+        assert_eq!(association.send(std::slice::from_ref(&data), &to, Manner::PLAIN).count, 1);
         drop(stream);
         let mut entries = [PollFd::new(&association.talk.stream, PollFlags::RDHUP)];
         poll(&mut entries, None).expect("the end has come");
-        let sent = association.send(&[data], &to, MANNER);
+        let sent = association.send(&[data], &to, Manner::PLAIN);
         assert_eq!((sent, association.is_over()), (Sent::default(), true));
     }
 
@@ -419,7 +418,7 @@ mod tests {
         let numeric = place("192.0.2.9:3478");
         let mut asker = None;
         for to in [&first, &second, &numeric.into()] {
-            assert_eq!(association.send(&[Bytes::from_static(b"x")], to, MANNER).count, 1);
+            assert_eq!(association.send(&[Bytes::from_static(b"x")], to, Manner::PLAIN).count, 1);
             asker = Some(relay.recv_from(&mut buffer).expect("it was passed on").1);
         }
         let mut seen = |from: &str| {

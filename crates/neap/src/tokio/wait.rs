@@ -6,6 +6,7 @@
 //! wait.
 
 use crate::blocking::{READ_READY, WRITE_READY};
+use crate::sync::lock;
 use ::tokio::io::{Interest, Ready as Shown};
 use neap_stack::socket::readiness::Ready;
 use neap_stack::wait::Source;
@@ -13,7 +14,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 use std::future::poll_fn;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker, ready};
 
 /// One direction.
@@ -34,7 +35,7 @@ struct Places {
 
 impl Tasks {
     fn lock(&self) -> MutexGuard<'_, Places> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::net::Visit;
 use crate::net::address::scope_of;
 use crate::net::gso;
 use crate::net::icmp::{Ends, IcmpErrorKind, Notice, Receiver, Refused};
-use crate::net::interface::Interface;
+use crate::net::interface::{Interface, InterfaceId};
 use crate::net::reassembly::{Part, Whole};
 use crate::net::topology::{Locals, is_nobody};
 use crate::stats::IpCounter;
@@ -157,6 +157,11 @@ impl Input<'_> {
             Some(6) => self.v6(&packet.data, is_verified, packet.gso_size),
             _ => self.drop(DropReason::UnhandledProtocol),
         }
+    }
+
+    /// The interface that the packet came in by; `None` if this host has sent it to itself.
+    fn interface_id(&self) -> Option<InterfaceId> {
+        self.interface.map(|interface| interface.id())
     }
 
     fn drop(&self, reason: DropReason) {
@@ -322,7 +327,7 @@ impl Input<'_> {
         self.count(IpCounter::Ip6InHdrErrors);
         self.drop(DropReason::Ipv6Extension);
         if delivery.may_be_refused {
-            let interface = self.interface.map(|interface| interface.id());
+            let interface = self.interface_id();
             self.host.net.send_incomplete_chain(self.visit, interface, delivery.packet);
         }
         None
@@ -481,7 +486,7 @@ impl Input<'_> {
         let message = IcmpMessage {
             hop_limit: delivery.hop_limit,
             tos: delivery.tos,
-            interface: self.interface.map(|interface| interface.id()),
+            interface: self.interface_id(),
             dont_fragment: delivery.dont_fragment && delivery.whole.is_none(),
             ..IcmpMessage::new(delivery.source, delivery.destination, data)
         };
@@ -520,7 +525,7 @@ impl Input<'_> {
         if !delivery.may_be_refused {
             return;
         }
-        let interface = self.interface.map(|interface| interface.id());
+        let interface = self.interface_id();
         let ends = Ends { local: delivery.destination, remote: delivery.source, interface };
         self.host.net.send_unreachable(self.visit, ends, &delivery.quotable(), is_port);
     }
@@ -555,7 +560,7 @@ impl Input<'_> {
             self.count_udp(delivery, IpCounter::UdpInErrors);
             return self.drop(DropReason::UdpHeader);
         }
-        let interface = self.interface.map(|interface| interface.id());
+        let interface = self.interface_id();
         let tuple = FourTuple {
             local: destination,
             remote: source,
@@ -632,7 +637,7 @@ impl Input<'_> {
         if u32::from(delivery.gso_size) < segment.payload.len() {
             segment.gso_size = delivery.gso_size;
         }
-        let interface = self.interface.map(|interface| interface.id());
+        let interface = self.interface_id();
         let tuple = FourTuple {
             local: destination,
             remote: source,

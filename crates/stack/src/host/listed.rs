@@ -45,7 +45,7 @@ pub struct UdpInfo {
     /// Bound address, or the own one that `connect` has chosen; of a forwarder unspecified, with
     /// port 0.
     pub local: SocketAddr,
-    /// Whether it is bound to `[::]` and serves IPv4 as well.
+    /// Whether it is bound to `[::]`, serves IPv4 as well, and `connect` has chosen no address.
     pub is_dual: bool,
     /// The peer that it is connected to.
     pub remote: Option<SocketAddr>,

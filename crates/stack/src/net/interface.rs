@@ -352,7 +352,6 @@ impl Interface {
         self.mtu.load(Ordering::Relaxed)
     }
 
-    /// Whether packets pass: the interface is enabled, and its device has a link.
     /// Whether the device is left unread.
     pub(crate) fn is_unread(&self) -> bool {
         self.is_unread.load(Ordering::Relaxed)
@@ -363,6 +362,7 @@ impl Interface {
         self.is_unread.swap(false, Ordering::Relaxed)
     }
 
+    /// Whether packets pass: the interface is enabled, and its device has a link.
     pub(crate) fn is_up(&self) -> bool {
         self.is_up.load(Ordering::Relaxed)
     }

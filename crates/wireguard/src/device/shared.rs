@@ -182,11 +182,9 @@ impl Shared {
         if self.socket.take_has_errors() {
             self.ring_for_error();
         }
-        if sent == Ok(Sent::Fragmentable) && !self.path.is_narrow() {
-            // A look in the pause after the last one is planned.
-            if self.path.tell() {
-                self.ring();
-            }
+        // A look in the pause after the last one is planned.
+        if sent == Ok(Sent::Fragmentable) && !self.path.is_narrow() && self.path.tell() {
+            self.ring();
         }
         sent
     }
