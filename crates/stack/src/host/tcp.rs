@@ -191,8 +191,11 @@ impl TcpState {
     /// Sends what is owed, tells the waiters, publishes the next deadline. To be called after every
     /// change and before the socket is given up.
     fn finish(&mut self, cx: &mut Context<'_>) {
-        let blocked =
-            self.with_egress(cx, |connection, now, egress| connection.transmit(now, egress));
+        let blocked = if self.connection.has_something_to_send() {
+            self.with_egress(cx, |connection, now, egress| connection.transmit(now, egress))
+        } else {
+            self.connection.rest(cx.now)
+        };
         cx.socket.cell.set_wants_turn(blocked == TxBlocked::Yield);
         if self.place.is_some() && self.connection.state() != State::SynReceived {
             self.place = None;

@@ -70,6 +70,9 @@ impl Connection {
     /// The caller calls it after input, writes, deadlines and completions.
     pub fn transmit(&mut self, now: Instant, egress: &mut dyn Egress) -> TxBlocked {
         self.gso = egress.gso();
+        if !self.has_something_to_send() {
+            return self.rest(now);
+        }
         self.adapt_queue(now);
         if let Some(seq) = self.rare.as_mut().and_then(|rare| rare.stray_reset.take()) {
             let reset = Segment { seq, flags: Flags::RST, ..Segment::default() };
@@ -88,24 +91,54 @@ impl Connection {
             }
             _ => self.transmit_open(now, egress),
         };
-        self.blocked = blocked;
-        match blocked {
+        let pacing = match blocked {
             TxBlocked::Pacing(_) => {
                 let frame = u32::from(self.frame_segments).saturating_mul(self.sender.mss());
                 let slack = Nanos(self.config.timer_slack_ns.into());
                 let shares = egress.shares_wake_ups();
-                let at = self.sender.pacer().deadline(now, frame, slack, shares);
-                self.deadlines.set(Deadline::Pacing, at);
+                self.sender.pacer().deadline(now, frame, slack, shares)
             }
-            _ => self.deadlines.clear(Deadline::Pacing),
-        }
+            _ => Instant::FAR_FUTURE,
+        };
+        self.deadlines.set(Deadline::Pacing, pacing);
+        self.stop(now, blocked);
+        blocked
+    }
+
+    /// Returns whether [`transmit`](Self::transmit) has something to send, if its gates allow it.
+    /// Otherwise [`rest`](Self::rest) does the same, and needs no way down.
+    ///
+    /// Cost: some comparisons. Most visits of a socket bring nothing that could leave.
+    pub fn has_something_to_send(&mut self) -> bool {
+        let is_open = !matches!(self.state, State::Closed | State::SynSent | State::SynReceived);
+        !is_open
+            || !self.owed.is_empty()
+            || self.has_waiting()
+            || self.receiver.ack_due() == AckDue::Now
+            || self.rare.as_ref().is_some_and(|rare| rare.stray_reset.is_some())
+            || self.sender.next_lost().is_some()
+    }
+
+    /// Ends a visit at which nothing could be sent, as [`transmit`](Self::transmit) would. It is
+    /// for callers whom [`has_something_to_send`](Self::has_something_to_send) has told so.
+    pub fn rest(&mut self, now: Instant) -> TxBlocked {
+        debug_assert!(!self.has_something_to_send());
+        self.adapt_queue(now);
+        self.deadlines.clear(Deadline::Probe);
+        self.deadlines.clear(Deadline::Pacing);
+        self.stop(now, TxBlocked::NoData);
+        TxBlocked::NoData
+    }
+
+    /// Takes up why the connection stopped.
+    fn stop(&mut self, now: Instant, blocked: TxBlocked) {
+        self.blocked = blocked;
         self.sender.on_blocked(now, blocked);
         self.settle_memory(now);
         self.check_space();
         let in_flight = self.sender.has_unacked();
         let starved = self.room == Room::Refused && !self.sender.has_unsent();
         self.chronograph.turn(now, blocked, in_flight, starved);
-        blocked
     }
 
     /// Learns whether the small-queue limit keeps the wire idle.

@@ -63,9 +63,13 @@ impl Connection {
     /// Whether a new buffer may be begun; with `wake`, by the rule of wake-ups
     /// (`sk_stream_memory_free`).
     pub(super) fn memory_is_free(&self, wake: bool) -> bool {
+        self.is_free_with(self.memory(), wake)
+    }
+
+    /// The same where the memory of the write queue is known.
+    fn is_free_with(&self, memory: u32, wake: bool) -> bool {
         let is_halved = wake && self.config.notsent_lowat_half;
         let unsent = u64::from(self.sender.unsent()) << u32::from(is_halved);
-        let memory = self.memory();
         memory < self.sndbuf
             && unsent < u64::from(self.notsent_limit())
             && (memory == 0 || self.is_admitted(memory))
@@ -117,7 +121,7 @@ impl Connection {
     /// buffer is free, and less than half the low-water mark waits.
     pub(super) fn is_writable(&self) -> bool {
         let used = self.memory();
-        self.sndbuf.saturating_sub(used) >= used / 2 && self.memory_is_free(true)
+        self.sndbuf.saturating_sub(used) >= used / 2 && self.is_free_with(used, true)
     }
 
     /// Room may have come back: grow the buffer if the window asks for it, and end the writer's

@@ -471,7 +471,8 @@ impl Receiver {
     /// out-of-order ranges, most recent first (RFC 2018). It is empty without SACK.
     pub fn sack_blocks(&self, max: usize) -> SackBlocks {
         let mut blocks = SackBlocks::new();
-        if !self.is.contains(Is::SACK) || max == 0 {
+        let is_in_order = self.dsack.is_none() && self.fin.is_none() && self.reassembly.is_none();
+        if is_in_order || !self.is.contains(Is::SACK) || max == 0 {
             return blocks;
         }
         blocks.extend(self.dsack);
