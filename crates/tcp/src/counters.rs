@@ -44,7 +44,7 @@ counters! {
     EstabResets = "TcpEstabResets",
     /// Segments received, super-segments counted by their pieces.
     InSegs = "TcpInSegs",
-    /// Segments sent, without retransmissions.
+    /// Segments sent, without retransmissions other than those of a listener's SYN-ACKs.
     OutSegs = "TcpOutSegs",
     /// Segments retransmitted.
     RetransSegs = "TcpRetransSegs",

@@ -59,6 +59,8 @@ pub(crate) enum Answer {
     NoHandshake,
     /// Send this segment.
     Send(Segment),
+    /// Send the SYN-ACK of a half-open connection again.
+    Repeat(Segment),
     /// Send the reset that RFC 9293 section 3.10.7.2 asks for.
     Reset,
     /// Make the connection, give it the same segment, and queue it with [`Listener::push`].
@@ -374,23 +376,25 @@ impl Listener {
         self.readiness.signal(Ready::ERROR);
     }
 
-    /// Retransmits what is due through `send` and forgets who never answered.
+    /// Retransmits what is due through `send`, and forgets who never answered. Returns how many
+    /// timers have expired.
     pub(crate) fn on_deadline(
         &self,
         now: Instant,
         key: FlowKey,
         config: &Config,
         mut send: impl FnMut(&FourTuple, Segment),
-    ) {
+    ) -> u64 {
         let mut due = Vec::new();
         let mut backlog = self.lock();
-        backlog.expire(now, key, config, &mut due);
+        let expired = backlog.expire(now, key, config, &mut due);
         let next = backlog.deadline();
         drop(backlog);
         self.cell.publish(next);
         for (tuple, segment) in due {
             send(&tuple, segment);
         }
+        expired
     }
 
     /// Forgets all requests and refuses more; the connections that nobody accepted are to be reset.
@@ -424,10 +428,10 @@ impl Backlog {
         let entry = &mut self.requests[slot];
         match entry.request.on_segment(cx.now, segment, &cx.config) {
             RequestVerdict::Drop => Answer::Ignore,
-            RequestVerdict::Retransmit(segment) | RequestVerdict::Challenge(segment) => {
+            RequestVerdict::Retransmit(segment) => Answer::Repeat(segment),
+            RequestVerdict::Challenge(segment) | RequestVerdict::Reset(segment) => {
                 Answer::Send(segment)
             }
-            RequestVerdict::Reset(segment) => Answer::Send(segment),
             RequestVerdict::Closed => {
                 self.forget(cx.key, slot);
                 Answer::Ignore
@@ -575,7 +579,8 @@ impl Backlog {
         key: FlowKey,
         config: &Config,
         send: &mut Vec<(FourTuple, Segment)>,
-    ) {
+    ) -> u64 {
+        let mut expired = 0;
         for level in 0..LEVELS {
             while let Some(&(queued_for, slot, serial)) = self.timers[level].front() {
                 if queued_for > now {
@@ -591,6 +596,7 @@ impl Backlog {
                     self.timers[level].push_back((entry.request.deadline(), slot, serial));
                     continue;
                 }
+                expired += 1;
                 match entry.request.on_deadline(now, config) {
                     RequestVerdict::Retransmit(segment) => {
                         send.push((entry.tuple, segment));
@@ -601,6 +607,7 @@ impl Backlog {
                 }
             }
         }
+        expired
     }
 
     /// The earliest timer, entries of requests that are gone included.

@@ -283,6 +283,10 @@ impl Host {
                 let options = listener.ip_options(tuple.local, is_foreign);
                 self.send_orphan(visit, tuple, options, answer);
             }
+            Answer::Repeat(synack) => {
+                let options = listener.ip_options(tuple.local, is_foreign);
+                self.repeat_syn_ack(visit, tuple, options, synack);
+            }
             Answer::Reset => self.send_reset(visit, tuple, &segment),
             Answer::Establish(accepted) => {
                 if let Some(socket) = self.establish(visit, listener, tuple, accepted, route) {
@@ -333,8 +337,20 @@ impl Host {
         self.send_orphan(visit, tuple, options, answer);
     }
 
-    /// Sends the SYN-ACK of a half-open connection again.
-    pub(crate) fn repeat_syn_ack(
+    /// Does what is due for the half-open connections of a listener.
+    pub(crate) fn expire_requests(&self, visit: Visit, listener: &Listener) {
+        let config = self.config();
+        let expired = listener.on_deadline(visit.now, self.flow_key, &config, |tuple, segment| {
+            let is_foreign = self.net.topology.is_foreign(tuple.local);
+            let options = listener.ip_options(tuple.local, is_foreign);
+            self.repeat_syn_ack(visit, tuple, options, segment);
+        });
+        self.shards[visit.shard].counters().add(Counter::Timeouts, expired);
+    }
+
+    /// Sends the SYN-ACK of a half-open connection again. As in Linux it counts as a segment that
+    /// was sent too (`tcp_make_synack`, `tcp_rtx_synack`).
+    fn repeat_syn_ack(
         &self,
         visit: Visit,
         tuple: &FourTuple,
@@ -342,6 +358,7 @@ impl Host {
         segment: Segment,
     ) {
         let counters = self.shards[visit.shard].counters();
+        counters.add(Counter::OutSegs, 1);
         counters.add(Counter::RetransSegs, 1);
         counters.add(Counter::SynRetrans, 1);
         self.send_counted(visit, tuple, options, segment);

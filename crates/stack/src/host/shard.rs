@@ -601,11 +601,7 @@ impl Target {
                     host.close_listener(listener, now);
                 }
                 let visit = Visit::new(now, listener.cell.list().shard());
-                listener.on_deadline(now, host.flow_key, &host.config(), |tuple, segment| {
-                    let is_foreign = host.net.topology.is_foreign(tuple.local);
-                    let options = listener.ip_options(tuple.local, is_foreign);
-                    host.repeat_syn_ack(visit, tuple, options, segment);
-                });
+                host.expire_requests(visit, listener);
             }
         }
     }

@@ -209,6 +209,31 @@ fn a_connection_is_challenged_however_many_challenges_others_had() {
 }
 
 #[test]
+fn a_syn_ack_that_is_sent_again_counts_as_sent_too() {
+    // Linux 6.18 counts so, whether the SYN came again or the timer expired (`tcp_rtx_synack`).
+    let mut world = World::new(&WireConfig::default());
+    let _listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
+    world.ba.lock().unwrap().filter = Some(Box::new(|_| false));
+    let counters = |world: &World| {
+        let counters =
+            [Counter::OutSegs, Counter::RetransSegs, Counter::SynRetrans, Counter::Timeouts];
+        counters.map(|counter| world.b.tcp_counter(counter))
+    };
+    let syn = packet(0, 1, 6, &SYN, 16);
+    let steps = [([1, 0, 0, 0], 600), ([2, 1, 1, 0], 100), ([2, 1, 1, 0], 300)];
+    for (counts, pause) in steps {
+        common::inject(&world.ab, world.now, syn.clone());
+        world.run(MILLISECOND);
+        assert_eq!(counters(&world), counts);
+        world.run(Nanos::from_millis(pause));
+    }
+    world.run(SECOND);
+    assert_eq!(counters(&world), [3, 2, 2, 1]);
+    world.run(Nanos::from_secs(100));
+    assert_eq!(counters(&world), [7, 6, 6, 6], "the last timeout ends the request");
+}
+
+#[test]
 fn what_comes_from_all_hosts_of_a_network_is_answered_to_nobody() {
     // RFC 1122 sections 3.2.1.3 and 3.2.2: a source that is no single host is discarded, and no
     // ICMP error answers it.

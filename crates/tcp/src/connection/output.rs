@@ -764,11 +764,14 @@ impl Connection {
         self.opening.sent_at = now;
     }
 
-    /// Counts a SYN that left (`__tcp_retransmit_skb`).
+    /// Counts a SYN that left (`__tcp_retransmit_skb`). The SYN-ACK of a passive open counts as one
+    /// of a listener, each time as a segment that was sent (`tcp_make_synack`).
     fn count_syn(&mut self) {
-        if self.opening.is_first_syn() {
+        let is_first = self.opening.is_first_syn();
+        if is_first || self.opening.is_passive() {
             self.counters.add(Counter::OutSegs, 1);
-        } else {
+        }
+        if !is_first {
             self.counters.add(Counter::RetransSegs, 1);
             self.counters.add(Counter::SynRetrans, 1);
             self.sender.on_syn_retransmitted();

@@ -537,6 +537,18 @@ fn a_syn_that_is_sent_again_counts_as_retransmitted() {
 }
 
 #[test]
+fn a_syn_ack_that_is_sent_again_counts_as_sent_too() {
+    let mut peer = Peer::answering(Config::default(), Hello::default());
+    peer.transmit();
+    let syn = peer.syn(Flags::SYN);
+    peer.inject(syn);
+    peer.advance_ms(1500);
+    assert_eq!(peer.take().len(), 3, "the first, one for the SYN, one for the timer");
+    assert_eq!(peer.count(Counter::OutSegs), 3);
+    assert_eq!((peer.count(Counter::RetransSegs), peer.count(Counter::SynRetrans)), (2, 2));
+}
+
+#[test]
 fn the_largest_segment_of_the_application_counts_the_options() {
     let options = SocketOptions { max_segment: Some(1000), ..SocketOptions::default() };
     for (timestamps, payload) in [(true, 988), (false, 1000)] {
