@@ -40,7 +40,12 @@ impl GuestStream {
         from: SocketAddr,
         options: SocketOptions,
     ) -> io::Result<Self> {
-        let options = ConnectOptions { local: Some(from), options, transparent: true };
+        let options = ConnectOptions {
+            local: Some(from),
+            options,
+            transparent: true,
+            ..ConnectOptions::default()
+        };
         Self::new(TcpStream::connect_nonblocking(stack, to, options)?)
     }
 
@@ -54,7 +59,7 @@ impl GuestStream {
         to: SocketAddr,
         options: SocketOptions,
     ) -> io::Result<Self> {
-        let options = ConnectOptions { local: None, options, transparent: false };
+        let options = ConnectOptions { options, ..ConnectOptions::default() };
         match TcpStream::connect_nonblocking(stack, to, options) {
             // The same error says that no port is left.
             Err(error)

@@ -117,7 +117,12 @@ fn a_connection_leaves_from_any_address() {
                 let error = error.expect_err("an address of others");
                 assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
                 let options = SocketOptions { hop_limit: 30 + nth, ..SocketOptions::default() };
-                let options = ConnectOptions { local, options, transparent: true };
+                let options = ConnectOptions {
+                    local,
+                    options,
+                    transparent: true,
+                    ..ConnectOptions::default()
+                };
                 let ours = TcpStream::connect_with(&stack, to, options, LONG).expect("a listener");
                 let (theirs, from) = listener.accept().expect("a connection");
                 theirs.set_read_timeout(LONG).expect("a timeout");

@@ -199,7 +199,8 @@ impl Posix {
         let transparent = socket.common.sends_as_others(remote.is_ipv4());
         self.check_source(local, transparent)?;
         let options = socket.options_for(remote.is_ipv4());
-        let options = ConnectOptions { local, options, transparent };
+        let reuse_address = socket.common.reuse_address;
+        let options = ConnectOptions { local, options, reuse_address, transparent };
         let handle = self.stack.connect(now, remote, options).map_err(|error| match error {
             SocketError::AddressInUse => Errno::EADDRNOTAVAIL,
             error => error.into(),

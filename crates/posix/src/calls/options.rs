@@ -429,12 +429,16 @@ impl Socket {
         let is_stream = self.is_stream();
         let option = match name {
             SO_REUSEADDR => {
-                self.common.reuse_address = switch(value)?;
-                if let Kind::Datagram(Some(handle)) = &self.kind {
-                    handle.set_reuse(self.common.reuse_address);
+                let on = switch(value)?;
+                self.common.reuse_address = on;
+                match &self.kind {
+                    Kind::Datagram(Some(handle)) => handle.set_reuse(on),
+                    Kind::Listening(handle) => handle.set_reuse(on),
+                    Kind::Stream { handle, .. } => handle.set_reuse(on),
+                    Kind::Fresh | Kind::Datagram(None) => {}
                 }
                 if let Some(port) = &self.port {
-                    port.set_reuse(self.common.reuse_address);
+                    port.set_reuse(on);
                 }
                 return Ok(());
             }

@@ -169,6 +169,8 @@ fn connect_tells_bad_addresses_apart() {
     let local = p.posix.getsockname(client).expect("open").to_string();
     let twin = p.tcp();
     p.set(twin, SOL_SOCKET, SO_REUSEADDR, &int(1)).expect("known");
+    assert_eq!(p.bind(twin, &local), Err(Errno::EADDRINUSE), "the client does not share");
+    p.set(client, SOL_SOCKET, SO_REUSEADDR, &int(1)).expect("known");
     p.bind(twin, &local).expect("shared");
     assert_eq!(p.connect(twin, "127.0.0.1:80"), Err(Errno::EADDRNOTAVAIL));
 }

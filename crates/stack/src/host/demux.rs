@@ -214,6 +214,20 @@ impl Demux {
         found.ok_or(SocketError::AddressNotAvailable)
     }
 
+    /// Sets `SO_REUSEADDR` of a connection. What is left of one keeps what it had.
+    pub(crate) fn set_reuse(&self, socket: &Arc<TcpSocket>, on: bool) {
+        let hash = self.key.hash(socket.tuple());
+        let mut tables = self.lock();
+        let Tables { connections, uses, .. } = &mut *tables;
+        let is_it = |one: &Arc<TcpSocket>| Arc::ptr_eq(one, socket);
+        if socket.reuse_address() != on && connections.find(hash, is_it).is_some() {
+            let local = socket.tuple().local_addr();
+            uses.add(local, on);
+            uses.remove(local, !on);
+        }
+        socket.store_reuse_address(on);
+    }
+
     /// Takes a connection out. Whether it was there.
     pub(crate) fn remove(&self, socket: &TcpSocket) -> bool {
         self.lock().remove(self.key, socket)
@@ -227,8 +241,10 @@ impl Demux {
         }
         let tuple = *socket.tuple();
         let Tables { remains: table, uses, exhausted, .. } = &mut *tables;
-        if table.insert(tuple, remains, options, &mut |gone| free_port(uses, exhausted, gone)) {
-            uses.add(tuple.local_addr());
+        let reuse = socket.reuse_address();
+        let gone = &mut |gone: &FourTuple, reuse| free_port(uses, exhausted, gone, reuse);
+        if table.insert((tuple, reuse), remains, options, gone) {
+            uses.add(tuple.local_addr(), reuse);
             tables.note_reusable(self.key, &tuple);
         }
     }
@@ -244,7 +260,8 @@ impl Demux {
         let mut tables = self.lock();
         let slot = tables.remains.find(hash, tuple)?;
         let Tables { remains, uses, exhausted, .. } = &mut *tables;
-        let looked = remains.look(slot, f, &mut |gone| free_port(uses, exhausted, gone));
+        let looked =
+            remains.look(slot, f, &mut |gone, reuse| free_port(uses, exhausted, gone, reuse));
         tables.note_reusable(self.key, tuple);
         Some(looked)
     }
@@ -258,11 +275,11 @@ impl Demux {
     ) -> Instant {
         let mut tables = self.lock();
         let Tables { remains, uses, exhausted, .. } = &mut *tables;
-        remains.expire(now, f, &mut |gone| free_port(uses, exhausted, gone))
+        remains.expire(now, f, &mut |gone, reuse| free_port(uses, exhausted, gone, reuse))
     }
 
-    /// Adds a listener. `reuse` is `SO_REUSEADDR`: connections at its address do not matter. `own`
-    /// is the reservation of the socket that listens.
+    /// Adds a listener. `reuse` is `SO_REUSEADDR`: connections at its address that have it too do
+    /// not matter. `own` is the reservation of the socket that listens.
     ///
     /// # Errors
     /// [`SocketError::AddressInUse`], [`SocketError::ShutDown`].
@@ -466,9 +483,9 @@ impl Tables {
             if heritage.is_none() || remains.heritage(slot) != heritage {
                 return Err(SocketError::AddressInUse);
             }
-            remains.remove(slot, &mut |gone| free_port(uses, exhausted, gone));
+            remains.remove(slot, &mut |gone, reuse| free_port(uses, exhausted, gone, reuse));
         }
-        uses.add(tuple.local_addr());
+        uses.add(tuple.local_addr(), socket.reuse_address());
         connections.insert_unique(hash, socket.clone(), |one| key.hash(one.tuple()));
         Ok(old.is_some())
     }
@@ -491,7 +508,8 @@ impl Tables {
             return false;
         };
         entry.remove();
-        free_port(&mut self.uses, &mut self.exhausted, socket.tuple());
+        let reuse = socket.reuse_address();
+        free_port(&mut self.uses, &mut self.exhausted, socket.tuple(), reuse);
         let connections = &mut self.connections;
         // Memory of a burst is given back; each shrink is paid for by the removals before it.
         if connections.capacity() > 1024 && connections.len() * 8 < connections.capacity() {
@@ -517,14 +535,14 @@ fn is_in_conflict(
     };
     let is_listened =
         |other: &Arc<Listener>| wanted.meets(other.local()) || other.meets(wanted.local());
-    !reuse && uses.meets(wanted.local(), wanted.is_dual())
+    uses.obstruct(wanted.local(), wanted.is_dual(), reuse)
         || listeners.iter_hash(hash).any(is_listened)
         || bound.iter_hash(hash).any(is_bound)
 }
 
-/// A connection no longer has its local port.
-fn free_port(uses: &mut PortUses, exhausted: &mut Exhausted, tuple: &FourTuple) {
-    uses.remove(tuple.local_addr());
+/// A connection no longer has its local port. `reuse` is its `SO_REUSEADDR`.
+fn free_port(uses: &mut PortUses, exhausted: &mut Exhausted, tuple: &FourTuple, reuse: bool) {
+    uses.remove(tuple.local_addr(), reuse);
     exhausted.on_freed(tuple);
 }
 

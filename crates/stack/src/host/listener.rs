@@ -14,7 +14,7 @@ use crate::flow::{FlowKey, FourTuple, overlap};
 use crate::net::egress::IpOptions;
 use crate::sync::{Mutex, MutexGuard, lock};
 use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 use hashbrown::HashTable;
 use neap_tcp::config::Config;
 use neap_tcp::connection::ConnectionError;
@@ -133,6 +133,8 @@ pub(crate) struct Listener {
     max_accept: AtomicUsize,
     /// Hop limits of what it sends itself, for IPv4 and for IPv6; 0 is the default.
     hop_limits: [AtomicU8; 2],
+    /// `SO_REUSEADDR`, which accepted sockets inherit.
+    reuse_address: AtomicBool,
     backlog: Mutex<Backlog>,
     pub(crate) readiness: Readiness,
     pub(crate) cell: Arc<RunCell>,
@@ -149,9 +151,11 @@ impl Listener {
         local: SocketAddr,
         is_dual: bool,
         max_accept: usize,
+        reuse_address: bool,
         options: Inherited,
         cell: Arc<RunCell>,
     ) -> Self {
+        let reuse_address = AtomicBool::new(reuse_address);
         let hop_limits = options.hop_limits().map(AtomicU8::new);
         let backlog = Backlog {
             requests: Slab::new(),
@@ -168,7 +172,17 @@ impl Listener {
         let readiness = Readiness::new();
         let max_accept = AtomicUsize::new(max_accept);
         let backlog = Mutex::new(backlog);
-        Self { local, is_dual, max_accept, hop_limits, backlog, readiness, cell }
+        Self { local, is_dual, max_accept, hop_limits, reuse_address, backlog, readiness, cell }
+    }
+
+    /// `SO_REUSEADDR`, which accepted sockets inherit.
+    pub(crate) fn reuse_address(&self) -> bool {
+        self.reuse_address.load(Relaxed)
+    }
+
+    /// Sets `SO_REUSEADDR`.
+    pub(crate) fn set_reuse(&self, on: bool) {
+        self.reuse_address.store(on, Relaxed);
     }
 
     /// What a listing says of it.

@@ -35,6 +35,9 @@ pub struct ConnectOptions {
     pub local: Option<SocketAddr>,
     /// Socket options, which act from the SYN on.
     pub options: SocketOptions,
+    /// `SO_REUSEADDR`: sockets that have it too may be bound to the address and port of the
+    /// connection, while it is open and in TIME-WAIT.
+    pub reuse_address: bool,
     /// `IP_TRANSPARENT`: `local` may be an address of others. Answers come back only through an
     /// interface that takes any destination.
     pub transparent: bool,
@@ -45,7 +48,8 @@ pub struct ConnectOptions {
 pub struct BindOptions {
     /// The address is `[::]` and stands for `0.0.0.0` too, as without `IPV6_V6ONLY`.
     pub is_dual: bool,
-    /// `SO_REUSEADDR`: sockets that have it too may be bound to the same address.
+    /// `SO_REUSEADDR`: sockets and connections that have it too do not prevent binding, nor does
+    /// this socket prevent theirs.
     pub reuse_address: bool,
     /// `IP_TRANSPARENT`, `IP_FREEBIND`: the address may be one of others.
     pub transparent: bool,
@@ -56,7 +60,8 @@ pub struct BindOptions {
 pub struct ListenOptions {
     /// Most connections that wait to be accepted. `somaxconn` is the upper bound.
     pub backlog: u32,
-    /// `SO_REUSEADDR`: old connections on the port do not prevent listening.
+    /// `SO_REUSEADDR`: connections at the address that have it too do not prevent listening.
+    /// Accepted connections inherit it, so a server that has it can start again beside them.
     pub reuse_address: bool,
     /// `IPV6_V6ONLY`: a listener on `[::]` does not take connections of IPv4.
     pub only_v6: bool,
@@ -84,6 +89,15 @@ impl Default for ListenOptions {
     }
 }
 
+/// What the tables are to know of a connection.
+struct Wanted {
+    tuple: FourTuple,
+    /// `SO_REUSEADDR`
+    reuse_address: bool,
+    /// What it begins with if it takes the place of one in TIME-WAIT.
+    heritage: Option<Heritage>,
+}
+
 /// Whether each option is in its range.
 fn check(options: &SocketOptions) -> Result<(), SocketError> {
     options.check().map_err(|_| SocketError::InvalidArgument)
@@ -97,7 +111,7 @@ impl Host {
         remote: SocketAddr,
         options: ConnectOptions,
     ) -> Result<Arc<TcpSocket>, SocketError> {
-        let ConnectOptions { local, options, transparent } = options;
+        let ConnectOptions { local, options, reuse_address, transparent } = options;
         let options = self.share(options)?;
         let own = local.map(|local| local.ip()).filter(|ip| !ip.is_unspecified());
         let remote_ip = destination(remote.ip(), own);
@@ -146,7 +160,8 @@ impl Host {
                 None => Connection::connect(now, setup),
                 Some(heritage) => Connection::succeed(now, setup, heritage),
             };
-            match self.open(visit, tuple, options.clone(), route.clone(), heritage, open) {
+            let wanted = Wanted { tuple, reuse_address, heritage };
+            match self.open(visit, wanted, options.clone(), route.clone(), open) {
                 // Another thread took the port in between.
                 Err(SocketError::AddressInUse) if is_ephemeral => {}
                 Err(error) => return Err(error),
@@ -177,11 +192,13 @@ impl Host {
         visit: Visit,
         tuple: FourTuple,
         accepted: Accepted,
-        options: Arc<SocketOptions>,
+        listener: &Listener,
         route: CachedRoute,
     ) -> Result<Arc<TcpSocket>, SocketError> {
         let accept = |setup| Connection::accept(visit.now, setup, accepted);
-        self.open(visit, tuple, options, route, None, accept)
+        let reuse_address = listener.reuse_address();
+        let wanted = Wanted { tuple, reuse_address, heritage: None };
+        self.open(visit, wanted, listener.options(tuple.local), route, accept)
     }
 
     /// As [`Stack::forward_tcp`](crate::stack::Stack::forward_tcp).
@@ -232,7 +249,9 @@ impl Host {
             let isn = iss.unwrap_or(setup.isn);
             Connection::answer(now, Setup { isn, ..setup }, &syn.segment())
         };
-        let socket = self.open(visit, tuple, options, route, None, answer);
+        // The address is not the application's choice: no server of it is to be in the way.
+        let wanted = Wanted { tuple, reuse_address: true, heritage: None };
+        let socket = self.open(visit, wanted, options, route, answer);
         // The socket is in the tables before the pending connection leaves its own, so a SYN that
         // comes meanwhile finds one of them.
         pending.forget(self.flow_key);
@@ -243,17 +262,16 @@ impl Host {
         Ok(socket)
     }
 
-    /// Makes a socket around the connection that `make` makes, and enters it into the tables. With
-    /// a `heritage`, what is in TIME-WAIT there gives way.
+    /// Makes a socket around the connection that `make` makes, and enters it into the tables.
     fn open(
         &self,
         visit: Visit,
-        tuple: FourTuple,
+        wanted: Wanted,
         options: Arc<SocketOptions>,
         mut route: CachedRoute,
-        heritage: Option<Heritage>,
         make: impl FnOnce(Setup) -> Connection,
     ) -> Result<Arc<TcpSocket>, SocketError> {
+        let Wanted { tuple, reuse_address, heritage } = wanted;
         let Visit { now, shard, .. } = visit;
         let shard = &self.shards[shard % self.shards.len()];
         let cell = shard.cell(self.registry.reserve());
@@ -280,7 +298,8 @@ impl Host {
             path: TcpSocket::path(&tuple, mtu),
             options,
         };
-        let socket = Arc::new(TcpSocket::new(tuple, make(setup), route, mtu, cell));
+        let ends = (tuple, reuse_address);
+        let socket = Arc::new(TcpSocket::new(ends, make(setup), route, mtu, cell));
         let target = Target::Tcp(socket.clone());
         let is_recycled =
             self.registry.enter(id, target, || self.demux.insert(&socket, heritage))?;
@@ -347,6 +366,7 @@ impl Host {
             local,
             is_dual,
             max_accept,
+            options.reuse_address,
             Inherited::new(options.options, options.options_v4),
             cell,
         ));

@@ -20,24 +20,49 @@ const FREED: usize = 1024;
 const SEARCH_PAUSE: Nanos = Nanos::from_millis(10);
 
 /// How many connections use each local port, and each address with a port. O(1) per open and close,
-/// with one hash; 12 bytes per port in use, and 24 bytes per address and port.
+/// with one hash; 20 bytes per port in use, and 28 bytes per address and port.
 #[derive(Debug)]
 pub(crate) struct PortUses {
     key: FlowKey,
     ports: HashTable<PortUse>,
     /// Hashed under the key: where connections to foreign addresses are taken, peers choose them.
-    addresses: HashTable<(IpAddr, u16, u32)>,
+    addresses: HashTable<(IpAddr, u16, Uses)>,
+}
+
+/// Connections at one place.
+#[derive(Clone, Copy, Debug, Default)]
+struct Uses {
+    all: u32,
+    /// Those that share with nobody: their sockets have no `SO_REUSEADDR`.
+    unshared: u32,
+}
+
+impl Uses {
+    fn add(&mut self, reuse: bool) {
+        self.all += 1;
+        self.unshared += u32::from(!reuse);
+    }
+
+    fn remove(&mut self, reuse: bool) {
+        self.all -= 1;
+        self.unshared -= u32::from(!reuse);
+    }
+
+    /// Whether a connection is in the way of a socket with or without `SO_REUSEADDR`.
+    fn obstruct(self, reuse: bool) -> bool {
+        if reuse { self.unshared > 0 } else { self.all > 0 }
+    }
 }
 
 #[derive(Debug)]
 struct PortUse {
     port: u16,
-    v4: u32,
-    v6: u32,
+    v4: Uses,
+    v6: Uses,
 }
 
 impl PortUse {
-    fn of(&mut self, address: IpAddr) -> &mut u32 {
+    fn of(&mut self, address: IpAddr) -> &mut Uses {
         if address.is_ipv4() { &mut self.v4 } else { &mut self.v6 }
     }
 }
@@ -56,46 +81,47 @@ impl PortUses {
         key.hash(&FourTuple { local_port: port, ..FourTuple::without_ports(ip, ip) })
     }
 
-    /// One more connection has this address and port.
-    pub(crate) fn add(&mut self, local: SocketAddr) {
+    /// One more connection has this address and port. `reuse` is its `SO_REUSEADDR`.
+    pub(crate) fn add(&mut self, local: SocketAddr, reuse: bool) {
         let (ip, port) = (local.ip(), local.port());
-        *self
-            .ports
+        self.ports
             .entry(Self::hash(port), |used| used.port == port, |used| Self::hash(used.port))
-            .or_insert(PortUse { port, v4: 0, v6: 0 })
+            .or_insert(PortUse { port, v4: Uses::default(), v6: Uses::default() })
             .into_mut()
-            .of(ip) += 1;
+            .of(ip)
+            .add(reuse);
         let key = self.key;
         let hash = Self::hash_address(key, ip, port);
-        let is_it = |used: &(IpAddr, u16, u32)| (used.0, used.1) == (ip, port);
+        let is_it = |used: &(IpAddr, u16, Uses)| (used.0, used.1) == (ip, port);
         self.addresses
             .entry(hash, is_it, |used| Self::hash_address(key, used.0, used.1))
-            .or_insert((ip, port, 0))
+            .or_insert((ip, port, Uses::default()))
             .into_mut()
-            .2 += 1;
+            .2
+            .add(reuse);
     }
 
-    /// One connection less.
-    pub(crate) fn remove(&mut self, local: SocketAddr) {
+    /// One connection less. `reuse` is what it was counted with.
+    pub(crate) fn remove(&mut self, local: SocketAddr, reuse: bool) {
         let (ip, port) = (local.ip(), local.port());
         let key = self.key;
         let hash = Self::hash_address(key, ip, port);
-        let is_it = |used: &(IpAddr, u16, u32)| (used.0, used.1) == (ip, port);
+        let is_it = |used: &(IpAddr, u16, Uses)| (used.0, used.1) == (ip, port);
         // What is not counted at its address is not counted at its port either.
         let Ok(mut at_address) = self.addresses.find_entry(hash, is_it) else { return };
-        at_address.get_mut().2 -= 1;
-        if at_address.get().2 == 0 {
+        at_address.get_mut().2.remove(reuse);
+        if at_address.get().2.all == 0 {
             at_address.remove();
         }
         let addresses = &mut self.addresses;
         // Memory of a burst is given back; each shrink is paid for by the removals before it.
         if addresses.capacity() > 1024 && addresses.len() * 8 < addresses.capacity() {
-            let hash_of = |used: &(IpAddr, u16, u32)| Self::hash_address(key, used.0, used.1);
+            let hash_of = |used: &(IpAddr, u16, Uses)| Self::hash_address(key, used.0, used.1);
             addresses.shrink_to(addresses.len() * 2, hash_of);
         }
         if let Ok(mut entry) = self.ports.find_entry(Self::hash(port), |used| used.port == port) {
-            *entry.get_mut().of(ip) -= 1;
-            if (entry.get().v4, entry.get().v6) == (0, 0) {
+            entry.get_mut().of(ip).remove(reuse);
+            if entry.get().v4.all + entry.get().v6.all == 0 {
                 entry.remove();
             }
         }
@@ -105,18 +131,21 @@ impl PortUses {
         self.ports.find(Self::hash(port), |used| used.port == port)
     }
 
-    /// Whether a connection has the address and port of a socket that is bound to `local`
-    /// (`inet_rcv_saddr_equal`). The unspecified address is all of its family; with `is_dual` it
+    /// Whether a connection has the address and port of a socket that is to be bound to `local`
+    /// (`inet_rcv_saddr_equal`), and does not share them: one of both has no `SO_REUSEADDR`, which
+    /// is `reuse` of the socket. The unspecified address is all of its family; with `is_dual` it
     /// is all of both.
-    pub(crate) fn meets(&self, local: SocketAddr, is_dual: bool) -> bool {
+    pub(crate) fn obstruct(&self, local: SocketAddr, is_dual: bool, reuse: bool) -> bool {
         let (ip, port) = (local.ip(), local.port());
         if ip.is_unspecified() {
-            return self.get(port).is_some_and(|used| {
-                is_dual || if ip.is_ipv4() { used.v4 > 0 } else { used.v6 > 0 }
+            return self.get(port).is_some_and(|PortUse { v4, v6, .. }| {
+                (is_dual || ip.is_ipv4()) && v4.obstruct(reuse)
+                    || ip.is_ipv6() && v6.obstruct(reuse)
             });
         }
         let hash = Self::hash_address(self.key, ip, port);
-        self.addresses.find(hash, |used| (used.0, used.1) == (ip, port)).is_some()
+        let used = self.addresses.find(hash, |used| (used.0, used.1) == (ip, port));
+        used.is_some_and(|used| used.2.obstruct(reuse))
     }
 
     /// Ports in use, and addresses with a port.
@@ -330,18 +359,21 @@ mod tests {
     fn uses_are_counted_down_to_nothing() {
         let mut uses = PortUses::new(FlowKey::new(1, 2));
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
-        uses.add(at("10.0.0.1:80"));
-        uses.add(at("10.0.0.1:80"));
-        uses.remove(at("10.0.0.1:80"));
-        assert!(uses.meets(at("10.0.0.1:80"), false));
-        uses.add(at("[fd00::1]:80"));
+        uses.add(at("10.0.0.1:80"), false);
+        uses.add(at("10.0.0.1:80"), false);
+        uses.remove(at("10.0.0.1:80"), false);
+        assert!(uses.obstruct(at("10.0.0.1:80"), false, false));
+        uses.add(at("[fd00::1]:80"), false);
         assert_eq!(uses.len(), (1, 2));
-        uses.remove(at("10.0.0.1:80"));
-        assert!(uses.meets(at("[::]:80"), false) && !uses.meets(at("0.0.0.0:80"), false));
-        uses.remove(at("10.0.0.1:80"));
-        uses.remove(at("[fd00::1]:80"));
-        uses.remove(at("[fd00::1]:80"));
-        assert!(!uses.meets(at("[::]:80"), true) && uses.len() == (0, 0));
+        uses.remove(at("10.0.0.1:80"), false);
+        assert!(
+            uses.obstruct(at("[::]:80"), false, false)
+                && !uses.obstruct(at("0.0.0.0:80"), false, false)
+        );
+        uses.remove(at("10.0.0.1:80"), false);
+        uses.remove(at("[fd00::1]:80"), false);
+        uses.remove(at("[fd00::1]:80"), false);
+        assert!(!uses.obstruct(at("[::]:80"), true, false) && uses.len() == (0, 0));
     }
 
     #[test]
@@ -350,9 +382,13 @@ mod tests {
         let all = ["10.0.0.1:80", "10.0.0.2:80", "0.0.0.0:80", "[fd00::1]:80", "[::]:80"];
         let met = |used: &str, is_dual| {
             let mut uses = PortUses::new(FlowKey::new(1, 2));
-            uses.add(at(used));
-            assert!(!uses.meets(at("10.0.0.1:81"), false) && !uses.meets(at("[::]:81"), true));
-            let met = |one: &&str| uses.meets(at(one), is_dual && one.starts_with("[::]"));
+            uses.add(at(used), false);
+            assert!(
+                !uses.obstruct(at("10.0.0.1:81"), false, false)
+                    && !uses.obstruct(at("[::]:81"), true, false)
+            );
+            let met =
+                |one: &&str| uses.obstruct(at(one), is_dual && one.starts_with("[::]"), false);
             all.into_iter().filter(met).collect::<Vec<_>>()
         };
         assert_eq!(met("10.0.0.1:80", false), ["10.0.0.1:80", "0.0.0.0:80"]);
@@ -360,6 +396,27 @@ mod tests {
         for is_dual in [false, true] {
             assert_eq!(met("[fd00::1]:80", is_dual), ["[fd00::1]:80", "[::]:80"]);
         }
+    }
+
+    #[test]
+    fn a_place_is_shared_where_all_have_the_switch() {
+        let mut uses = PortUses::new(FlowKey::new(1, 2));
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let (own, all) = (at("10.0.0.1:80"), at("0.0.0.0:80"));
+        let obstruct = |uses: &PortUses, reuse| {
+            let found = uses.obstruct(own, false, reuse);
+            assert_eq!(uses.obstruct(all, false, reuse), found);
+            assert_eq!(uses.obstruct(at("[::]:80"), true, reuse), found);
+            found
+        };
+        uses.add(own, true);
+        assert_eq!([true, false].map(|reuse| obstruct(&uses, reuse)), [false, true]);
+        uses.add(own, false);
+        assert_eq!([true, false].map(|reuse| obstruct(&uses, reuse)), [true, true]);
+        uses.remove(own, false);
+        assert_eq!([true, false].map(|reuse| obstruct(&uses, reuse)), [false, true]);
+        uses.remove(own, true);
+        assert_eq!([true, false].map(|reuse| obstruct(&uses, reuse)), [false, false]);
     }
 
     #[test]

@@ -112,7 +112,7 @@ mod tests {
         let cell = RunCell::new(registry.reserve(), list.clone());
         let options = Inherited::new(SocketOptions::default(), None);
         let local = core::net::SocketAddr::from(([10, 0, 0, 1], 80));
-        Arc::new(Listener::new(local, false, 1, options, cell))
+        Arc::new(Listener::new(local, false, 1, true, options, cell))
     }
 
     /// A segment may find the socket as soon as the tables do.

@@ -34,6 +34,8 @@ struct Entry {
     serial: u32,
     /// Options of answers: they stay in the band of the socket (`tw_priority`).
     options: IpOptions,
+    /// `SO_REUSEADDR` of the socket, as it was (`tw_reuse`).
+    reuse_address: bool,
 }
 
 /// When a connection that this host opens may take the place of one in TIME-WAIT.
@@ -173,20 +175,22 @@ impl RemainsTable {
         self.by_flow.find(hash, is_it).copied()
     }
 
-    /// Adds what remains of a flow that is not here. Beyond the bound the oldest entry in TIME-WAIT
-    /// goes, and `gone` gets its flow. Whether it was added.
+    /// Adds what remains of a flow that is not here, with the `SO_REUSEADDR` of its socket. Beyond
+    /// the bound the oldest entry in TIME-WAIT goes, and `gone` gets its flow and its
+    /// `SO_REUSEADDR`. Whether it was added.
     pub(crate) fn insert(
         &mut self,
-        tuple: FourTuple,
+        (tuple, reuse_address): (FourTuple, bool),
         remains: Remains,
         options: IpOptions,
-        gone: &mut impl FnMut(&FourTuple),
+        gone: &mut impl FnMut(&FourTuple, bool),
     ) -> bool {
         if !remains.is_orphan() && !self.make_room(1, gone) {
             return false;
         }
         self.next_serial = self.next_serial.wrapping_add(1);
-        let entry = Entry { tuple, remains, serial: self.next_serial, options };
+        let serial = self.next_serial;
+        let entry = Entry { tuple, remains, serial, options, reuse_address };
         let slot = self.entries.insert(entry) as u32;
         if remains.is_orphan() {
             self.count_orphan();
@@ -205,7 +209,7 @@ impl RemainsTable {
         &mut self,
         slot: u32,
         f: impl FnOnce(&mut Remains) -> (R, bool),
-        gone: &mut impl FnMut(&FourTuple),
+        gone: &mut impl FnMut(&FourTuple, bool),
     ) -> Looked<R> {
         let entry = &mut self.entries[slot as usize];
         let (before, options) = (entry.remains, entry.options);
@@ -240,7 +244,7 @@ impl RemainsTable {
         &mut self,
         now: Instant,
         mut f: impl FnMut(&FourTuple, IpOptions, &mut Remains) -> bool,
-        gone: &mut impl FnMut(&FourTuple),
+        gone: &mut impl FnMut(&FourTuple, bool),
     ) -> Instant {
         while let Some(&(queued_for, slot, serial)) = self.expiry.front() {
             if queued_for > now {
@@ -299,7 +303,7 @@ impl RemainsTable {
     }
 
     /// Whether `more` can wait within the bound, after the oldest in TIME-WAIT have gone.
-    fn make_room(&mut self, more: usize, gone: &mut impl FnMut(&FourTuple)) -> bool {
+    fn make_room(&mut self, more: usize, gone: &mut impl FnMut(&FourTuple, bool)) -> bool {
         while self.waiting() + more > self.most_waiting {
             let Some((_, slot, serial)) = self.expiry.pop_front() else {
                 self.counters.add(Counter::TimeWaitOverflow, 1);
@@ -337,8 +341,8 @@ impl RemainsTable {
         }
     }
 
-    /// Removes the entry in a place, and `gone` gets its flow.
-    pub(crate) fn remove(&mut self, slot: u32, gone: &mut impl FnMut(&FourTuple)) {
+    /// Removes the entry in a place, and `gone` gets its flow and its `SO_REUSEADDR`.
+    pub(crate) fn remove(&mut self, slot: u32, gone: &mut impl FnMut(&FourTuple, bool)) {
         let entry = self.entries.remove(slot as usize);
         if entry.remains.is_orphan() {
             self.orphans -= 1;
@@ -351,7 +355,7 @@ impl RemainsTable {
         if let Ok(found) = self.by_flow.find_entry(hash, |&other| other == slot) {
             found.remove();
         }
-        gone(&entry.tuple);
+        gone(&entry.tuple, entry.reuse_address);
     }
 }
 
@@ -409,9 +413,9 @@ mod tests {
         let mut table = RemainsTable::new(key, Arc::default());
         table.set_most_waiting(1);
         let mut gone = Vec::new();
-        let mut note = |tuple: &FourTuple| gone.push(tuple.remote_port);
-        assert!(table.insert(flow(1), fin_wait_2(), IpOptions::default(), &mut note));
-        assert!(table.insert(flow(2), orphan(), IpOptions::default(), &mut note));
+        let mut note = |tuple: &FourTuple, _| gone.push(tuple.remote_port);
+        assert!(table.insert((flow(1), true), fin_wait_2(), IpOptions::default(), &mut note));
+        assert!(table.insert((flow(2), true), orphan(), IpOptions::default(), &mut note));
         assert_eq!((table.waiting(), table.orphans()), (1, 1));
         let slot = table.find(key.hash(&flow(2)), &flow(2)).expect("it was added");
         let acknowledged = |remains: &mut Remains| {
@@ -432,10 +436,10 @@ mod tests {
         table.set_most_waiting(16);
         let waiting = Remains::TimeWait(TimeWait::new(NOW, ends()));
         for _ in 0..100_000 {
-            assert!(table.insert(flow(1), waiting, IpOptions::default(), &mut |_| {}));
+            assert!(table.insert((flow(1), true), waiting, IpOptions::default(), &mut |_, _| {}));
             // A reset, or a SYN of the same peer that opens a new connection.
             let slot = table.find(key.hash(&flow(1)), &flow(1)).expect("it was added");
-            assert!(table.look(slot, |_| ((), true), &mut |_| {}).is_over);
+            assert!(table.look(slot, |_| ((), true), &mut |_, _| {}).is_over);
         }
         assert_eq!(table.waiting(), 0);
         assert!(table.expiry.len() <= 100, "{} deadlines of nobody", table.expiry.len());

@@ -306,8 +306,7 @@ impl Host {
         accepted: Accepted,
         route: CachedRoute,
     ) -> Option<Arc<TcpSocket>> {
-        let options = listener.options(tuple.local);
-        let Ok(socket) = self.accept_connection(visit, *tuple, accepted, options, route) else {
+        let Ok(socket) = self.accept_connection(visit, *tuple, accepted, listener, route) else {
             listener.forget_arriving(tuple);
             return None;
         };

@@ -14,7 +14,7 @@ use crate::net::Visit;
 use crate::net::egress::{CachedRoute, IpOptions};
 use crate::net::interface::InterfaceId;
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use neap_tcp::connection::{Connection, Path, WriteError, WriteFlags};
 use neap_tcp::counters::Counter;
 use neap_tcp::info::{TcpInfo, Timer};
@@ -386,6 +386,8 @@ pub(crate) struct TcpSocket {
     pub(crate) cell: Arc<RunCell>,
     /// Memory of the backlog at the most.
     backlog_limit: AtomicU32,
+    /// `SO_REUSEADDR`: the tables count by it, so it changes under their lock alone.
+    reuse_address: AtomicBool,
 }
 
 impl core::fmt::Debug for TcpSocket {
@@ -396,8 +398,9 @@ impl core::fmt::Debug for TcpSocket {
 
 impl TcpSocket {
     /// A socket around `connection`, which knows `told_mtu` as the MTU of its path.
+    /// `reuse_address` is `SO_REUSEADDR`.
     pub(crate) fn new(
-        tuple: FourTuple,
+        (tuple, reuse_address): (FourTuple, bool),
         connection: Connection,
         route: CachedRoute,
         told_mtu: u32,
@@ -416,7 +419,19 @@ impl TcpSocket {
             place: None,
             is_retired: false,
         };
-        Self { tuple, state: HandOff::new(state), readiness: Readiness::new(), cell, backlog_limit }
+        let reuse_address = AtomicBool::new(reuse_address);
+        let (state, readiness) = (HandOff::new(state), Readiness::new());
+        Self { tuple, state, readiness, cell, backlog_limit, reuse_address }
+    }
+
+    /// `SO_REUSEADDR`, as the tables have counted it.
+    pub(crate) fn reuse_address(&self) -> bool {
+        self.reuse_address.load(Relaxed)
+    }
+
+    /// Stores `SO_REUSEADDR`, under the lock of the tables.
+    pub(crate) fn store_reuse_address(&self, on: bool) {
+        self.reuse_address.store(on, Relaxed);
     }
 
     /// What a connection is to know of a path of this MTU.

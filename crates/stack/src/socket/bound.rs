@@ -33,6 +33,7 @@ impl BoundPort {
     }
 
     /// `SO_REUSEADDR`: whether sockets that have it too may be bound to the same address.
+    /// Connections of this socket have a switch of their own.
     pub fn set_reuse(&self, on: bool) {
         self.bound.set_reuse(on);
     }

@@ -121,6 +121,11 @@ impl ListenerHandle {
         self.0.listener.set_max_queued(most as usize);
     }
 
+    /// `SO_REUSEADDR`, which accepted sockets inherit from now on.
+    pub fn set_reuse(&self, on: bool) {
+        self.0.listener.set_reuse(on);
+    }
+
     /// Options that accepted sockets inherit: those of the family of the bound address.
     pub fn options(&self) -> SocketOptions {
         SocketOptions::clone(&self.0.listener.options(self.local_addr().ip()))

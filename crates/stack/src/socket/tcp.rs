@@ -61,6 +61,12 @@ impl TcpHandle {
         Self(Arc::new(Held { socket, host, is_closed: AtomicBool::new(false) }))
     }
 
+    /// `SO_REUSEADDR`: whether sockets that have it too may be bound to the address and port of the
+    /// connection. What is in TIME-WAIT keeps what it had.
+    pub fn set_reuse(&self, on: bool) {
+        self.0.host.demux.set_reuse(&self.0.socket, on);
+    }
+
     fn with<R>(&self, now: Instant, f: impl FnOnce(&mut Connection, Instant) -> R) -> R {
         self.0.socket.with(&self.0.host, now, f)
     }

@@ -182,8 +182,56 @@ fn a_chosen_port_is_one_that_the_address_does_not_share() {
     let listen = |to: &str| world.a.listen(address(to), ListenOptions::default());
     assert_eq!((tcp("10.0.0.1:0").unwrap_err(), listen("0.0.0.0:0").unwrap_err()), (taken, taken));
     assert!(tcp("127.0.0.1:0").is_ok() && listen("127.0.0.1:0").is_ok());
-    // Who asks for a port that connections have means it: the switch of the listener is enough.
-    assert!(world.a.listen(clients[0].local_addr(), ListenOptions::default()).is_ok());
     clients[3].abort(world.now);
     assert_eq!(tcp("10.0.0.1:0").unwrap().local_addr().port(), clients[3].local_addr().port());
+}
+
+#[test]
+fn an_address_is_shared_with_connections_that_have_the_switch_too() {
+    let mut world = World::new(&WireConfig::default());
+    let shares = |world: &World, reuse_address| {
+        let options = ListenOptions { reuse_address, ..ListenOptions::default() };
+        let bind = BindOptions { reuse_address, ..BindOptions::default() };
+        let listens = world.b.listen(address("0.0.0.0:80"), options).is_ok();
+        assert_eq!(world.b.bind_tcp(address("10.0.0.2:80"), bind).is_ok(), listens);
+        listens
+    };
+    let serve = |world: &mut World, reuse_address| {
+        let options = ListenOptions { reuse_address, ..ListenOptions::default() };
+        let listener = world.b.listen(address("10.0.0.2:80"), options).unwrap();
+        let to = listener.local_addr();
+        let client = world.a.connect(world.now, to, ConnectOptions::default()).unwrap();
+        world.run(Nanos::from_millis(10));
+        let (server, _) = listener.accept().unwrap();
+        listener.close(world.now);
+        (client, server)
+    };
+    let (of_one, one) = serve(&mut world, true);
+    assert!(shares(&world, true) && !shares(&world, false));
+    one.set_reuse(false);
+    assert!(!shares(&world, true));
+    one.set_reuse(true);
+    assert!(shares(&world, true));
+    // TIME-WAIT has what the connection had.
+    one.close(world.now);
+    world.run(Nanos::from_millis(10));
+    of_one.close(world.now);
+    world.run(Nanos::from_millis(10));
+    assert_eq!(world.b.usage().tcp.time_wait, 1);
+    one.set_reuse(false);
+    assert!(shares(&world, true) && !shares(&world, false));
+    world.run(Nanos::from_secs(61));
+    assert!(shares(&world, false));
+    let (_client, other) = serve(&mut world, false);
+    assert!(!shares(&world, true));
+    other.abort(world.now);
+    assert!(shares(&world, true) && shares(&world, false));
+    // A client has the switch that it was given.
+    let listener = world.b.listen(address("10.0.0.2:81"), ListenOptions::default()).unwrap();
+    for reuse_address in [false, true] {
+        let options = ConnectOptions { reuse_address, ..ConnectOptions::default() };
+        let client = world.a.connect(world.now, listener.local_addr(), options).unwrap();
+        let own = client.local_addr();
+        assert_eq!(world.a.listen(own, ListenOptions::default()).is_ok(), reuse_address);
+    }
 }
