@@ -16,7 +16,7 @@ const LOOPBACK: u32 = 1;
 bitflags::bitflags! {
     /// Control messages that a socket asks for.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub(crate) struct Asked: u8 {
+    pub(crate) struct Asked: u16 {
         const PKTINFO = 1;
         const TTL = 1 << 1;
         const TOS = 1 << 2;
@@ -25,6 +25,7 @@ bitflags::bitflags! {
         const V6_HOPLIMIT = 1 << 5;
         const V6_TCLASS = 1 << 6;
         const V6_ORIGDSTADDR = 1 << 7;
+        const RXQ_OVFL = 1 << 8;
     }
 }
 
@@ -40,6 +41,7 @@ impl Asked {
             (SOL_IPV6, IPV6_RECVHOPLIMIT) => Self::V6_HOPLIMIT,
             (SOL_IPV6, IPV6_RECVTCLASS) => Self::V6_TCLASS,
             (SOL_IPV6, IPV6_RECVORIGDSTADDR) => Self::V6_ORIGDSTADDR,
+            (SOL_SOCKET, SO_RXQ_OVFL) => Self::RXQ_OVFL,
             _ => return None,
         })
     }
@@ -92,6 +94,9 @@ impl<'a> Control<'a> {
     ) {
         let &ReceivedDatagram { to, hop_limit, tos, interface, .. } = datagram;
         let index = interface.map_or(LOOPBACK, InterfaceId::index);
+        if asked.contains(Asked::RXQ_OVFL) && datagram.drops > 0 {
+            self.put(SOL_SOCKET, SO_RXQ_OVFL, &datagram.drops.to_ne_bytes());
+        }
         if domain == Domain::V6 && asked.contains(Asked::V6_PKTINFO) {
             self.put(SOL_IPV6, IPV6_PKTINFO, &pktinfo_v6(mapped::to_v6(to), index));
         }

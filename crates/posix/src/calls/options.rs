@@ -22,7 +22,6 @@ const FIXED: &[(i32, i32, i32)] = &[
     (SOL_SOCKET, SO_TIMESTAMP, 0),
     (SOL_SOCKET, SO_TIMESTAMPNS, 0),
     (SOL_SOCKET, SO_MARK, 0),
-    (SOL_SOCKET, SO_RXQ_OVFL, 0),
     (SOL_SOCKET, SO_BUSY_POLL, 0),
     (SOL_SOCKET, SO_ZEROCOPY, 0),
     (SOL_TCP, TCP_DEFER_ACCEPT, 0),
@@ -36,6 +35,7 @@ const FIXED: &[(i32, i32, i32)] = &[
     (SOL_TCP, TCP_INQ, 0),
     (SOL_TCP, TCP_TX_DELAY, 0),
     // Of TCP; datagrams have the choice.
+    (SOL_SOCKET, SO_RXQ_OVFL, 0),
     (SOL_IP, IP_TOS, 0),
     (SOL_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT),
     (SOL_IPV6, IPV6_MTU_DISCOVER, IP_PMTUDISC_WANT),

@@ -403,6 +403,53 @@ fn control_messages_say_how_a_datagram_came() {
 }
 
 #[test]
+fn a_datagram_says_how_many_were_dropped_before_it() {
+    let mut p = Process::new();
+    let (a, b) = pair(&mut p);
+    p.set(a, SOL_SOCKET, SO_RCVBUF, &int(1)).expect("the least buffer");
+    for (level, name) in [(SOL_SOCKET, SO_RXQ_OVFL), (SOL_IP, IP_RECVTTL)] {
+        assert_eq!(p.get(a, level, name), Ok(0));
+        p.set(a, level, name, &int(7)).expect("known");
+        assert_eq!(p.get(a, level, name), Ok(1));
+    }
+    let receive = |p: &mut Process| {
+        let (mut buf, mut control) = ([0; 10], [0; 100]);
+        let got = p.once(|posix, now, call| {
+            posix.recv_msg(now, call, a, &mut buf, &mut control, MSG_DONTWAIT)
+        })?;
+        Ok::<_, Errno>(messages(&control[..got.control]))
+    };
+    let ttl = (SOL_IP, IP_TTL, int(64).to_vec());
+    for _ in 0..10 {
+        assert_eq!(send_to(&mut p, b, b"x", Some("127.0.0.1:500")), Ok(1));
+    }
+    p.settle();
+    let mut queued = 0;
+    while let Ok(messages) = receive(&mut p) {
+        assert_eq!(messages, [ttl.clone()], "nothing was dropped before it");
+        queued += 1;
+    }
+    assert!((1..10).contains(&queued), "{queued}");
+    for _ in 0..2 {
+        assert_eq!(send_to(&mut p, b, b"x", Some("127.0.0.1:500")), Ok(1));
+        p.settle();
+        let dropped = (SOL_SOCKET, SO_RXQ_OVFL, int(10 - queued).to_vec());
+        assert_eq!(receive(&mut p), Ok(vec![dropped, ttl.clone()]));
+    }
+    assert_eq!(p.set(a, SOL_SOCKET, SO_RXQ_OVFL, &[1]), Err(Errno::EINVAL));
+    p.set(a, SOL_SOCKET, SO_RXQ_OVFL, &int(0)).expect("known");
+    assert_eq!(send_to(&mut p, b, b"x", Some("127.0.0.1:500")), Ok(1));
+    p.settle();
+    assert_eq!(receive(&mut p), Ok(vec![ttl.clone()]));
+    // The count is kept for what was queued while nobody asked.
+    assert_eq!(send_to(&mut p, b, b"x", Some("127.0.0.1:500")), Ok(1));
+    p.settle();
+    p.set(a, SOL_SOCKET, SO_RXQ_OVFL, &int(1)).expect("known");
+    let dropped = (SOL_SOCKET, SO_RXQ_OVFL, int(10 - queued).to_vec());
+    assert_eq!(receive(&mut p), Ok(vec![dropped, ttl]));
+}
+
+#[test]
 fn a_stream_has_no_control_messages() {
     let mut p = Process::new();
     let fd = p.tcp();

@@ -576,6 +576,7 @@ impl Input<'_> {
             interface,
             is_broadcast: delivery.is_broadcast,
             dont_fragment: delivery.dont_fragment && delivery.whole.is_none(),
+            drops: 0,
             data: datagram.payload,
         };
         match self.host.udp.deliver(&tuple, &received, segment, self.is_alone(delivery)) {

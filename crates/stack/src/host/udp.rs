@@ -357,7 +357,10 @@ impl UdpSocket {
         let is_alone = is_alone && (segment == 0 || whole.data.len() <= segment);
         let mut delivered = Delivered::default();
         for data in pieces(&whole.data, segment) {
-            let mut datagram = ReceivedDatagram { data, ..*whole };
+            // The lock of the state orders the drops before it with the datagrams behind them.
+            let dropped = delivered.buffer_full + delivered.no_memory;
+            let drops = self.drops.load(Relaxed).wrapping_add(dropped) as u32;
+            let mut datagram = ReceivedDatagram { data, drops, ..*whole };
             if state.is_closed || !state.queue.has_room(&datagram, room) {
                 delivered.buffer_full += 1;
                 continue;

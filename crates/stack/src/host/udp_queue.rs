@@ -42,6 +42,9 @@ pub struct ReceivedDatagram {
     /// Whether routers may not cut it: it came whole in a packet with the don't-fragment bit or of
     /// IPv6.
     pub dont_fragment: bool,
+    /// Datagrams that the socket had dropped for lack of room or memory when this one was queued
+    /// (`SO_RXQ_OVFL`). The count wraps.
+    pub drops: u32,
     /// Data of the datagram.
     pub data: Bytes,
 }
@@ -57,6 +60,7 @@ impl ReceivedDatagram {
             interface: None,
             is_broadcast: false,
             dont_fragment: false,
+            drops: 0,
             data,
         }
     }
