@@ -218,6 +218,7 @@ pub const IP_RECVERR_RFC4884: i32 = 26;
 pub const IP_FREEBIND: i32 = 15;
 pub const IP_TRANSPARENT: i32 = 19;
 pub const IP_ORIGDSTADDR: i32 = 20;
+pub const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
 pub const IP_RECVORIGDSTADDR: i32 = IP_ORIGDSTADDR;
 pub const IPV6_UNICAST_HOPS: i32 = 16;
 pub const IPV6_MTU_DISCOVER: i32 = 23;

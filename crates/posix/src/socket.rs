@@ -54,6 +54,8 @@ pub(crate) struct Common {
     pub(crate) transparent: bool,
     /// `IP_FREEBIND` and `IPV6_FREEBIND`, one switch as in Linux.
     pub(crate) freebind: bool,
+    /// `IP_BIND_ADDRESS_NO_PORT`: a port that `bind` may choose is chosen later.
+    pub(crate) binds_no_port: bool,
     /// `IP_MTU_DISCOVER`, `IPV6_MTU_DISCOVER`: datagrams leave whole or not at all.
     pub(crate) dont_fragment: (bool, bool),
     /// `IP_PKTINFO`, `IP_RECVTTL` and their like.
@@ -141,6 +143,13 @@ impl Socket {
         handle.set_tos(v4, v6);
         handle.set_broadcast(self.common.broadcast);
         handle.set_transparent(self.common.sends_as_others(handle.local_addr().is_ipv4()));
+    }
+
+    /// Whether it has a port of its own, so that no other can be bound (`inet_num`). An address
+    /// alone can be replaced.
+    pub(crate) fn has_port(&self) -> bool {
+        let is_taken = !matches!(self.kind, Kind::Fresh | Kind::Datagram(None));
+        is_taken || self.bound.is_some_and(|bound| bound.port() != 0)
     }
 
     /// Whether an own address is that of IPv4 too.

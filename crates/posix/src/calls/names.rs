@@ -9,7 +9,8 @@ use neap_tcp::state::State;
 use neap_tcp::time::Instant;
 
 impl Posix {
-    /// `bind(2)`: gives a socket an address. Port 0 is replaced by a free port at once.
+    /// `bind(2)`: gives a socket an address. Port 0 is replaced by a free port at once, or with
+    /// `IP_BIND_ADDRESS_NO_PORT` when the socket connects, listens or sends.
     ///
     /// # Errors
     /// `EINVAL` for an address that is too short or a socket that is bound or connected,
@@ -31,15 +32,18 @@ impl Posix {
         if socket.is_stream() || !self.stack.is_broadcast(local.ip()) {
             self.stack.check_local(local.ip(), socket.common.binds_as_others())?;
         }
-        match &socket.kind {
-            Kind::Fresh if socket.bound.is_none() => self.bind_stream(&mut socket, local),
-            Kind::Datagram(None) => {
-                let bound = self.bind_datagram(shared, &mut socket, local)?.local_addr();
-                (socket.bound, socket.holds_port) = (Some(bound), local.port() != 0);
-                Ok(())
-            }
-            _ => Err(Errno::EINVAL),
+        if socket.has_port() {
+            return Err(Errno::EINVAL);
         }
+        if local.port() == 0 && socket.common.binds_no_port {
+            (socket.bound, socket.holds_port) = (Some(local), false);
+        } else if socket.is_stream() {
+            self.bind_stream(&mut socket, local)?;
+        } else {
+            let bound = self.bind_datagram(shared, &mut socket, local)?.local_addr();
+            (socket.bound, socket.holds_port) = (Some(bound), local.port() != 0);
+        }
+        Ok(())
     }
 
     /// `getsockname(2)`: returns the socket's own address, unspecified if it is not bound.

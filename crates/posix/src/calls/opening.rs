@@ -65,7 +65,8 @@ impl Posix {
         }
         if socket.port.is_none() {
             let any = SocketAddr::new(socket.domain.unspecified(), 0);
-            self.bind_stream(&mut socket, any)?;
+            let local = socket.bound.unwrap_or(any);
+            self.bind_stream(&mut socket, local)?;
         }
         let Some(port) = &socket.port else { return Err(Errno::EADDRINUSE) };
         let local = port.local_addr();

@@ -210,6 +210,10 @@ impl Posix {
                 let v6 = socket.common.hop_limits.1;
                 socket.set_hop_limits(now, (hop_limit(ip_int(value)?)?, v6))
             }
+            SOL_IP if name == IP_BIND_ADDRESS_NO_PORT => {
+                socket.common.binds_no_port = ip_int(value)? != 0;
+                Ok(())
+            }
             SOL_IPV6 if socket.domain == Domain::V6 && name == IPV6_UNICAST_HOPS => {
                 let v4 = socket.common.hop_limits.0;
                 // A packet that must not leave this host.
@@ -221,9 +225,7 @@ impl Posix {
             }
             SOL_IPV6 if socket.domain == Domain::V6 && name == IPV6_V6ONLY => {
                 let on = switch(value)?;
-                if socket.bound.is_some()
-                    || !matches!(socket.kind, Kind::Fresh | Kind::Datagram(None))
-                {
+                if socket.has_port() {
                     return Err(Errno::EINVAL);
                 }
                 socket.common.v6_only = on;
@@ -304,6 +306,7 @@ impl Posix {
             (SOL_IPV6, IPV6_UNICAST_HOPS) => {
                 self.stack.hop_limit(common.hop_limits.1, false).into()
             }
+            (SOL_IP, IP_BIND_ADDRESS_NO_PORT) => common.binds_no_port.into(),
             (SOL_IP, IP_RECVERR) => common.receive_errors.0.into(),
             (SOL_IPV6, IPV6_RECVERR) => common.receive_errors.1.into(),
             (SOL_IP, IP_MTU_DISCOVER) => discovery(common.dont_fragment.0),

@@ -385,3 +385,60 @@ fn a_connection_waits_in_its_queue_while_there_is_no_descriptor_for_it() {
     assert_eq!(p.send(client, b"still here", 0), Ok(10));
     assert_eq!(p.recv(fd, 10, 0), Ok(b"still here".to_vec()));
 }
+
+#[test]
+fn a_socket_bound_without_a_port_gets_one_towards_each_peer() {
+    // The kernel does the same with the same calls.
+    let mut p = Process::new();
+    p.posix.stack().set_sysctl("net.ipv4.ip_local_port_range", "40000 40003").expect("a range");
+    let sock = |p: &mut Process, kind| {
+        let fd = p.posix.socket(AF_INET, kind, 0).expect("a descriptor");
+        assert_eq!(p.get(fd, SOL_IP, IP_BIND_ADDRESS_NO_PORT), Ok(0));
+        p.set(fd, SOL_IP, IP_BIND_ADDRESS_NO_PORT, &[5]).expect("a byte is enough");
+        assert_eq!(p.get(fd, SOL_IP, IP_BIND_ADDRESS_NO_PORT), Ok(1));
+        fd
+    };
+    let name = |p: &Process, fd| p.posix.getsockname(fd).expect("open").to_string();
+    let in_range = |p: &Process, fd, ip: &str| {
+        let name = p.posix.getsockname(fd).expect("open");
+        assert_eq!(name.ip().to_string(), ip);
+        assert!((40_000..=40_003).contains(&name.port()), "{name}");
+    };
+    // An address without a port can be replaced.
+    for kind in [SOCK_STREAM, SOCK_DGRAM] {
+        let fd = sock(&mut p, kind);
+        for to in ["127.0.0.2:0", "127.0.0.3:0", "127.0.0.4:77"] {
+            assert_eq!(p.bind(fd, to), Ok(()));
+            assert_eq!(name(&p, fd), to);
+        }
+        assert_eq!(p.bind(fd, "127.0.0.2:0"), Err(Errno::EINVAL));
+    }
+    // Four ports, and four connections to each of two peers.
+    for to in ["127.0.0.1:90", "127.0.0.1:91"] {
+        p.listen(to);
+        for nth in 0..6 {
+            let fd = sock(&mut p, SOCK_STREAM);
+            p.bind(fd, "127.0.0.2:0").expect("an own address");
+            if nth < 4 {
+                assert_eq!(p.connect(fd, to), Ok(()));
+                in_range(&p, fd, "127.0.0.2");
+            } else {
+                assert_eq!(p.connect(fd, to), Err(Errno::EADDRNOTAVAIL));
+                assert_eq!(name(&p, fd), "127.0.0.2:0");
+            }
+        }
+    }
+    let listener = sock(&mut p, SOCK_STREAM);
+    p.bind(listener, "127.0.0.5:0").expect("an own address");
+    p.posix.listen(p.now, listener, 1).expect("a free port");
+    in_range(&p, listener, "127.0.0.5");
+    let datagrams = sock(&mut p, SOCK_DGRAM);
+    p.bind(datagrams, "127.0.0.2:0").expect("an own address");
+    assert_eq!(p.connect(datagrams, "127.0.0.1:9"), Ok(()));
+    in_range(&p, datagrams, "127.0.0.2");
+    let late = sock(&mut p, SOCK_STREAM);
+    p.bind(late, "127.0.0.2:0").expect("an own address");
+    p.set(late, SOL_IP, IP_BIND_ADDRESS_NO_PORT, &[]).expect("nothing is 0");
+    assert_eq!(p.posix.listen(p.now, late, 1), Err(Errno::EADDRINUSE));
+    assert_eq!(name(&p, late), "127.0.0.2:0");
+}
