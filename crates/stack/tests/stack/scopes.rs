@@ -4,6 +4,7 @@ use super::common::{self, Shared, WireConfig, World};
 use super::{SECOND, address, pattern, transfer};
 use bytes::Bytes;
 use core::net::{SocketAddr, SocketAddrV6};
+use neap_stack::drop_reason::DropReason;
 use neap_stack::interface::InterfaceId;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::icmp::{IcmpMessage, IcmpOptions};
@@ -28,6 +29,8 @@ struct Links {
     b: InterfaceId,
     /// From a to b on the second link.
     ab: Shared,
+    /// From b to a on the second link.
+    ba: Shared,
 }
 
 impl Links {
@@ -39,7 +42,7 @@ impl Links {
         let own = |text: &str| [text.parse().unwrap()];
         let a = world.a.add_interface(world.now, a_end, &own("fe80::2/64")).unwrap();
         let b = world.b.add_interface(world.now, b_end, &own("fe80::9/64")).unwrap();
-        Self { world, a, b, ab }
+        Self { world, a, b, ab, ba }
     }
 
     fn both() -> [Self; 2] {
@@ -366,4 +369,41 @@ fn forwarders_answer_on_the_link_of_the_guest() {
     assert_eq!(guest.recv_from().unwrap_err(), SocketError::Refused);
     assert_eq!(guest.recv_from().unwrap().data, word());
     links.check_first_link();
+}
+
+#[test]
+fn a_peer_with_an_own_address_of_another_link_is_not_heard() {
+    let mut links = Links::new(&WireConfig::default());
+    links.world.b.add_address(links.b, "fe80::1/64".parse().unwrap()).unwrap();
+    let server = bind(&links.world.a, "[::]:53");
+    let martians = |links: &Links| links.world.a.drops().get(DropReason::IpMartian);
+    for (from, dropped) in [("[fe80::9]:0", 0), ("[fe80::1]:0", 1)] {
+        let client = bind(&links.world.b, from);
+        client.send_to(links.world.now, word(), Some(links.own(53))).unwrap();
+        links.world.run(SECOND);
+        assert_eq!(server.recv_from().is_ok(), dropped == 0, "{from}");
+        assert_eq!(martians(&links), dropped, "{from}");
+    }
+}
+
+#[test]
+fn who_is_told_of_missing_fragments_is_told_on_the_first_link() {
+    let mut links = Links::new(&WireConfig::default());
+    let mut passed = 0;
+    links.ba.lock().unwrap().filter = Some(Box::new(move |_| {
+        passed += 1;
+        passed == 1
+    }));
+    let client = bind(&links.world.b, "[fe80::9]:0");
+    let data = Bytes::from(pattern(5000));
+    client.send_to(links.world.now, data, Some(links.own(53))).unwrap();
+    links.world.run(Nanos::from_secs(70));
+    assert!(links.ba.lock().unwrap().sent.len() > 1, "fragments");
+    let first = links.world.ab.lock().unwrap();
+    let [message] = &first.sent[..] else { panic!("{:?}", first.sent) };
+    let ip = |at: usize| message[at..at + 16].try_into().map(u128::from_be_bytes).unwrap();
+    let ends = [8, 24].map(|at| core::net::Ipv6Addr::from(ip(at)).to_string());
+    assert_eq!(ends, ["fe80::2", "fe80::9"]);
+    assert_eq!(message[40..42], [3, 1], "a time that was exceeded, for fragments");
+    assert!(links.ab.lock().unwrap().sent.is_empty());
 }
