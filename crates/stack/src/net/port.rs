@@ -78,7 +78,7 @@ pub struct PortStats {
     /// Bytes that the device may hold (`byte_queue_limits/limit`); `None` if frames complete at
     /// submission, so that there is nothing to limit.
     pub ring_limit: Option<u64>,
-    /// Figures of the qdisc, with the frames that bypassed it.
+    /// Figures of the qdisc since it came to the port, with the frames that bypassed it.
     pub qdisc: QdiscStats,
 }
 
@@ -138,11 +138,13 @@ struct Queue {
     time: Instant,
     /// Frames that the device gave back, ahead of everything (`gso_skb`).
     requeued: VecDeque<Frame>,
-    requeues: u64,
     /// A replaced qdisc whose frames have departures that its successor would not wait for. They
     /// leave when they may, and hold back nothing.
     retiring: Option<Box<dyn Qdisc>>,
     qdisc: Box<dyn Qdisc>,
+    /// Figures since the present qdisc came that it does not have itself: frames that the device
+    /// gave back, and what became of those of the retiring qdisc.
+    besides: QdiscStats,
 }
 
 impl Queue {
@@ -162,8 +164,15 @@ impl Queue {
         if let Some(frame) = self.requeued.pop_front() {
             return Dequeued::Frame(frame);
         }
-        let held = match self.retiring.as_mut().map(|old| old.dequeue(now, dropped)) {
-            Some(Dequeued::Frame(frame)) => return Dequeued::Frame(frame),
+        let before = dropped.len();
+        let retiring = self.retiring.as_mut().map(|old| old.dequeue(now, dropped));
+        self.besides.drops += (dropped.len() - before) as u64;
+        let held = match retiring {
+            Some(Dequeued::Frame(frame)) => {
+                self.besides.packets += 1;
+                self.besides.bytes += frame.wire_len() as u64;
+                return Dequeued::Frame(frame);
+            }
             Some(Dequeued::NotBefore(at)) => Some(at),
             Some(Dequeued::Empty) | None => {
                 self.retiring = None;
@@ -183,8 +192,9 @@ impl Queue {
     }
 
     /// Puts `qdisc` in the place of the present one. Its frames move over, in their order, except
-    /// those whose departures the new one would ignore.
+    /// those whose departures the new one would ignore. Figures begin at zero.
     fn replace(&mut self, qdisc: Box<dyn Qdisc>, now: Instant, dropped: &mut Dropped) {
+        self.besides = QdiscStats::default();
         let old = core::mem::replace(&mut self.qdisc, qdisc);
         let mut moving = Vec::new();
         if self.qdisc.holds_until_departure() {
@@ -210,7 +220,7 @@ impl Queue {
 
     fn stats(&self) -> QdiscStats {
         let mut stats = self.qdisc.stats();
-        stats.requeues += self.requeues;
+        stats.add(&self.besides);
         let retiring = self.retiring.as_ref().map(|old| old.stats()).unwrap_or_default();
         stats.backlog_bytes += retiring.backlog_bytes;
         stats.backlog_packets += retiring.backlog_packets;
@@ -265,7 +275,10 @@ struct Transmitter {
     last_progress: Instant,
     /// When the qdisc lets its next frame go, as it said last.
     departs: Instant,
+    /// Bytes that bypassed the present qdisc.
     bypassed_bytes: u64,
+    /// Frames that bypassed those before it.
+    bypassed_before: u64,
     stats: PortStats,
 }
 
@@ -297,9 +310,9 @@ impl Port {
             queue: Mutex::new(Queue {
                 time: now,
                 requeued: VecDeque::new(),
-                requeues: 0,
                 retiring: None,
                 qdisc,
+                besides: QdiscStats::default(),
             }),
             device: HandOff::new(Transmitter {
                 tx,
@@ -313,6 +326,7 @@ impl Port {
                 last_progress: now,
                 departs: Instant::FAR_FUTURE,
                 bypassed_bytes: 0,
+                bypassed_before: 0,
                 stats: PortStats::default(),
             }),
             kick,
@@ -442,8 +456,12 @@ impl Port {
     /// Linux drops what waits in the old qdisc. Here the frames move into the new one, in the order
     /// of each flow. It drops and counts those that it has no room for. Where the old qdisc holds
     /// frames until their departure and the new one does not, they stay and leave at their time.
+    ///
+    /// The figures of the qdisc begin at zero, with what waits as its backlog. Frames that the
+    /// device had given back count as sent by the old one. It waits for a thread that drains.
     pub fn set_qdisc(&self, qdisc: Box<dyn Qdisc>, now: Instant) {
         let mut dropped = Dropped::new();
+        let mut device = self.device.own();
         {
             let mut queue = lock(&self.queue);
             self.can_bypass.store(qdisc.can_bypass(), Release);
@@ -452,6 +470,8 @@ impl Port {
             queue.replace(qdisc, now, &mut dropped);
             self.backlog.store(queue.len(), Release);
         }
+        (device.bypassed_before, device.bypassed_bytes) = (device.stats.bypassed, 0);
+        drop(device);
         self.count_dropped(&dropped);
         drop(dropped);
         self.visit(now, |debt| debt.run = true);
@@ -538,7 +558,7 @@ impl Port {
         stats.ring_bytes = device.bql.as_ref().map_or(0, ByteQueueLimits::in_flight);
         stats.ring_limit = device.bql.as_ref().map(ByteQueueLimits::limit);
         stats.qdisc = lock(&self.queue).stats();
-        stats.qdisc.packets += stats.bypassed;
+        stats.qdisc.packets += stats.bypassed - device.bypassed_before;
         stats.qdisc.bytes += device.bypassed_bytes;
         drop(device);
         self.visit(now, |_| {});
@@ -575,7 +595,7 @@ impl Port {
 
     fn requeue(&self, frame: Frame) {
         let mut queue = lock(&self.queue);
-        queue.requeues += 1;
+        queue.besides.requeues += 1;
         queue.requeued.push_front(frame);
         self.backlog.store(queue.len(), Release);
     }

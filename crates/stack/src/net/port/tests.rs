@@ -442,6 +442,52 @@ fn frames_move_from_a_replaced_qdisc_into_the_next_one() {
 }
 
 #[test]
+fn a_new_qdisc_begins_its_figures_at_zero() {
+    let world = World::new(3, capabilities(Completion::OnWire)).without_bql();
+    world.enqueue(0..8);
+    let stats = world.port.stats(ZERO);
+    assert_eq!((stats.bypassed, stats.qdisc.packets, stats.qdisc.requeues), (4, 4, 1));
+    world.port.set_qdisc(qdisc("pfifo_fast"), ZERO);
+    let stats = world.port.stats(ZERO);
+    let waiting =
+        QdiscStats { backlog_packets: 5, backlog_bytes: 5 * 140, ..QdiscStats::default() };
+    assert_eq!((stats.bypassed, stats.qdisc), (4, waiting), "the port's own figures go on");
+    world.ring.lock().unwrap().slots = 10;
+    world.port.run(ZERO);
+    // What the device had given back was sent by the old one.
+    let sent = QdiscStats { packets: 4, bytes: 4 * 140, ..QdiscStats::default() };
+    assert_eq!((world.flows_taken().len(), world.port.stats(ZERO).qdisc), (8, sent));
+    world.enqueue([8]);
+    let sent = QdiscStats { packets: 5, bytes: 5 * 140, ..QdiscStats::default() };
+    assert_eq!(world.port.stats(ZERO).qdisc, sent);
+}
+
+#[test]
+fn what_a_replaced_fq_holds_counts_as_sent_by_its_successor() {
+    let world = World::new(10, capabilities(Completion::OnSubmit));
+    world.port.set_qdisc(qdisc("fq timer_slack 0ns"), ZERO);
+    for departure in [ms(1), ms(3), ms(5), ms(9)] {
+        world.port.enqueue(Frame { departure, ..test_frame(100) }, ms(1));
+    }
+    let figures = |sent: u32, waiting: u32| QdiscStats {
+        packets: sent.into(),
+        bytes: u64::from(sent) * 140,
+        backlog_packets: waiting,
+        backlog_bytes: u64::from(waiting) * 140,
+        ..QdiscStats::default()
+    };
+    assert_eq!(world.port.stats(ms(1)).qdisc.packets, 1);
+    world.port.set_qdisc(qdisc("pfifo_fast"), ms(1));
+    assert_eq!(world.port.stats(ms(1)).qdisc, figures(0, 3));
+    world.port.run(ms(3));
+    assert_eq!(world.port.stats(ms(3)).qdisc, figures(1, 2));
+    world.port.set_qdisc(qdisc("fq_codel"), ms(3));
+    assert_eq!(world.port.stats(ms(3)).qdisc, figures(0, 2));
+    world.port.run(ms(9));
+    assert_eq!(world.port.stats(ms(9)).qdisc, figures(2, 0));
+}
+
+#[test]
 fn a_replaced_fq_keeps_what_it_holds_and_holds_back_nothing_else() {
     let world = World::new(10, capabilities(Completion::OnSubmit));
     let account = account();
