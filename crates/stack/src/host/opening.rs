@@ -90,6 +90,7 @@ impl Default for ListenOptions {
 }
 
 /// What the tables are to know of a connection.
+#[derive(Clone, Copy)]
 struct Wanted {
     tuple: FourTuple,
     /// `SO_REUSEADDR`
