@@ -11,6 +11,7 @@
 
 use crate::bell::Bell;
 use crate::clock;
+use crate::condition::Armed;
 use crate::descriptors::Descriptors;
 use crate::lease::{Lease, Stays};
 use crate::sleeper::{self, Seen, Sleeper, Sources};
@@ -268,43 +269,38 @@ impl Driver {
         deadline: Instant,
         condition: &mut dyn Condition,
     ) -> bool {
-        let mut armed = None;
-        let is_met = self.lead_or_follow(stack, deadline, condition, &mut armed);
-        if let Some(waker) = armed {
-            condition.disarm(&waker);
-        }
-        is_met
+        let mut armed = Armed::new(condition);
+        let is_met = self.lead_or_follow(stack, deadline, &mut armed);
+        armed.disarm();
+        // A wake-up that came at the last moment was perhaps for this thread alone.
+        is_met || armed.is_met()
     }
 
-    /// As [`wait`](Self::wait); `armed` becomes the waker that the condition may still hold.
-    fn lead_or_follow(
-        &self,
-        stack: &Stack,
-        deadline: Instant,
-        condition: &mut dyn Condition,
-        armed: &mut Option<Waker>,
-    ) -> bool {
+    /// As [`wait`](Self::wait); the condition may stay armed.
+    fn lead_or_follow(&self, stack: &Stack, deadline: Instant, armed: &mut Armed<'_>) -> bool {
         let mut was_called = false;
         loop {
-            if condition.is_met() {
+            if armed.is_met() {
                 if was_called {
                     self.roles.pass_on();
                 }
                 return true;
             }
             if let Some(lead) = self.try_lead(stack) {
-                return lead.until(deadline, condition);
+                // One place for each thread: of two wake-ups it would heed one.
+                armed.disarm();
+                return lead.until(deadline, armed);
             }
-            let waker = armed.get_or_insert_with(|| THIS_THREAD.with(Waker::clone));
+            let waker = THIS_THREAD.with(Waker::clone);
             let follower = self.follow(waker.clone());
             // The leader may have left before it could see this thread.
-            if self.is_led() && condition.arm(waker) {
+            if self.is_led() && armed.arm(waker, false) {
                 match deadline {
                     Instant::FAR_FUTURE => std::thread::park(),
                     _ => std::thread::park_timeout(deadline.since(clock::now()).into()),
                 }
             }
-            let is_met = condition.is_met();
+            let is_met = armed.is_met();
             if is_met || (deadline != Instant::FAR_FUTURE && clock::now() >= deadline) {
                 return is_met;
             }
@@ -431,7 +427,8 @@ mod tests {
     use crate::holding::{Packets, holding};
     use neap_stack::device::{Received, RxChecksum};
     use neap_stack::socket::readiness::{Readiness, Ready, ReadyState};
-    use neap_stack::stack::StackConfig;
+    use neap_stack::socket::udp::SendDatagram;
+    use neap_stack::stack::{StackConfig, UdpOptions};
     use neap_stack::wait::Source;
 
     #[test]
@@ -519,6 +516,60 @@ mod tests {
         drop(lead);
     }
 
+    /// Counts how often a thread goes to sleep.
+    struct Counted<'a> {
+        gained: Gained<'a>,
+        arms: &'a AtomicU64,
+    }
+
+    impl Condition for Counted<'_> {
+        fn is_met(&mut self) -> bool {
+            self.gained.is_met()
+        }
+        fn arm(&mut self, waker: &Waker, drives: bool) -> bool {
+            let is_armed = self.gained.arm(waker, drives);
+            self.arms.fetch_add(u64::from(is_armed), Ordering::SeqCst);
+            is_armed
+        }
+        fn disarm(&mut self, waker: &Waker) {
+            self.gained.disarm(waker);
+        }
+    }
+
+    #[test]
+    fn of_followers_that_wait_for_datagrams_each_sleeps_until_there_is_one_for_it() {
+        let driver = Driver::new(0, Nanos::ZERO, &Arc::default()).expect("descriptors");
+        let stack = Stack::new(StackConfig::default()).expect("a stack");
+        let to = "127.0.0.1:53".parse().expect("an address");
+        let socket = stack.bind_udp(to, UdpOptions::default()).expect("a free port");
+        let mut lead = driver.try_lead(&stack).expect("nobody leads");
+        let arms = AtomicU64::new(0);
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                let (driver, stack, source, arms, tell) =
+                    (&driver, &stack, &socket, &arms, tell.clone());
+                scope.spawn(move || {
+                    let (interest, seen) = (Ready::READABLE, source.readiness());
+                    let gained = Gained { source, interest, seen };
+                    let is_met =
+                        driver.wait(stack, Instant::FAR_FUTURE, &mut Counted { gained, arms });
+                    tell.send((is_met, source.recv_from().is_ok()))
+                });
+            }
+            while arms.load(Ordering::SeqCst) < 3 {
+                std::thread::yield_now();
+            }
+            for _ in 0..3 {
+                let datagram = SendDatagram::new(bytes::Bytes::new(), Some(to));
+                assert_eq!(socket.send_batch(clock::now(), [datagram]), (1, Ok(())));
+                lead.poll(clock::now(), false);
+                assert_eq!(told.recv(), Ok((true, true)));
+            }
+        });
+        assert_eq!(arms.load(Ordering::SeqCst), 3, "nobody woke in vain");
+    }
+
     /// A condition that is met at the third look. The leader leaves while it is armed.
     struct MetLate<'a> {
         lead: Option<Lead<'a>>,
@@ -530,7 +581,7 @@ mod tests {
             self.looks += 1;
             self.looks == 3
         }
-        fn arm(&mut self, _: &Waker) -> bool {
+        fn arm(&mut self, _: &Waker, _: bool) -> bool {
             self.lead = None;
             false
         }
@@ -705,15 +756,21 @@ impl Lead<'_> {
     }
 
     /// Polls and sleeps until the condition is met or the time is over. Returns whether it is met.
-    fn until(mut self, deadline: Instant, condition: &mut dyn Condition) -> bool {
+    fn until(mut self, deadline: Instant, armed: &mut Armed<'_>) -> bool {
+        let is_met = self.poll_until(deadline, armed);
+        // Before another thread leads: it would have the same waker.
+        armed.disarm();
+        is_met
+    }
+
+    fn poll_until(&mut self, deadline: Instant, armed: &mut Armed<'_>) -> bool {
         let driver = self.driver;
-        let waker: Waker = driver.call_leader.clone().into();
         let is_asleep = &driver.call_leader.is_asleep;
         let mut only_alarm = false;
         loop {
             let now = clock::now();
             let (next, why) = self.poll(now, core::mem::take(&mut only_alarm));
-            if condition.is_met() {
+            if armed.is_met() {
                 return true;
             }
             if now >= deadline {
@@ -723,7 +780,7 @@ impl Lead<'_> {
                 continue;
             }
             is_asleep.store(true, Ordering::SeqCst);
-            if condition.arm(&waker) {
+            if armed.arm(driver.call_leader.clone().into(), true) {
                 self.falls_asleep(now);
                 let seen = driver.leader.sleep(next.min(deadline), now);
                 driver.note(seen);

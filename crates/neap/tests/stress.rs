@@ -10,7 +10,7 @@ mod island;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use neap::SocketOption;
 use neap::device::TunConfig;
 use neap::info::DropReason;
 use neap::time::Nanos;
-use neap::{Stack, TcpListener, TcpStream, WriteFlags};
+use neap::{Stack, TcpListener, TcpStream, UdpSocket, WriteFlags};
 
 fn pair(stack: &Stack, listener: &TcpListener) -> (TcpStream, TcpStream) {
     let address = listener.local_addr().expect("an address");
@@ -144,6 +144,46 @@ fn streams_over_a_tun_with_two_queues() {
         });
         expect_nothing_below(&stack);
     });
+}
+
+/// Threads that take things from one socket, or only look at them, and others that drive the stack
+/// meanwhile: each thing finds a thread.
+#[test]
+fn threads_that_wait_for_one_socket_share_what_comes() {
+    const DATAGRAMS: u64 = 6_000;
+    // What the receive buffer holds.
+    const WINDOW: u64 = 50;
+    const THREADS: usize = 4;
+    let stack = island(1);
+    let socket = UdpSocket::bind(&stack, "127.0.0.1:0").expect("a free port");
+    let to = socket.local_addr().expect("an address");
+    let received = AtomicU64::new(0);
+    thread::scope(|scope| {
+        let receive = || {
+            let mut buf = [0; 8];
+            while socket.recv(&mut buf).expect("a datagram") > 0 {
+                received.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(receive)).collect();
+        scope.spawn(|| while socket.peek(&mut [0; 8]).expect("a datagram") > 0 {});
+        let sender = UdpSocket::bind(&stack, "127.0.0.1:0").expect("a free port");
+        for sent in 0..DATAGRAMS {
+            // One at a time now and then: all threads sleep.
+            let window = if sent.is_multiple_of(7) { 1 } else { WINDOW };
+            while sent >= received.load(Ordering::SeqCst) + window {
+                thread::yield_now();
+            }
+            sender.send_to(b"datagram", to).expect("sent");
+        }
+        // The end of the one that looks, and of the others.
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            sender.send_to(b"", to).expect("sent");
+            thread::yield_now();
+        }
+        sender.send_to(b"", to).expect("sent");
+    });
+    assert_eq!(received.into_inner(), DATAGRAMS);
 }
 
 /// A round trip over a TUN is a write into the device, the peer's receive path, and a read: three

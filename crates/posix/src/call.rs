@@ -4,7 +4,7 @@ use crate::Fd;
 use crate::errno::Errno;
 use crate::file::File;
 use crate::table::Table;
-use crate::watch::{CHANGED, Seen, Watch, wanted};
+use crate::watch::{CHANGED, READ, Seen, Watch, wanted};
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::wait::Condition;
@@ -49,6 +49,8 @@ struct Watching {
     seen: Seen,
     /// `POLL*` events that the call waits for; `None` if it does not wait for this file.
     events: Option<u32>,
+    /// The call takes what comes: of several such calls one is woken by each thing.
+    takes: bool,
 }
 
 impl Watching {
@@ -69,11 +71,17 @@ impl Watching {
         gained || words.len() != self.seen.len()
     }
 
-    fn arm(&self, waker: &Waker) -> bool {
+    fn arm(&self, waker: &Waker, drives: bool) -> bool {
         let Some(events) = self.events else { return true };
         let words = self.file.words();
         // What nobody here waits for may have come since the attempt: only the present counts.
-        !self.is_worth_a_look(&words) && self.file.register(&words, wanted(events), waker)
+        if self.is_worth_a_look(&words) {
+            return false;
+        }
+        match self.takes {
+            true => self.file.register_exclusive(&words, wanted(events), waker, drives),
+            false => self.file.register(&words, wanted(events), waker),
+        }
     }
 }
 
@@ -128,7 +136,8 @@ impl Call {
         }
         let file = table.file(fd)?;
         self.files.truncate(at);
-        self.files.push(Watching { file: file.clone(), seen: file.words(), events: None });
+        let seen = file.words();
+        self.files.push(Watching { file: file.clone(), seen, events: None, takes: false });
         Ok(file)
     }
 
@@ -160,7 +169,7 @@ impl Call {
         self.wait_at(0, now, timeout, events)
     }
 
-    /// As [`wait`](Self::wait) for the file at this place.
+    /// As [`wait`](Self::wait) for the file at this place. The next attempt takes what comes.
     pub(crate) fn wait_at<T>(
         &mut self,
         at: usize,
@@ -170,6 +179,10 @@ impl Call {
     ) -> Option<Outcome<T>> {
         self.files.iter_mut().for_each(|watching| watching.events = None);
         self.wait_for(at, events);
+        if let Some(watching) = self.files.get_mut(at) {
+            // A writer leaves the error for a reader to take.
+            watching.takes = events & READ != 0;
+        }
         let until = self.deadline(now, timeout);
         (now < until).then_some(Outcome::Wait(until))
     }
@@ -194,13 +207,13 @@ impl Condition for Call {
         }
     }
 
-    fn arm(&mut self, waker: &Waker) -> bool {
+    fn arm(&mut self, waker: &Waker, drives: bool) -> bool {
         if let Some(handle) = &self.lingers {
             let seen = handle.readiness();
             return !seen.bits().contains(Ready::ALL_ACKED)
                 && handle.register(seen, Ready::ALL_ACKED, waker);
         }
-        self.files.iter().all(|watching| watching.arm(waker))
+        self.files.iter().all(|watching| watching.arm(waker, drives))
     }
 
     fn disarm(&mut self, waker: &Waker) {

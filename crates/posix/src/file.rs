@@ -94,6 +94,16 @@ impl Watch for File {
         self.watch().register(seen, interest, waker)
     }
 
+    fn register_exclusive(
+        &self,
+        seen: &[ReadyState],
+        interest: Ready,
+        waker: &Waker,
+        drives: bool,
+    ) -> bool {
+        self.watch().register_exclusive(seen, interest, waker, drives)
+    }
+
     fn unregister(&self, waker: &Waker) {
         self.watch().unregister(waker);
     }

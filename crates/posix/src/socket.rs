@@ -305,6 +305,25 @@ impl SharedSocket {
     pub(crate) fn changed(&self) {
         self.changes.signal(CHANGED);
     }
+
+    /// Registers `waker` for changes of what the socket is, and by `register` with the socket of
+    /// the stack.
+    fn register_by(
+        &self,
+        seen: &[ReadyState],
+        waker: &Waker,
+        register: impl FnOnce(&dyn Source, ReadyState) -> bool,
+    ) -> bool {
+        let Some((own, theirs)) = seen.split_first() else { return false };
+        if !self.changes.register(*own, CHANGED, waker) {
+            return false;
+        }
+        let socket = self.lock();
+        match (socket.source(), theirs) {
+            (Some(source), [seen]) => register(source, *seen),
+            (source, seen) => source.is_none() && seen.is_empty(),
+        }
+    }
 }
 
 impl Watch for SharedSocket {
@@ -319,15 +338,19 @@ impl Watch for SharedSocket {
     }
 
     fn register(&self, seen: &[ReadyState], interest: Ready, waker: &Waker) -> bool {
-        let Some((own, theirs)) = seen.split_first() else { return false };
-        if !self.changes.register(*own, CHANGED, waker) {
-            return false;
-        }
-        let socket = self.lock();
-        match (socket.source(), theirs) {
-            (Some(source), [seen]) => source.register(*seen, interest, waker),
-            (source, seen) => source.is_none() && seen.is_empty(),
-        }
+        self.register_by(seen, waker, |source, seen| source.register(seen, interest, waker))
+    }
+
+    fn register_exclusive(
+        &self,
+        seen: &[ReadyState],
+        interest: Ready,
+        waker: &Waker,
+        drives: bool,
+    ) -> bool {
+        self.register_by(seen, waker, |source, seen| {
+            source.register_exclusive(seen, interest, waker, drives)
+        })
     }
 
     fn unregister(&self, waker: &Waker) {

@@ -31,6 +31,20 @@ pub(crate) trait Watch: Debug + Send + Sync {
     #[must_use = "false means: look again"]
     fn register(&self, seen: &[ReadyState], interest: Ready, waker: &Waker) -> bool;
 
+    /// As [`register`](Self::register) for a call that takes what comes, as
+    /// [`Source::register_exclusive`](neap_stack::wait::Source::register_exclusive).
+    #[must_use = "false means: look again"]
+    fn register_exclusive(
+        &self,
+        seen: &[ReadyState],
+        interest: Ready,
+        waker: &Waker,
+        drives: bool,
+    ) -> bool {
+        let _ = drives;
+        self.register(seen, interest, waker)
+    }
+
     /// Forgets a waker that was registered.
     fn unregister(&self, waker: &Waker);
 

@@ -32,6 +32,23 @@ pub trait Source {
     #[must_use = "false means: look again"]
     fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool;
 
+    /// As [`register`](Self::register) for a waiter that takes what comes: of several, one is woken
+    /// by each connection, datagram or message. One that `drives` the stack comes first.
+    ///
+    /// Who was woken, or may have been woken before it unregistered, tries its call. The bytes of a
+    /// stream wake all.
+    #[must_use = "false means: look again"]
+    fn register_exclusive(
+        &self,
+        seen: ReadyState,
+        interest: Ready,
+        waker: &Waker,
+        drives: bool,
+    ) -> bool {
+        let _ = drives;
+        self.register(seen, interest, waker)
+    }
+
     /// Removes a waker that was registered.
     fn unregister(&self, waker: &Waker);
 
@@ -40,7 +57,7 @@ pub trait Source {
 }
 
 macro_rules! source {
-    ($handle:ty, $shard:expr) => {
+    ($handle:ty, $shard:expr $(, $exclusive:item)?) => {
         impl Source for $handle {
             fn readiness(&self) -> ReadyState {
                 Self::readiness(self)
@@ -48,6 +65,7 @@ macro_rules! source {
             fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
                 Self::register(self, seen, interest, waker)
             }
+            $($exclusive)?
             fn unregister(&self, waker: &Waker) {
                 Self::unregister(self, waker);
             }
@@ -59,14 +77,32 @@ macro_rules! source {
     };
 }
 
+/// A source whose calls take things one by one. Such ones belong to the first shard.
+macro_rules! source_of_things {
+    ($handle:ty) => {
+        source!(
+            $handle,
+            |_| 0,
+            fn register_exclusive(
+                &self,
+                seen: ReadyState,
+                interest: Ready,
+                waker: &Waker,
+                drives: bool,
+            ) -> bool {
+                Self::register_exclusive(self, seen, interest, waker, drives)
+            }
+        );
+    };
+}
+
 source!(TcpHandle, Self::shard);
-// Listeners, UDP and ICMP sockets and forwarders belong to the first shard.
-source!(ListenerHandle, |_| 0);
-source!(UdpHandle, |_| 0);
-source!(IcmpHandle, |_| 0);
-source!(ForwarderHandle, |_| 0);
 source!(PendingHandle, Self::shard);
 source!(PendingWatch, Self::shard);
+source_of_things!(ListenerHandle);
+source_of_things!(UdpHandle);
+source_of_things!(IcmpHandle);
+source_of_things!(ForwarderHandle);
 
 /// Condition that a thread waits for, from one source or from many.
 pub trait Condition {
@@ -75,8 +111,11 @@ pub trait Condition {
 
     /// Leaves `waker` with everything that can meet the condition. Returns false if it is met
     /// already; part of it may have the waker then.
+    ///
+    /// A thread that `drives` is awake when something comes: of those of whom one is woken it is
+    /// the first.
     #[must_use = "false means: look again"]
-    fn arm(&mut self, waker: &Waker) -> bool;
+    fn arm(&mut self, waker: &Waker, drives: bool) -> bool;
 
     /// Takes `waker` out of everything that [`arm`](Self::arm) left it with (`poll_freewait`), so
     /// that a thread whose wait is over leaves nothing behind.
@@ -96,7 +135,10 @@ pub trait Drive: Debug + Send + Sync {
     fn look_in(&self, shard: usize);
 
     /// Blocks the calling thread until `condition` is met or `deadline` passes. Returns whether it
-    /// is met.
+    /// is met. It looks again once the condition is disarmed: a wake-up that came at the last
+    /// moment was perhaps for this thread alone.
+    ///
+    /// A thread whose condition is met tries its call.
     ///
     /// The thread drives `shard` meanwhile. The condition may be met on any shard.
     fn wait(&self, shard: usize, deadline: Instant, condition: &mut dyn Condition) -> bool;

@@ -117,6 +117,10 @@ impl Posix {
         drop(socket);
         // An error that comes behind a datagram is told to the next call.
         let is_over = call.done > 0 && handle.readiness().bits().contains(Ready::ERROR);
+        if is_over {
+            // The call may have been woken for the error that it leaves.
+            handle.pass_on();
+        }
         let rest = &mut messages[call.done.min(most)..];
         if rest.is_empty() || is_over {
             return Ok(Outcome::Done(call.done));

@@ -116,8 +116,13 @@ impl Posix {
         let file = call.file(&self.table, fd)?;
         let shared = file.socket()?;
         // First of all: what is taken from the queue needs a place.
-        let place = self.table.reserve(flags & SOCK_CLOEXEC != 0)?;
+        let place = self.table.reserve(flags & SOCK_CLOEXEC != 0);
         let socket = shared.lock();
+        if let (Err(_), Kind::Listening(handle)) = (&place, &socket.kind) {
+            // The call may have been woken for a connection that it leaves.
+            handle.pass_on();
+        }
+        let place = place?;
         let Kind::Listening(handle) = &socket.kind else {
             return Err(if socket.is_stream() { Errno::EINVAL } else { Errno::EOPNOTSUPP });
         };

@@ -12,6 +12,7 @@ mod pipes;
 mod random;
 mod readiness;
 mod transfer;
+mod waiting;
 
 use bytes::Bytes;
 use neap_posix::abi::*;

@@ -130,7 +130,7 @@ fn a_wait_that_is_over_leaves_no_waker_behind() {
     assert!(matches!(wait, Ok(Outcome::Wait(_))));
     let held = Arc::new(Nobody);
     let waker = held.clone().into();
-    assert!(call.arm(&waker));
+    assert!(call.arm(&waker, false));
     assert!(Arc::strong_count(&held) >= 2 + files.len());
     call.disarm(&waker);
     assert_eq!(Arc::strong_count(&held), 2, "the waker and this one");

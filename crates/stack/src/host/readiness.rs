@@ -4,11 +4,16 @@
 //! the try; a change in between makes the registration fail, so no change is lost. It is woken only
 //! by a gain of what it waits for: data that arrives does not wake a writer.
 //!
-//! Cost: one load to look, one compare-exchange when bits change or an edge comes, a mutex only
-//! when somebody waits. 32 bytes while nobody waits.
+//! Of the *exclusive* waiters one is woken by each thing that comes to be taken: a connection, a
+//! datagram, an error. No thing is left while they sleep, because of two rules. A waiter registers
+//! only where nothing is there, and a waiter that is woken tries its call, or passes the wake-up
+//! on. So at any time as many of the woken ones still have to try as there are things.
+//!
+//! Cost: one load to look, one compare-exchange when bits change or an edge comes, a mutex and
+//! O(waiters of this socket) only when somebody waits. 32 bytes while nobody waits.
 
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
-use core::sync::atomic::{AtomicU64, Ordering};
 use neap_tcp::transmit::small_queue::TxAccount;
 use smallvec::SmallVec;
 use std::task::Waker;
@@ -47,8 +52,19 @@ pub struct Readiness {
 #[derive(Debug)]
 struct Waiter {
     interest: Ready,
+    is_exclusive: bool,
     waker: Waker,
 }
+
+/// Where an exclusive waiter stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    First,
+    Last,
+}
+
+/// What a call takes, so that nobody else finds it. All else that comes stays for everybody.
+const TAKEN: Ready = Ready::READABLE.union(Ready::ERROR);
 
 /// Bytes below that a full socket of datagrams becomes writable with (`sock_def_write_space`).
 pub(crate) fn half(send_buffer: u64) -> u64 {
@@ -71,19 +87,25 @@ impl Readiness {
     pub fn set(&self, bits: Ready, edges: Ready) {
         let edges = edges & bits;
         if !edges.is_empty() || self.state().bits() != bits {
-            self.change(|before| (bits, (bits - before) | edges));
+            self.change(1, |before| (bits, (bits - before) | edges));
         }
     }
 
     /// Adds bits and wakes their waiters even if the bits were set before, since something new
     /// came.
     pub fn signal(&self, bits: Ready) {
-        self.change(|before| (before | bits, bits));
+        self.signal_each(bits, 1);
+    }
+
+    /// As [`signal`](Self::signal) for so many things that came at once: an exclusive waiter is
+    /// woken for each.
+    pub fn signal_each(&self, bits: Ready, things: usize) {
+        self.change(things, |before| (before | bits, bits));
     }
 
     /// Removes bits.
     pub fn clear(&self, bits: Ready) {
-        self.change(|before| (before - bits, Ready::empty()));
+        self.change(0, |before| (before - bits, Ready::empty()));
     }
 
     /// Whether a socket of datagrams has room below: at most `limit` bytes of it are there. If not,
@@ -101,8 +123,9 @@ impl Readiness {
         has_room
     }
 
-    /// `next` says for the bits before what they are afterwards, and what was gained.
-    fn change(&self, next: impl Fn(Ready) -> (Ready, Ready)) {
+    /// `next` says for the bits before what they are afterwards, and what was gained: so many
+    /// things, if they are to be taken.
+    fn change(&self, things: usize, next: impl Fn(Ready) -> (Ready, Ready)) {
         let mut gained = Ready::empty();
         let advance = |word: u64| {
             let (bits, gains) = next(Ready::from_bits_truncate(word as u8));
@@ -115,9 +138,25 @@ impl Readiness {
         if gained.is_empty() || before & WAITED_FOR == 0 {
             return;
         }
+        self.wake(gained, if TAKEN.contains(gained) { things } else { usize::MAX }, true);
+    }
+
+    /// Wakes the waiters for any of `bits`: at most `exclusive` of the exclusive ones, and all
+    /// others if `others`.
+    fn wake(&self, bits: Ready, mut exclusive: usize, others: bool) {
         let mut waiters = lock(&self.waiters);
-        let woken: SmallVec<[Waiter; 2]> =
-            waiters.extract_if(.., |waiter| waiter.interest.intersects(gained)).collect();
+        let is_woken = |waiter: &mut Waiter| {
+            if !waiter.interest.intersects(bits) {
+                return false;
+            }
+            if !waiter.is_exclusive {
+                return others;
+            }
+            let is_its_turn = exclusive > 0;
+            exclusive = exclusive.saturating_sub(1);
+            is_its_turn
+        };
+        let woken: SmallVec<[Waiter; 2]> = waiters.extract_if(.., is_woken).collect();
         if waiters.is_empty() {
             *waiters = Vec::new();
             self.word.fetch_and(!WAITED_FOR, Ordering::AcqRel);
@@ -126,12 +165,54 @@ impl Readiness {
         woken.into_iter().for_each(|waiter| waiter.waker.wake());
     }
 
+    /// Wakes the next exclusive waiter if there is still something for it. An exclusive waiter
+    /// calls this that was woken and takes nothing: what it was woken for is there for another.
+    ///
+    /// Cost: one load if nobody waits.
+    pub fn pass_on(&self) {
+        let word = self.word.load(Ordering::Acquire);
+        let there = ReadyState(word).bits() & TAKEN;
+        if word & WAITED_FOR != 0 && !there.is_empty() {
+            self.wake(there, 1, false);
+        }
+    }
+
     /// Registers `waker` for the next gain of any of `interest`. Returns false and registers
     /// nothing if something was gained since `seen`.
     ///
     /// A waiter that is registered already is kept once, with both interests.
     #[must_use = "false means that the state changed: look again"]
     pub fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
+        self.add(seen, interest, waker, None)
+    }
+
+    /// As [`register`](Self::register) for a waiter that takes what comes (`EPOLLEXCLUSIVE`,
+    /// `add_wait_queue_exclusive`). A thing to be taken wakes one of these, the one that has
+    /// waited longest. What ends the socket wakes all.
+    ///
+    /// A waiter that `drives` comes first: it is awake when something comes.
+    ///
+    /// Who was woken, or may have been woken before it unregistered, tries its call or
+    /// [passes on](Self::pass_on).
+    #[must_use = "false means that the state changed: look again"]
+    pub fn register_exclusive(
+        &self,
+        seen: ReadyState,
+        interest: Ready,
+        waker: &Waker,
+        drives: bool,
+    ) -> bool {
+        self.add(seen, interest, waker, Some(if drives { Place::First } else { Place::Last }))
+    }
+
+    /// Registers a waiter; an exclusive one has a place among the others.
+    fn add(
+        &self,
+        seen: ReadyState,
+        interest: Ready,
+        waker: &Waker,
+        exclusive: Option<Place>,
+    ) -> bool {
         let mut waiters = lock(&self.waiters);
         // Mark and generation are one word: either the change that follows sees the mark, and waits
         // for this lock, or this look sees the change.
@@ -139,10 +220,14 @@ impl Readiness {
         if now.generation() != seen.generation() {
             return false;
         }
-        match waiters.iter_mut().find(|known| known.waker.will_wake(waker)) {
-            Some(known) => known.interest |= interest,
-            None => waiters.push(Waiter { interest, waker: waker.clone() }),
+        let is_exclusive = exclusive.is_some();
+        if let Some(known) = waiters.iter_mut().find(|known| known.waker.will_wake(waker)) {
+            known.interest |= interest;
+            known.is_exclusive &= is_exclusive;
+            return true;
         }
+        let at = if exclusive == Some(Place::First) { 0 } else { waiters.len() };
+        waiters.insert(at, Waiter { interest, is_exclusive, waker: waker.clone() });
         true
     }
 

@@ -381,7 +381,7 @@ impl UdpSocket {
             self.drops.fetch_add(dropped, Relaxed);
         }
         if delivered.queued > 0 {
-            self.readiness.0.signal(Ready::READABLE);
+            self.readiness.0.signal_each(Ready::READABLE, delivered.queued as usize);
         }
         delivered
     }
@@ -653,6 +653,9 @@ impl UdpSocket {
             return Err(state.nothing_to_receive());
         }
         let count = most.min(state.queue.len());
+        if count == 0 {
+            self.readiness.0.pass_on();
+        }
         (0..count).map_while(|_| state.queue.pop()).for_each(take);
         state.lower_memory();
         if state.queue.is_empty() {
@@ -664,7 +667,9 @@ impl UdpSocket {
     /// The next datagram, which stays.
     pub(crate) fn peek(&self) -> Result<ReceivedDatagram, SocketError> {
         let state = self.state_without_error()?;
-        state.queue.front().cloned().ok_or_else(|| state.nothing_to_receive())
+        let datagram = state.queue.front().cloned().ok_or_else(|| state.nothing_to_receive())?;
+        self.readiness.0.pass_on();
+        Ok(datagram)
     }
 
     /// The state. A call of the socket holds it.

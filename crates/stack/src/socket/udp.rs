@@ -282,6 +282,30 @@ impl UdpHandle {
         self.0.socket.readiness().register(seen, interest, waker)
     }
 
+    /// Registers a waker as [`register`](Self::register) does, for a thread that will receive: each
+    /// datagram wakes one of these, the one that has waited longest. One that `drives` the stack
+    /// comes first. The end of the socket wakes all.
+    ///
+    /// Who was woken, or may have been woken before it unregistered, calls
+    /// [`recv_from`](Self::recv_from) or [`pass_on`](Self::pass_on). Otherwise a datagram may wait
+    /// while others sleep.
+    #[must_use = "false means: look again"]
+    pub fn register_exclusive(
+        &self,
+        seen: ReadyState,
+        interest: Ready,
+        waker: &Waker,
+        drives: bool,
+    ) -> bool {
+        self.0.socket.readiness().register_exclusive(seen, interest, waker, drives)
+    }
+
+    /// Wakes the next waker of [`register_exclusive`](Self::register_exclusive) if a datagram or an
+    /// error is there, for a caller that leaves what it was woken for.
+    pub fn pass_on(&self) {
+        self.0.socket.readiness().pass_on();
+    }
+
     /// Forgets a waker that was registered.
     pub fn unregister(&self, waker: &Waker) {
         self.0.socket.readiness().unregister(waker);
