@@ -9,6 +9,7 @@ use crate::socket::Kind;
 use crate::{Fd, Incoming, Outgoing, Posix, Received};
 use neap_stack::socket::SocketError;
 use neap_stack::socket::readiness::Ready;
+use neap_stack::socket::udp::{SendDatagram, UdpHandle};
 use neap_tcp::time::Instant;
 
 /// Most messages of one call (`UIO_MAXIOV`).
@@ -46,36 +47,18 @@ impl Posix {
             }));
         }
         let rest = &mut messages[call.done.min(most)..];
-        let (mut datagrams, mut handle, mut bad) = (Vec::new(), None, None);
-        for message in rest.iter() {
+        let (sent, error) = send_while_there_is_room(now, rest, |message| {
             let Outgoing { data, control, to, .. } = *message;
-            match self.datagram_to_send(shared, data, control, flags, to) {
-                Ok((socket, datagram)) => {
-                    handle = Some(socket);
-                    datagrams.push(datagram);
-                }
-                Err(error) => {
-                    bad = Some(error);
-                    break;
-                }
-            }
-        }
-        let has_source = datagrams.first().is_some_and(|first| first.from.is_some());
-        let (sent, outcome) =
-            handle.map_or((0, Ok(())), |handle| handle.send_batch(now, datagrams));
+            self.datagram_to_send(shared, data, control, flags, to)
+        });
         rest.iter_mut().take(sent).for_each(|message| message.sent = message.data.len());
         call.done += sent;
-        let error = match outcome {
-            Err(SocketError::WouldBlock) if may_wait(&file, flags) => {
-                let timeout = shared.lock().common.send_timeout;
-                if let Some(wait) = call.wait(now, timeout, POLLOUT) {
-                    return Ok(wait);
-                }
-                Some(Errno::EAGAIN)
+        if error == Some(Errno::EAGAIN) && may_wait(&file, flags) {
+            let timeout = shared.lock().common.send_timeout;
+            if let Some(wait) = call.wait(now, timeout, POLLOUT) {
+                return Ok(wait);
             }
-            Err(error) => Some(refusal(error, has_source)),
-            Ok(()) => bad,
-        };
+        }
         match error {
             Some(error) if call.done == 0 => Err(error),
             _ => Ok(Outcome::Done(call.done)),
@@ -172,5 +155,64 @@ impl Posix {
             *received = Some(one);
             1
         }))
+    }
+}
+
+/// Sends messages in their order: how many, and why not the next one (`EAGAIN` without room). A
+/// message is made into a datagram by `build` only when the one before it has room, so an attempt
+/// costs what it sends, however many remain.
+fn send_while_there_is_room(
+    now: Instant,
+    messages: &[Outgoing<'_>],
+    mut build: impl FnMut(&Outgoing<'_>) -> Result<(UdpHandle, SendDatagram), Errno>,
+) -> (usize, Option<Errno>) {
+    let Some((first, others)) = messages.split_first() else { return (0, None) };
+    let (handle, first) = match build(first) {
+        Ok(built) => built,
+        Err(error) => return (0, Some(error)),
+    };
+    let has_source = first.from.is_some();
+    let mut bad = None;
+    let others = others.iter().map_while(|message| match build(message) {
+        Ok((_, datagram)) => Some(datagram),
+        Err(error) => {
+            bad = Some(error);
+            None
+        }
+    });
+    let (sent, outcome) = handle.send_batch(now, core::iter::once(first).chain(others.fuse()));
+    (sent, outcome.err().map(|error| refusal(error, has_source)).or(bad))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use neap_stack::stack::{Stack, StackConfig, UdpOptions};
+
+    #[test]
+    fn an_attempt_builds_no_more_datagrams_than_there_is_room_for() {
+        let now = Instant::from_nanos(1_000_000_000);
+        let stack = Stack::new(StackConfig::default()).expect("default settings");
+        let to = "127.0.0.1:53".parse().expect("an address");
+        let socket = stack.bind_udp(to, UdpOptions::default()).expect("a free port");
+        socket.set_buffers(None, Some(4096));
+        let data = [7; 1000];
+        let message = || Outgoing { data: &data, control: &[], to: None, sent: 0 };
+        let messages: Vec<_> = core::iter::repeat_with(message).take(MOST).collect();
+        let attempt = |messages: &[Outgoing<'_>]| {
+            let mut built = 0;
+            let (sent, error) = send_while_there_is_room(now, messages, |message| {
+                built += 1;
+                let data = bytes::Bytes::copy_from_slice(message.data);
+                Ok((socket.clone(), SendDatagram::new(data, Some(to))))
+            });
+            assert_eq!(error, Some(Errno::EAGAIN));
+            (built, sent)
+        };
+        let (built, sent) = attempt(&messages);
+        assert!((1..MOST / 2).contains(&sent), "{sent}");
+        assert!(built <= sent + 2, "{built} for {sent}");
+        // Nothing has left meanwhile.
+        assert_eq!(attempt(&messages[sent..]), (1, 0));
     }
 }
