@@ -201,11 +201,16 @@ impl Splice {
         }
         let handle = handle.ok_or(Errno::ENOTCONN)?;
         let room = output.free_slots() * PAGE;
-        let unread = handle.unread(self.now) as usize;
-        let mut data = vec![0; self.len.min(room).min(unread.max(1))];
-        match handle.read(self.now, &mut data) {
-            Ok(read) => {
-                data.truncate(read);
+        let read = handle.read_with(self.now, |connection, now| {
+            let unread = connection.unread() as usize;
+            let mut data = vec![0; self.len.min(room).min(unread.max(1))];
+            let read = connection.read(now, &mut data)?;
+            data.truncate(read);
+            Ok(data)
+        });
+        match read {
+            Ok(data) => {
+                let read = data.len();
                 output.splice(data.into());
                 drop(output);
                 to.tell_other_end();

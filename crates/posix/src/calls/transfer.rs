@@ -17,7 +17,7 @@ use neap_stack::socket::SocketError;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::udp::{ReceivedDatagram, SendDatagram, UdpHandle};
-use neap_tcp::connection::{ConnectionError, ReadError, WriteError, WriteFlags};
+use neap_tcp::connection::{Connection, ConnectionError, ReadError, WriteError, WriteFlags};
 use neap_tcp::time::{Instant, Nanos};
 
 /// How one call transfers.
@@ -319,23 +319,35 @@ fn file_error(error: Errno) -> Errno {
     if error == Errno::ENOTSOCK { Errno::EINVAL } else { error }
 }
 
-/// Reads from a connection until enough is there (`tcp_recvmsg_locked`).
+/// Reads from a connection until enough is there (`tcp_recvmsg_locked`). The connection is owned
+/// once, so what is decided and what is read are of one moment.
 fn read_stream(
     how: Transfer,
     call: &mut Call,
     handle: &TcpHandle,
     buf: &mut [u8],
 ) -> Result<Outcome<Received>, Errno> {
-    let Transfer { now, flags, may_wait, is_shut, .. } = how;
+    handle.read_with(how.now, |connection, now| read_owned(how, call, connection, now, buf))
+}
+
+/// As [`read_stream`], by the owner of the connection, whose time is `now`.
+fn read_owned(
+    how: Transfer,
+    call: &mut Call,
+    connection: &mut Connection,
+    now: Instant,
+    buf: &mut [u8],
+) -> Result<Outcome<Received>, Errno> {
+    let Transfer { flags, may_wait, is_shut, .. } = how;
     let whole = buf.len();
     let target = match flags & MSG_WAITALL {
-        0 => (handle.receive_lowat(now) as usize).min(whole),
+        0 => (connection.options().receive_lowat as usize).min(whole),
         _ => whole,
     };
     let target = target.max(1);
     let is_peek = flags & MSG_PEEK != 0;
-    let bits = handle.readiness().bits();
-    let unread = handle.unread(now) as usize;
+    let bits = connection.readiness();
+    let unread = connection.unread() as usize;
     // What has come is told before what ended the connection, and the error stays for the next
     // call.
     let has_ended = bits.intersects(Ready::READ_CLOSED | Ready::ERROR) || is_shut;
@@ -352,16 +364,13 @@ fn read_stream(
     if takes || !is_peek {
         let read = match out.is_empty() && unread == 0 && !is_over {
             true => Err(ReadError::WouldBlock),
-            false => take_bytes(how, handle, unread, out),
+            false => take_bytes(flags, connection, now, out),
         };
         match read {
             Ok(0) => return Ok(Outcome::Done(Received::bytes(call.done))),
             Ok(read) => call.done += read,
             Err(ReadError::WouldBlock) => {}
-            Err(ReadError::Failed(error)) => {
-                let read = part_before(how, call, handle, error)?;
-                return Ok(Outcome::Done(Received::bytes(read)));
-            }
+            Err(error) => return Err(read_error(error)),
         }
     }
     if call.done >= target || (call.done > 0 && has_ended) {
@@ -370,26 +379,26 @@ fn read_stream(
     let wait = how.wait_for(call, POLLIN);
     if is_peek && unread > 0 && wait == Err(Errno::EAGAIN) {
         // The time is over: less than was asked for is shown, as a read returns it.
-        let shown = take_bytes(how, handle, unread, out);
+        let shown = take_bytes(flags, connection, now, out);
         return shown.map(|shown| Outcome::Done(Received::bytes(shown))).map_err(read_error);
     }
     Ok(wait?.map(Received::bytes))
 }
 
-/// Reads from a connection that has `unread` bytes, as the flags of the call say.
+/// Reads from a connection as the flags of the call say.
 fn take_bytes(
-    how: Transfer,
-    handle: &TcpHandle,
-    unread: usize,
+    flags: i32,
+    connection: &mut Connection,
+    now: Instant,
     out: &mut [u8],
 ) -> Result<usize, ReadError> {
-    let Transfer { now, flags, .. } = how;
+    // A buffer of nothing would look like the end of the stream.
+    let room = out.len().min((connection.unread() as usize).max(1));
     match (flags & MSG_PEEK != 0, flags & MSG_TRUNC != 0) {
-        (true, false) => handle.peek(now, out),
-        (false, false) => handle.read(now, out),
-        // A buffer of nothing would look like the end of the stream.
-        (true, true) => handle.peek(now, &mut vec![0; out.len().min(unread.max(1))]),
-        (false, true) => handle.read(now, &mut vec![0; out.len().min(unread.max(1))]),
+        (true, false) => connection.peek(out),
+        (false, false) => connection.read(now, out),
+        (true, true) => connection.peek(&mut vec![0; room]),
+        (false, true) => connection.read(now, &mut vec![0; room]),
     }
 }
 
@@ -612,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_that_comes_between_two_looks_is_told_after_what_was_read() {
+    fn a_reset_that_comes_while_a_reader_waits_for_the_connection_is_told_after_what_was_read() {
         let outcome = with_a_reset_between_two_looks(|how, call, handle| {
             Ok(read_stream(how, call, handle, &mut [0; 10])?.map(|received| received.len))
         });

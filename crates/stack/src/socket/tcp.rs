@@ -156,6 +156,13 @@ impl TcpHandle {
         })
     }
 
+    /// Owns the connection once for a call that looks at it and reads. `f` gets the connection and
+    /// the time, and must not call the socket.
+    #[doc(hidden)]
+    pub fn read_with<R>(&self, now: Instant, f: impl FnOnce(&mut Connection, Instant) -> R) -> R {
+        self.with(now, f)
+    }
+
     /// As [`read`](Self::read) for a caller that waits for `SO_RCVLOWAT` bytes.
     ///
     /// # Errors
