@@ -31,6 +31,7 @@ use crate::refused::{Refused, pass_on};
 use crate::relay::{End, Progress, Relay, Share, Side, VISIT};
 use crate::requests::Requests;
 use crate::sending::{Scheduled, Sender, Sending, Service};
+use crate::stack_upstream;
 use crate::token::{Generation, Slot, Token};
 use crate::turns::{BULK, LOOKS, Turn, Turns};
 use crate::upstream::{Client, Far, Upstream};
@@ -51,8 +52,6 @@ mod publishing;
 const NEW_AT_ONCE: usize = 64;
 /// Turns under a rate that are taken before others have theirs.
 const SERVED_AT_ONCE: usize = 64;
-/// How often it is looked whether the stack has sent all, when nothing else is left of a drain.
-const LOOK_AT_REST: Duration = Duration::from_millis(20);
 /// What is reported of an end, once for each change.
 const CHANGES: Events = Events::IN.union(Events::OUT).union(Events::RDHUP).union(Events::ET);
 
@@ -335,8 +334,9 @@ impl Gateway {
         let due = self.next_expiry();
         let expiry = due.map(|due| due.saturating_duration_since(Instant::now()));
         let turn = self.sending.as_ref().and_then(Sending::sleeps_for);
-        // What is left is in the stack, of which no event tells.
-        let look = (self.ends.is_some() && self.is_empty()).then_some(LOOK_AT_REST);
+        // What is left is in stacks.
+        let is_at_rest = self.ends.is_some() && self.is_empty();
+        let look = is_at_rest.then_some(stack_upstream::LOOK_AT_REST);
         [expiry, turn, look].into_iter().flatten().min()
     }
 
@@ -424,12 +424,12 @@ impl Gateway {
     /// Whether the run ends, as it [was told](GatewayHandle::drain): nothing is left, or the time
     /// is over.
     fn is_drained(&self) -> bool {
-        let has_sent_all = || {
-            // Guests that are gone read nothing any more.
-            let counts = self.stack.host().usage().tcp;
-            self.are_guests_gone || (counts.connections == 0 && counts.orphans == 0)
+        // Guests that are gone read nothing any more.
+        let has_delivered = || {
+            let has_to_guests = self.are_guests_gone || stack_upstream::has_delivered(&self.stack);
+            has_to_guests && self.upstream.has_delivered()
         };
-        let is_over = |ends| ends <= Instant::now() || (self.is_empty() && has_sent_all());
+        let is_over = |ends| ends <= Instant::now() || (self.is_empty() && has_delivered());
         self.ends.is_some_and(is_over)
     }
 

@@ -34,9 +34,9 @@ impl GatewayHandle {
         self.0.stop();
     }
 
-    /// As [`drain`](Self::drain), but mappings are no flows: nothing is to be passed on any more
-    /// but what guests have sent already. It is for guests that are gone, of which only their
-    /// kernel is left.
+    /// As [`drain`](Self::drain), but mappings are no flows and guests have nothing to acknowledge:
+    /// nothing is to be passed on any more but what guests have sent already. It is for guests that
+    /// are gone, of which only their kernel is left.
     ///
     /// # Errors
     /// `BrokenPipe` if the run has ended.
@@ -44,8 +44,8 @@ impl GatewayHandle {
         self.0.tell(Request::Finish(time))
     }
 
-    /// Ends the run when no flow is left and guests have acknowledged all that was sent to them,
-    /// and after `time` at the latest. New connections, mappings and identifiers are refused until
+    /// Ends the run when no flow is left and guests have acknowledged all that was sent to them, as
+    /// has the [upstream](crate::Upstream::has_delivered), and after `time` at the latest. New connections, mappings and identifiers are refused until
     /// then, and [counted](crate::Figures::draining).
     ///
     /// # Errors

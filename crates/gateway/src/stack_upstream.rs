@@ -43,6 +43,16 @@ const ECHO_REQUEST_V6: u8 = 128;
 /// How long the thread may be away before a worker of the stack takes over.
 const AWAY: Duration = Duration::from_millis(10);
 
+/// How often it is looked whether a stack has delivered all, of which no event tells.
+pub(crate) const LOOK_AT_REST: Duration = Duration::from_millis(20);
+
+/// Whether the peers of a stack have acknowledged all that was sent to them, with the FINs of
+/// connections that nobody has any more. Cost: O(listeners).
+pub(crate) fn has_delivered(stack: &Stack) -> bool {
+    let counts = stack.host().usage().tcp;
+    counts.connections == 0 && counts.orphans == 0
+}
+
 /// Options of connections that a relay feeds.
 pub(crate) fn options() -> SocketOptions {
     SocketOptions {
@@ -94,6 +104,10 @@ impl Upstream for StackUpstream {
 
     fn asks_by_datagrams(&self) -> bool {
         true
+    }
+
+    fn has_delivered(&self) -> bool {
+        has_delivered(&self.stack)
     }
 
     fn echo(&self, is_v6: bool) -> io::Result<Box<dyn FarEcho>> {

@@ -62,6 +62,14 @@ pub trait Upstream: Send {
         false
     }
 
+    /// Whether destinations have acknowledged all that was sent to them. A gateway that
+    /// [drains](crate::GatewayHandle::drain) waits for it, and asks some times a second.
+    /// Connections that others deliver to the end, as the kernel of the host does, are not waited
+    /// for.
+    fn has_delivered(&self) -> bool {
+        true
+    }
+
     /// Opens a socket for the echo requests (ping) of a guest's identifier. It is not asked of an
     /// upstream that [leaves by the host](Self::leaves_by_host).
     ///

@@ -19,7 +19,7 @@ use serde_json::Value;
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -603,6 +603,37 @@ fn connections_go_on_for_a_while_after_a_signal() {
         tunnel.hears_of_its_end();
         say(&open, "after");
         drop(open);
+        assert!(tunnel.wait().success());
+    });
+}
+
+#[test]
+fn what_was_sent_before_a_signal_arrives_over_a_slow_path() {
+    const SENT: usize = 1 << 20;
+    in_namespace(|| {
+        let folder = Folder::new("upload");
+        let far_host = Host::new(false);
+        veth(&far_host);
+        run("tc qdisc add dev near root tbf rate 20mbit burst 16kb limit 1mb");
+        let keys = Keys::new();
+        let far = folder.write("far.conf", &keys.far("", SERVER));
+        let (_far, listener) = far_host.inside(|| {
+            let listener = TcpListener::bind("127.0.0.1:8080").expect("a port");
+            (Tunnel::start(&folder, &["-c", &far]), listener)
+        });
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept()?;
+            stream.shutdown(Shutdown::Write)?;
+            stream.read_to_end(&mut Vec::new())
+        });
+        let near = folder.write("near.conf", &keys.near("", &client(9001)));
+        let mut tunnel = Tunnel::start(&folder, &["-c", &near, "--drain", "60"]);
+        let mut stream = TcpStream::connect("127.0.0.1:9001").expect("a door");
+        assert_eq!(stream.read(&mut [0]).expect("the server has ended its stream"), 0);
+        stream.write_all(&[7; SENT]).expect("sent");
+        drop(stream);
+        run(&format!("kill {}", tunnel.pid()));
+        assert_eq!(server.join().expect("no panic").expect("no reset"), SENT);
         assert!(tunnel.wait().success());
     });
 }

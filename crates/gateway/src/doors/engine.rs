@@ -56,6 +56,8 @@ const TIME_TO_OPEN: Duration = Duration::from_secs(5);
 const TIME_TO_LINGER: Duration = Duration::from_secs(60);
 /// A client that is refused has so long to take its answer.
 const TIME_TO_LEAVE: Duration = Duration::from_secs(5);
+/// The target of standard input and output has so long to acknowledge the last bytes.
+const TIME_TO_DELIVER: Duration = Duration::from_secs(10);
 
 /// Stages that end in time.
 #[derive(Clone, Copy, Debug)]
@@ -124,9 +126,9 @@ pub struct Doors {
     generation: Generation,
     counters: Arc<Counters>,
     requests: Requests<Request>,
-    /// When the run ends, though connections are left.
+    /// When the run ends, though connections are left, or bytes in the stack.
     ends: Option<Instant>,
-    /// How the connection of standard input and output has ended, once the run ends with it.
+    /// How the connection of standard input and output has ended, with which the run ends.
     stdio: Option<io::Result<()>>,
 }
 
@@ -203,7 +205,8 @@ impl Doors {
     }
 
     /// Serves until it is [stopped](DoorsHandle::stop), and sleeps while nothing happens. Where a
-    /// [`Door::Stdio`] is the only one that is open, it ends with that connection.
+    /// [`Door::Stdio`] is the only one that is open, it ends with that connection: when the target
+    /// has acknowledged what was sent to it, or 10 s later.
     ///
     /// # Errors
     /// The process cannot wait for its descriptors; the connection with which it ends could not be
@@ -219,7 +222,7 @@ impl Doors {
 
     fn serve(&mut self) -> io::Result<()> {
         let mut events = Vec::new();
-        while !self.requests.is_stopped() && self.stdio.is_none() && !self.is_drained() {
+        while !self.requests.is_stopped() && !self.is_drained() {
             // A question that cannot be sent is over without an event.
             self.take_names();
             let timeout = self.sleeps_for();
@@ -266,7 +269,11 @@ impl Doors {
                 })
             });
         }
-        self.next_expiry().map(|due| due.saturating_duration_since(Instant::now()))
+        let expiry = self.next_expiry().map(|due| due.saturating_duration_since(Instant::now()));
+        // What is left is in the stack.
+        let is_at_rest = self.ends.is_some() && self.sessions.is_empty();
+        let look = is_at_rest.then_some(stack_upstream::LOOK_AT_REST);
+        [expiry, look].into_iter().flatten().min()
     }
 
     fn next_expiry(&mut self) -> Option<Instant> {
@@ -294,7 +301,8 @@ impl Doors {
     }
 
     fn is_drained(&self) -> bool {
-        self.ends.is_some_and(|ends| ends <= Instant::now() || self.sessions.is_empty())
+        let is_empty = || self.sessions.is_empty() && stack_upstream::has_delivered(&self.stack);
+        self.ends.is_some_and(|ends| ends <= Instant::now() || is_empty())
     }
 
     fn answer(&mut self, request: Request) {
@@ -539,7 +547,10 @@ impl Doors {
         self.ports[door] = Port::Closed;
         let is_last = self.ports.iter().all(|port| matches!(port, Port::Closed));
         match how() {
-            how if is_last => self.stdio = Some(how),
+            how if is_last => {
+                self.stdio = Some(how);
+                self.ends = Some(Instant::now() + TIME_TO_DELIVER);
+            }
             Err(error) => warn!(%error, "the connection of the standard streams is over"),
             Ok(()) => {}
         }

@@ -38,8 +38,9 @@ impl DoorsHandle {
         self.0.stop();
     }
 
-    /// Ends the run when no connection is left, and after `time` at the latest. The ports of the
-    /// doors are closed at once.
+    /// Ends the run when no connection is left and the peers of the stack have acknowledged all
+    /// that was sent to them, and after `time` at the latest. The ports of the doors are closed at
+    /// once.
     ///
     /// # Errors
     /// `BrokenPipe` if the run has ended.

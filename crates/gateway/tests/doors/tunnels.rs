@@ -1,6 +1,6 @@
 //! Tunnels with one target, standard input and output, the end of a run.
 
-use crate::world::{FAR, NEAR, PATIENCE, World, any, echo, named};
+use crate::world::{FAR, NEAR, PATIENCE, SlowReader, World, any, echo, named};
 use neap::control::Application;
 use neap::net::{Prefix, Route, RouteEntry};
 use neap_gateway::doors::{Door, Target, Users};
@@ -277,6 +277,32 @@ fn doors_that_drain_take_nothing_new_and_end_with_the_last_connection() {
     drop(stream);
     // Those that came before the drain are connections as well.
     assert!(world.wait().expect("a good end").finished >= 1);
+}
+
+#[test]
+fn doors_that_drain_wait_for_what_the_far_side_has_not_acknowledged() {
+    let world = World::new(vec![Door::Client { listen: any(), target: target("10.1.0.2:7") }]);
+    let far = SlowReader::start(&world.far);
+    let mut stream = world.client(0);
+    // The far side has ended its stream, so that all is over once the stack has taken the bytes.
+    assert_eq!(stream.read(&mut [0]).expect("the end"), 0);
+    stream.write_all(&[7; SlowReader::BYTES]).expect("sent");
+    drop(stream);
+    world.until(|figures| figures.finished == 1);
+    let handle = world.handle.clone();
+    let closed = handle
+        .open(Door::Client { listen: any(), target: target("10.1.0.2:7") })
+        .and_then(|id| handle.close(id).map(|()| id))
+        .expect("it runs");
+    handle.drain(PATIENCE * 60).expect("it runs");
+    let ended = std::thread::spawn(move || world.wait());
+    // Requests are answered one after the other, and between two the run may end.
+    for _ in 0..3 {
+        let error = handle.close(closed).expect_err("it is closed already");
+        assert_eq!(error.kind(), ErrorKind::NotFound, "it waits for the far side");
+    }
+    assert_eq!(far.read().expect("the end, not a reset"), SlowReader::BYTES);
+    ended.join().expect("no panic").expect("a good end");
 }
 
 #[test]

@@ -2,11 +2,11 @@
 //! back as what they are.
 
 use crate::world::{
-    FAR, PATIENCE, answer_over_udp, any, cable, dns, echo, question, route_v6, serve, stacks,
+    FAR, PATIENCE, SlowReader, answer_over_udp, any, cable, dns, echo, question, route_v6, serve, stacks,
 };
 use neap::{IcmpMessage, IcmpOptions, IcmpSocket, InterfaceConfig, Stack, TcpStream, UdpSocket};
 use neap_gateway::{
-    Figures, Gateway, GatewayConfig, GatewayHandle, Publication, Resolver, StackUpstream, Transport,
+    Figures, Gateway, GatewayConfig, GatewayHandle, Inspector, Publication, Resolver, StackUpstream, Transport,
 };
 use std::collections::HashSet;
 use std::io::{ErrorKind, Read, Write};
@@ -21,6 +21,7 @@ struct World {
     guest: Arc<Stack>,
     far: Arc<Stack>,
     handle: GatewayHandle,
+    inspector: Inspector,
     thread: JoinHandle<Figures>,
 }
 
@@ -56,12 +57,12 @@ impl World {
         let gateway = Gateway::new(own, upstream, config);
         let mut gateway = gateway.expect("a gateway");
         assert_eq!(gateway.passes_echo(), [true; 2]);
-        let handle = gateway.handle();
+        let (handle, inspector) = (gateway.handle(), gateway.inspector());
         let thread = thread::spawn(move || {
             gateway.run().expect("it runs");
             gateway.figures()
         });
-        Self { guest, far, handle, thread }
+        Self { guest, far, handle, inspector, thread }
     }
 
     fn end(self) -> Figures {
@@ -92,6 +93,29 @@ fn connections_go_through_the_stack_and_refusals_come_back() {
     assert_eq!(error.kind(), ErrorKind::NetworkUnreachable);
     let figures = world.end();
     assert_eq!((figures.opened, figures.unreached), (1, 2));
+}
+
+#[test]
+fn a_gateway_waits_until_the_far_side_of_its_upstream_has_acknowledged_all() {
+    let ends: [fn(&GatewayHandle) -> std::io::Result<()>; 2] =
+        [|handle| handle.drain(PATIENCE * 60), |handle| handle.finish(PATIENCE * 60)];
+    for end in ends {
+        let World { guest, far, handle, inspector, thread } = World::new();
+        let reader = SlowReader::start(&far);
+        let mut stream = TcpStream::connect(&guest, format!("{FAR}:7")).expect("it is open");
+        // The far side has ended its stream, so that all is over once the stack has taken the bytes.
+        assert_eq!(stream.read(&mut [0]).expect("the end"), 0);
+        stream.write_all(&[7; SlowReader::BYTES]).expect("sent");
+        drop(stream);
+        while inspector.figures().finished == 0 {
+            thread::yield_now();
+        }
+        end(&handle).expect("it runs");
+        // Requests are answered one after the other, and between two the gateway may end.
+        (0..3).for_each(|_| drop(handle.published().expect("it runs")));
+        assert_eq!(reader.read().expect("the end, not a reset"), SlowReader::BYTES);
+        thread.join().expect("it ends by itself");
+    }
 }
 
 #[test]

@@ -16,8 +16,9 @@ use neap_gateway::doors::{
     TunnelResolver,
 };
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixDatagram;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -149,6 +150,36 @@ pub(crate) fn serve(
             thread::spawn(move || with(stream));
         }
     });
+}
+
+/// A server at port 7 of the far side that ends its own stream at once, and reads when it is told.
+pub(crate) struct SlowReader {
+    begin: Sender<()>,
+    thread: JoinHandle<io::Result<usize>>,
+}
+
+impl SlowReader {
+    /// More than it takes before it reads, and one piece.
+    pub(crate) const BYTES: usize = 40_000;
+
+    pub(crate) fn start(far: &Arc<Stack>) -> Self {
+        far.set_sysctl("net.ipv4.tcp_rmem", "4096 16384 16384").expect("a small buffer");
+        let listener = TcpListener::bind(far, format!("{FAR}:7")).expect("a listener");
+        let (begin, told) = channel();
+        let thread = thread::spawn(move || {
+            let (mut stream, _) = listener.accept()?;
+            stream.shutdown(Shutdown::Write)?;
+            told.recv().expect("the test tells");
+            stream.read_to_end(&mut Vec::new())
+        });
+        Self { begin, thread }
+    }
+
+    /// Lets it read, and returns how many bytes came.
+    pub(crate) fn read(self) -> io::Result<usize> {
+        self.begin.send(()).expect("it waits");
+        self.thread.join().expect("no panic")
+    }
 }
 
 /// Sends back all that comes.
