@@ -221,6 +221,7 @@ def onetun(net, programs, keys, keepalive):
     private = keys.write("near.key", keys.private[STACK])
     process = net.start(STACK, programs["onetun"], *[f"127.0.0.1:{port}:{FAR_ADDRESS}:{port}" for port in SERVERS],
                         "--endpoint-addr", f"{HOST_ADDRESS}:{FAR_PORT}", "--endpoint-public-key", keys.public[FAR],
+                        "--endpoint-bind-addr", f"0.0.0.0:{NEAR_PORT}",
                         "--private-key-file", private, "--source-peer-ip", NEAR_ADDRESS, "--keep-alive", keepalive,
                         "--max-transmission-unit", MTU, "--log", "error")
     return Near(net, programs, process, "127.0.0.1")
