@@ -1,13 +1,13 @@
 //! Connections of the guest, as ends of a relay.
 
-use crate::relay::{End, MOST_PIECE, VISIT, take_front};
+use crate::relay::{End, MOST_PIECE, SMALL, VISIT, take_front};
 use crate::upstream::Far;
 use bytes::Bytes;
 use neap::info::State;
 use neap::net::Address;
 use neap::{ConnectOptions, Events, Poller, SocketOptions, Stack, TcpStream};
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ pub struct GuestStream {
     stream: TcpStream,
     /// Bytes that the next call of [`send`](End::send) is worth.
     at_once: usize,
+    /// At most [`SMALL`] are received at once.
+    saves_memory: bool,
 }
 
 impl GuestStream {
@@ -27,7 +29,7 @@ impl GuestStream {
     pub fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, at_once: 1 })
+        Ok(Self { stream, at_once: 1, saves_memory: false })
     }
 
     /// Begins a connection to a guest, from an address of somebody else.
@@ -95,7 +97,12 @@ fn whole_frames(frame: usize) -> usize {
 
 impl End for GuestStream {
     fn receive(&mut self) -> io::Result<Option<Bytes>> {
-        self.stream.recv_bytes()
+        if !self.saves_memory {
+            return self.stream.recv_bytes();
+        }
+        let mut piece = [0; SMALL];
+        let count = self.stream.read(&mut piece)?;
+        Ok((count > 0).then(|| Bytes::copy_from_slice(&piece[..count])))
     }
 
     fn lends(&self) -> bool {
@@ -140,6 +147,10 @@ impl End for GuestStream {
 
     fn frame(&self) -> Option<usize> {
         Some(whole_frames(self.stream.info().largest_frame as usize))
+    }
+
+    fn save_memory(&mut self, saves: bool) {
+        self.saves_memory = saves;
     }
 
     fn take_error(&mut self) -> io::Result<()> {

@@ -4,7 +4,7 @@
 use crate::bounds::LowWater;
 use crate::outbound::Outbound;
 use crate::pieces::Piece;
-use crate::relay::{End, MOST_PIECE, Segments, take_front};
+use crate::relay::{End, MOST_PIECE, SMALL, Segments, take_front};
 use bytes::Bytes;
 use neap::device::look_through_all_local_ports;
 use nix::sys::socket::setsockopt;
@@ -37,6 +37,8 @@ pub struct HostStream {
     socket: Socket,
     /// Most bytes that are received at once.
     piece: usize,
+    /// No more than [`SMALL`].
+    saves_memory: bool,
     low_water: LowWater,
 }
 
@@ -79,7 +81,12 @@ impl HostStream {
             }
             Err(error) => return Err(error),
         }
-        Ok(Self { socket, piece: MOST_PIECE, low_water: LowWater::default() })
+        Ok(Self::new(socket))
+    }
+
+    fn new(socket: Socket) -> Self {
+        let (piece, low_water) = (MOST_PIECE, LowWater::default());
+        Self { socket, piece, saves_memory: false, low_water }
     }
 
     /// A connection that the host has accepted, in non-blocking mode.
@@ -88,7 +95,7 @@ impl HostStream {
     /// The kernel refuses an option.
     pub fn accepted(socket: Socket) -> io::Result<Self> {
         set_options(&socket)?;
-        Ok(Self { socket, piece: MOST_PIECE, low_water: LowWater::default() })
+        Ok(Self::new(socket))
     }
 
     /// Whether the handshake is over.
@@ -155,7 +162,8 @@ impl End for HostStream {
     fn receive(&mut self) -> io::Result<Option<Bytes>> {
         let mut piece = Piece::take();
         let flags = RecvFlags::empty();
-        let count = piece.fill(self.piece, |room| {
+        let most = if self.saves_memory { self.piece.min(SMALL) } else { self.piece };
+        let count = piece.fill(most, |room| {
             rustix::net::recv(&self.socket, room, flags).map(|(count, _)| count)
         })?;
         Ok(match count {
@@ -184,6 +192,10 @@ impl End for HostStream {
 
     fn set_piece(&mut self, bytes: usize) {
         self.piece = bytes.clamp(1, MOST_PIECE);
+    }
+
+    fn save_memory(&mut self, saves: bool) {
+        self.saves_memory = saves;
     }
 
     fn take_error(&mut self) -> io::Result<()> {

@@ -114,6 +114,9 @@ impl End for Opening {
     fn set_piece(&mut self, bytes: usize) {
         self.stream.set_piece(bytes);
     }
+    fn save_memory(&mut self, saves: bool) {
+        self.stream.save_memory(saves);
+    }
     fn take_error(&mut self) -> io::Result<()> {
         self.stream.take_error()
     }

@@ -22,8 +22,9 @@ pub(crate) const VISIT: usize = 512 << 10;
 
 /// Most bytes of the pages into which pieces are copied that wait, if fewer wait.
 const PAGE: usize = 16 << 10;
-/// Pieces of at most so many bytes are copied if they wait, as each costs some words besides.
-const SMALL: usize = 4 << 10;
+/// Pieces of at most so many bytes are copied if they wait, as each costs some words besides. An
+/// end that [saves memory](End::save_memory) returns no larger ones.
+pub(crate) const SMALL: usize = 4 << 10;
 
 /// One side of a relayed connection, which never waits.
 pub trait End {
@@ -78,6 +79,10 @@ pub trait End {
     /// Sets most bytes that [`receive`](Self::receive) returns: whole frames of the other end, so
     /// that none is followed by a small rest.
     fn set_piece(&mut self, _bytes: usize) {}
+
+    /// Sets whether [`receive`](Self::receive) returns at most 4 KiB, since too much waits in all
+    /// relays together. An end of which there are few need not.
+    fn save_memory(&mut self, _saves: bool) {}
 
     /// Says why the connection is lost, if it is (`SO_ERROR`). It is asked of an end that no other
     /// call is made of that would tell: its stream has ended, or its bytes wait for the other side.
@@ -181,6 +186,8 @@ struct Direction {
     lost: Option<io::Error>,
     /// The receiving side has ended its stream.
     has_ended: bool,
+    /// The receiving side was told to save memory.
+    saves_memory: bool,
     /// The end was passed on.
     is_closed: bool,
     /// Bytes that were passed on.
@@ -332,30 +339,28 @@ impl Direction {
         }
     }
 
-    /// Passes on bytes until the share is used up, and receives no more while `most` are held. What
-    /// then waits for long holds no memory of others: without room, or until the next turn under a
-    /// rate.
+    /// Passes on bytes until the share is used up, and where memory is to be saved receives none
+    /// while bytes wait. What then waits for long holds no memory of others: without room, or until
+    /// the next turn under a rate.
     fn pump(
         &mut self,
         source: &mut dyn End,
         sink: &mut dyn End,
         share: Share,
-        most: usize,
+        saves_memory: bool,
     ) -> Stop {
-        let stop = self.pass(source, sink, share, most);
+        if std::mem::replace(&mut self.saves_memory, saves_memory) != saves_memory {
+            source.save_memory(saves_memory);
+        }
+        let stop = self.pass(source, sink, share);
         if matches!((&stop, share), (Stop::Waits, _) | (Stop::HasMore, Share::Bytes(_))) {
             self.keep(source);
         }
         stop
     }
 
-    fn pass(
-        &mut self,
-        source: &mut dyn End,
-        sink: &mut dyn End,
-        share: Share,
-        most: usize,
-    ) -> Stop {
+    fn pass(&mut self, source: &mut dyn End, sink: &mut dyn End, share: Share) -> Stop {
+        let most = if self.saves_memory { 1 } else { usize::MAX };
         let (mut budget, may_cut) = match share {
             Share::Bytes(most) => (most, true),
             Share::Pieces(least) => (least, false),
@@ -406,7 +411,7 @@ pub struct Relay {
     to_client: Direction,
     /// The side whose bytes have turns of their own.
     scheduled: Option<Side>,
-    /// Each direction receives one piece at a time, and none while bytes wait.
+    /// Each direction receives one small piece at a time, and none while bytes wait.
     saves_memory: bool,
 }
 
@@ -425,8 +430,8 @@ impl Relay {
         self.scheduled = Some(to);
     }
 
-    /// Sets whether each direction receives only one piece for a call of [`End::send`], and none
-    /// while bytes wait for room.
+    /// Sets whether each direction receives only one small piece for a call of [`End::send`], and
+    /// none while bytes wait for room.
     pub(crate) fn save_memory(&mut self, saves: bool) {
         self.saves_memory = saves;
     }
@@ -457,10 +462,10 @@ impl Relay {
         server: &mut dyn End,
         share: Share,
     ) -> Progress {
-        let most = if self.saves_memory { 1 } else { usize::MAX };
+        let saves_memory = self.saves_memory;
         let stop = match to {
-            Side::Server => self.to_server.pump(client, server, share, most),
-            Side::Client => self.to_client.pump(server, client, share, most),
+            Side::Server => self.to_server.pump(client, server, share, saves_memory),
+            Side::Client => self.to_client.pump(server, client, share, saves_memory),
         };
         let (side, error) = match stop {
             Stop::HasMore => return Progress::HasMore,
@@ -558,6 +563,7 @@ mod tests {
         room: usize,
         at_once: usize,
         lends: bool,
+        saves_memory: bool,
         calls: usize,
         taken: Vec<u8>,
         is_finished: bool,
@@ -574,6 +580,10 @@ mod tests {
         fn receive(&mut self) -> io::Result<Option<Bytes>> {
             self.check()?;
             match self.incoming.pop_front() {
+                Some(mut data) if self.saves_memory && data.len() > SMALL => {
+                    self.incoming.push_front(data.split_off(SMALL));
+                    Ok(Some(data))
+                }
                 Some(data) => Ok(Some(data)),
                 None if self.has_ended => Ok(None),
                 None => Err(io::ErrorKind::WouldBlock.into()),
@@ -597,6 +607,9 @@ mod tests {
         }
         fn at_once(&self) -> usize {
             self.at_once.max(1)
+        }
+        fn save_memory(&mut self, saves: bool) {
+            self.saves_memory = saves;
         }
         fn finish(&mut self) -> io::Result<()> {
             self.check()?;
@@ -698,7 +711,7 @@ mod tests {
     }
 
     #[test]
-    fn relays_that_save_memory_hold_a_piece_each() {
+    fn relays_that_save_memory_hold_a_small_piece_each() {
         let (bound, at_once, piece) = (1 << 20, 192 << 10, 10_000);
         let (mut held, mut waiting) = (Held::with_bounds(bound / 2, bound), Vec::new());
         let pump = |held: &mut Held, client: &mut Fake, server: &mut Fake, relay: &mut Relay| {
@@ -718,7 +731,7 @@ mod tests {
             }
             sum += relay.held();
             waiting.push((client, server, relay));
-            assert!(sum <= bound + at_once + waiting.len() * piece);
+            assert!(sum <= bound + at_once + piece + waiting.len() * SMALL);
         }
         assert_eq!((began, held.is_too_much()), (1, true));
         for (client, server, relay) in &mut waiting {

@@ -15,6 +15,7 @@ use super::step::{Failure, Fault, Found, Request as Wish, Step};
 use super::tls::TlsIdentity;
 use super::users::Users;
 use super::{http, socks};
+use crate::bounds;
 use crate::deadlines::Deadlines;
 use crate::descriptors;
 use crate::guest::GuestStream;
@@ -118,6 +119,8 @@ pub struct Doors {
     pauses: Pauses,
     /// What goes on when the others had their turn.
     waiting: Turns,
+    /// What the relays of all sessions hold.
+    held: bounds::Held,
     most_connections: usize,
     most_of_a_client: usize,
     /// Why connections were refused so far. The log tells of each reason once.
@@ -154,7 +157,7 @@ impl Doors {
             port.enter(&poller, Token::Published(index).to_bits())?;
         }
         let DoorsConfig { stack, resolver, doors, most_mappings, .. } = config;
-        let counters = Arc::<Counters>::default();
+        let (counters, held) = (Arc::<Counters>::default(), bounds::Held::new(&stack));
         let requests = Requests::new(poller.clone());
         Ok(Self {
             host_names: HostNames::new(requests.caller()),
@@ -172,6 +175,7 @@ impl Doors {
             due: Default::default(),
             pauses: Pauses::default(),
             waiting: Turns::default(),
+            held,
             most_connections: config.most_connections,
             most_of_a_client: config.most_of_a_client,
             refusals: Vec::new(),
@@ -517,6 +521,7 @@ impl Doors {
             due: None,
             has_error: false,
             is_bulk: false,
+            noted: 0,
         });
         self.set_clock(key, Clock::Ask);
         self.visit(key);
@@ -571,6 +576,7 @@ impl Doors {
         loop {
             let Some(session) = self.sessions.get_mut(key) else { return };
             let mut moved = [0; 2];
+            session.save_memory(self.held.is_too_much());
             let next = session.go_on(share, &mut moved);
             self.count(key, moved);
             let next = match next {
@@ -681,14 +687,25 @@ impl Doors {
         self.waiting.add_moved(to_far + to_near);
         let session = &mut self.sessions[key];
         session.is_bulk = to_far + to_near >= BULK;
+        let now = session.held();
+        let before = std::mem::replace(&mut session.noted, now);
         let is_server = matches!(self.doors[session.door], Door::Server { .. });
+        self.note_held(before, now);
         let (out, back) = if is_server { (to_near, to_far) } else { (to_far, to_near) };
         self.counters.add(|counters| &counters.bytes_out, out);
         self.counters.add(|counters| &counters.bytes_in, back);
     }
 
+    /// A relay has held so many bytes and holds so many now.
+    fn note_held(&mut self, from: usize, to: usize) {
+        if self.held.change(from, to) {
+            self.counters.count(|counters| &counters.memory_pressures);
+        }
+    }
+
     fn end(&mut self, key: usize, how: &'static str, counter: fn(&Counters) -> &AtomicU64) {
         let mut session = self.sessions.remove(key);
+        self.note_held(session.noted, 0);
         if let Some(number) = self.clients.get_mut(&session.client.ip()) {
             *number -= 1;
             if *number == 0 {

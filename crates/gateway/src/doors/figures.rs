@@ -69,6 +69,9 @@ counters! {
     bytes_out = "DoorsBytesOut",
     /// Bytes of connections that the host's side took.
     bytes_in = "DoorsBytesIn",
+    /// How often connections held so much together that each began to take only small pieces, one
+    /// at a time.
+    memory_pressures = "DoorsMemoryPressures",
     /// Clients and associations that got a UDP socket of the stack.
     mappings = "DoorsMappings",
     /// Datagrams that were dropped since there were too many clients or no descriptors, or too many

@@ -82,6 +82,10 @@ impl End for Near {
         self.stream.set_piece(bytes);
     }
 
+    fn save_memory(&mut self, saves: bool) {
+        self.stream.save_memory(saves);
+    }
+
     fn take_error(&mut self) -> io::Result<()> {
         self.stream.take_error()
     }

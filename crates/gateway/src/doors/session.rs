@@ -37,6 +37,8 @@ pub(super) struct Session {
     pub(super) has_error: bool,
     /// Its last visit moved much. It waits for its turn, and others do not wait for it.
     pub(super) is_bulk: bool,
+    /// Bytes of its relay that are part of the sum of all.
+    pub(super) noted: usize,
 }
 
 pub(super) enum Stage {
@@ -213,6 +215,21 @@ impl Session {
         joined.far.frame().into_iter().for_each(|frame| self.near.set_piece(frame));
         self.near.frame().into_iter().for_each(|frame| joined.far.set_piece(frame));
         self.stage = Stage::Joined(joined);
+    }
+
+    /// Bytes that one half has given and the other has not taken.
+    pub(super) fn held(&self) -> usize {
+        match &self.stage {
+            Stage::Joins { joined } | Stage::Joined(joined) => joined.relay.held(),
+            _ => 0,
+        }
+    }
+
+    /// Sets whether its relay receives only small pieces, one at a time.
+    pub(super) fn save_memory(&mut self, saves: bool) {
+        if let Stage::Joined(joined) = &mut self.stage {
+            joined.relay.save_memory(saves);
+        }
     }
 
     /// The connection of the session as others see it.
@@ -459,6 +476,7 @@ pub(super) mod tests {
             due: None,
             has_error: false,
             is_bulk: false,
+            noted: 0,
         }
     }
 

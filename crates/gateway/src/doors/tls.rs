@@ -4,7 +4,7 @@
 //! came, one that is being read, and [`MOST_HELD`] bytes that are to be sent.
 
 use crate::host::HostStream;
-use crate::relay::{End, take_front};
+use crate::relay::{End, SMALL, take_front};
 use bytes::{Buf, Bytes};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -65,13 +65,16 @@ pub(super) struct TlsStream {
     /// The stream ends once all is sent.
     ends: bool,
     has_ended: bool,
+    /// Most bytes that are received at once.
+    piece: usize,
 }
 
 impl TlsStream {
     pub(super) fn new(stream: HostStream, identity: &TlsIdentity) -> io::Result<Self> {
         let mut tls = ServerConnection::new(identity.0.clone()).map_err(io::Error::other)?;
         tls.set_buffer_limit(Some(MOST_HELD));
-        Ok(Self { stream, tls, sealed: Bytes::new(), ends: false, has_ended: false })
+        let (ends, has_ended) = (false, false);
+        Ok(Self { stream, tls, sealed: Bytes::new(), ends, has_ended, piece: RECORD })
     }
 
     /// Opens what came.
@@ -109,13 +112,10 @@ impl Write for Sink<'_> {
 impl End for TlsStream {
     fn receive(&mut self) -> io::Result<Option<Bytes>> {
         loop {
-            let mut data = vec![0; RECORD];
-            match self.tls.reader().read(&mut data) {
+            let mut data = [0; RECORD];
+            match self.tls.reader().read(&mut data[..self.piece]) {
                 Ok(0) => return Ok(None),
-                Ok(count) => {
-                    data.truncate(count);
-                    return Ok(Some(data.into()));
-                }
+                Ok(count) => return Ok(Some(Bytes::copy_from_slice(&data[..count]))),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.take_sealed()?,
                 // The client has closed the connection without a word.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
@@ -168,6 +168,11 @@ impl End for TlsStream {
 
     fn set_piece(&mut self, bytes: usize) {
         self.stream.set_piece(bytes);
+    }
+
+    fn save_memory(&mut self, saves: bool) {
+        self.piece = if saves { SMALL } else { RECORD };
+        self.stream.save_memory(saves);
     }
 
     fn take_error(&mut self) -> io::Result<()> {

@@ -193,6 +193,12 @@ impl End for ProxyStream {
         }
     }
 
+    fn save_memory(&mut self, saves: bool) {
+        if let Ok(stream) = self.stream() {
+            stream.save_memory(saves);
+        }
+    }
+
     fn take_error(&mut self) -> io::Result<()> {
         self.stream()?.take_error()
     }

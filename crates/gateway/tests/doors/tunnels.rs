@@ -5,8 +5,8 @@ use neap::control::Application;
 use neap::net::{Prefix, Route, RouteEntry};
 use neap_gateway::doors::{Door, Target, Users};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::time::Duration;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
 
 fn target(text: &str) -> Target {
     text.parse().expect("a target")
@@ -303,6 +303,66 @@ fn doors_that_drain_wait_for_what_the_far_side_has_not_acknowledged() {
     }
     assert_eq!(far.read().expect("the end, not a reset"), SlowReader::BYTES);
     ended.join().expect("no panic").expect("a good end");
+}
+
+#[test]
+fn connections_that_stall_hold_little_together() {
+    const FLOWS: usize = 64;
+    const BOUND: u64 = 256 * 4096;
+    /// What one visit may take more, and what each connection takes beyond the bound.
+    const VISIT: u64 = 512 << 10;
+    const SMALL: u64 = 4 << 10;
+    let door = Door::Client { listen: any(), target: target("10.1.0.2:7") };
+    let world = World::with(vec![door], false, |config| {
+        config.stack.set_sysctl("net.ipv4.tcp_mem", "192 256 8192").expect("bounds");
+    });
+    world.far.set_sysctl("net.ipv4.tcp_rmem", "4096 16384 16384").expect("a small buffer");
+    let listener = neap::TcpListener::bind(&world.far, "10.1.0.2:7").expect("a listener");
+    // Nobody reads what comes.
+    std::thread::spawn(move || {
+        let mut all = Vec::new();
+        while let Ok((stream, _)) = listener.accept() {
+            all.push(stream);
+        }
+    });
+    let connect = || {
+        let client = world.client(0);
+        client.set_nonblocking(true).expect("an option");
+        client
+    };
+    let until = |clients: &mut [TcpStream], is_it: &mut dyn FnMut(u64, u64) -> bool| {
+        let start = Instant::now();
+        loop {
+            for client in &mut *clients {
+                while client.write(&[0; 16 << 10]).is_ok() {}
+            }
+            let gauges = world.inspector.gauges();
+            let value = |name| gauges.iter().find(|gauge| gauge.0 == name).map(|gauge| gauge.1);
+            let (Some(flows), Some(held)) = (value("DoorsFlows"), value("DoorsHeldBytes")) else {
+                panic!("they run");
+            };
+            assert!(held <= BOUND + VISIT + FLOWS as u64 * SMALL, "{held} bytes of {flows}");
+            if is_it(flows, held) {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "{held} bytes of {flows}");
+        }
+    };
+    let mut clients: Vec<_> = (0..FLOWS).map(|_| connect()).collect();
+    until(&mut clients, &mut |_, _| world.inspector.figures().memory_pressures > 0);
+    // There is time to receive more.
+    let mut rounds = 0;
+    until(&mut clients, &mut |flows, _| {
+        rounds += usize::from(flows == FLOWS as u64);
+        rounds == 500
+    });
+    for client in clients {
+        socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).expect("an option");
+    }
+    until(&mut [], &mut |flows, held| flows + held == 0);
+    // The others are gone, and their bytes with them.
+    until(&mut [connect()], &mut |_, held| held > SMALL);
+    assert_eq!(world.end().memory_pressures, 1);
 }
 
 #[test]

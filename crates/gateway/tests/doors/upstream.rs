@@ -2,11 +2,13 @@
 //! back as what they are.
 
 use crate::world::{
-    FAR, PATIENCE, SlowReader, answer_over_udp, any, cable, dns, echo, question, route_v6, serve, stacks,
+    FAR, PATIENCE, SlowReader, answer_over_udp, any, cable, dns, echo, question, route_v6, serve,
+    stacks,
 };
 use neap::{IcmpMessage, IcmpOptions, IcmpSocket, InterfaceConfig, Stack, TcpStream, UdpSocket};
 use neap_gateway::{
-    Figures, Gateway, GatewayConfig, GatewayHandle, Inspector, Publication, Resolver, StackUpstream, Transport,
+    Figures, Gateway, GatewayConfig, GatewayHandle, Inspector, Publication, Resolver,
+    StackUpstream, Transport,
 };
 use std::collections::HashSet;
 use std::io::{ErrorKind, Read, Write};
