@@ -25,6 +25,11 @@ pub struct WireguardConfig {
     ///
     /// A path that takes less makes it smaller.
     pub mtu: Option<u16>,
+    /// The least that paths make of [`mtu`](Self::mtu), in bytes, 576 to 1280. `None` is 1280, which
+    /// an IPv6 address inside needs (RFC 8200 section 5). IPv4 alone needs no more than 576.
+    ///
+    /// Over a path that takes less, datagrams are cut on their way.
+    pub least_mtu: Option<u16>,
     /// Threads that help to seal, besides the one that sends.
     pub sealers: usize,
     /// Peers at the start.
@@ -35,7 +40,7 @@ impl WireguardConfig {
     /// An interface without peers, on a port that the host chooses.
     pub fn new(private_key: PrivateKey) -> Self {
         let (listen_port, fwmark, mtu, sealers, peers) = (0, None, None, 0, Vec::new());
-        Self { private_key, listen_port, fwmark, mtu, sealers, peers }
+        Self { private_key, listen_port, fwmark, mtu, least_mtu: None, sealers, peers }
     }
 }
 

@@ -119,14 +119,14 @@ mod tests {
     #[test]
     fn a_full_super_frame_can_be_sent_after_the_mtu_has_changed() {
         for most in [576, 1280, 1408, 1420, 9000, 59_000, 59_001, 65_000] {
-            let limits = capabilities(most, path::Path::new(most).largest());
+            let limits = capabilities(most, path::Path::new(most, None).largest());
             assert!(limits.gso_max_size >= most.into(), "a packet of the MTU passes");
             for (mtu, headers) in (576..=most).flat_map(|mtu| [40, 52, 72, 100].map(|h| (mtu, h))) {
                 let bytes = most_bytes(&limits, mtu.into(), headers);
                 assert!(bytes <= MOST_BYTES, "{bytes} at {mtu} of {most}");
             }
         }
-        let limits = capabilities(1420, path::Path::new(1420).largest());
+        let limits = capabilities(1420, path::Path::new(1420, None).largest());
         assert!(most_bytes(&limits, 1420, 52) >= 62_000, "a call is well used");
     }
 }

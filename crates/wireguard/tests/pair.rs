@@ -87,8 +87,12 @@ fn read_pattern(stream: &mut TcpStream, total: usize) {
 
 /// Bytes there and back through a tunnel.
 fn transfer(insides: [&str; 2], loopback: &str, total: usize) -> [End; 2] {
-    let [near, far] = pair(insides, loopback);
-    let to = SocketAddr::new(insides[1].parse().expect("an address"), 80);
+    transfer_between(pair(insides, loopback), insides[1], total)
+}
+
+/// The same between two ends, of which the second has this address inside.
+fn transfer_between([near, far]: [End; 2], inside: &str, total: usize) -> [End; 2] {
+    let to = SocketAddr::new(inside.parse().expect("an address"), 80);
     let listener = TcpListener::bind(&far.stack, to).expect("a listener");
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -271,6 +275,23 @@ fn a_path_that_takes_no_full_packet_is_looked_at_a_few_times() {
                 let (looks, cut) = (counter(end, "path_looks"), counter(end, "sent_fragmentable"));
                 assert!(looks <= 8 && cut > 10, "{looks} looks and {cut} super-frames");
             }
+        }
+    });
+}
+
+#[test]
+fn a_tunnel_that_needs_no_ipv6_inside_follows_a_path_that_takes_less() {
+    in_namespace(|| {
+        run("ip link set lo up mtu 800");
+        let insides = ["10.7.5.1", "10.7.5.2"];
+        let ends = pair(insides, "127.0.0.1");
+        for end in &ends {
+            let error = end.handle.set_least_mtu(Some(575)).expect_err("too small");
+            assert!(error.to_string().contains("576 to 1280"), "{error}");
+            end.handle.set_least_mtu(Some(576)).expect("it may be so small");
+        }
+        for end in &transfer_between(ends, insides[1], 300_000) {
+            assert_eq!(counter(end, "sent_fragmentable"), 0);
         }
     });
 }

@@ -184,6 +184,7 @@ impl Tunnel {
             failures.extend(done.as_ref().err().map(ToString::to_string));
             done.is_ok()
         };
+        let least_mtu = file.least_mtu();
         let (old, new) = (&self.file.interface, &mut file.interface);
         if old.private_key != new.private_key && !is_done(self.set_private_key(&new.private_key)) {
             new.private_key = old.private_key.clone();
@@ -193,6 +194,9 @@ impl Tunnel {
         }
         if old.mtu != new.mtu && !is_done(self.handle.set_mtu(new.mtu)) {
             new.mtu = old.mtu;
+        }
+        if self.file.least_mtu() != least_mtu {
+            is_done(self.handle.set_least_mtu(least_mtu));
         }
         let port = new.listen_port;
         if old.listen_port != port && !is_done(self.handle.set_listen_port(port)) {

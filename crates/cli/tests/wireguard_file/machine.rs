@@ -252,13 +252,14 @@ fn join_by_router(router: &Host, far: &Host, mtu: u16) -> &'static str {
 }
 
 /// Sends a pattern there and back over a path whose far part takes less than its near part.
-fn pass_router(mtu: u16) {
-    let folder = Folder::new(&format!("router-{mtu}"));
+/// `interface` are more lines of `[Interface]`. Returns how many super-frames might be cut.
+fn pass_router(mtu: u16, interface: &str) -> u64 {
+    let folder = Folder::new(&format!("router-{mtu}-{}", interface.len()));
     let (router, far_host) = (Host::new(false), Host::new(false));
     let far_address = join_by_router(&router, &far_host, mtu);
     let keys = Keys::new();
-    let far = folder.write("far.conf", &keys.far("", SERVER));
-    let near = keys.near("", &client(9001)).replace(FAR, far_address);
+    let far = folder.write("far.conf", &keys.far(interface, SERVER));
+    let near = keys.near(interface, &client(9001)).replace(FAR, far_address);
     let near = folder.write("near.conf", &near);
     let (_far, _echo) = far_host.inside(|| (Tunnel::start(&folder, &["-c", &far]), echo()));
     let _near = Tunnel::start(&folder, &["-c", &near]);
@@ -274,16 +275,22 @@ fn pass_router(mtu: u16) {
     let figures = folder.print(&["nstat", "-a", "--name", "near"]);
     assert!(figure(&figures, "path_mtu_changes") >= 1, "{figures}");
     assert_eq!(figure(&figures, "black_holes"), 0, "{figures}");
+    figure(&figures, "sent_fragmentable")
 }
 
 #[test]
 fn a_path_that_takes_less_is_learned_from_its_router() {
-    in_namespace(|| pass_router(1400));
+    in_namespace(|| assert_eq!(pass_router(1400, ""), 0));
 }
 
 #[test]
 fn a_path_that_takes_less_than_ipv6_needs_inside_is_passed_by_fragments() {
-    in_namespace(|| pass_router(1300));
+    in_namespace(|| assert!(pass_router(1300, "Address = fd09::1\n") > 0));
+}
+
+#[test]
+fn a_tunnel_without_ipv6_follows_a_path_that_takes_even_less() {
+    in_namespace(|| assert_eq!(pass_router(700, ""), 0));
 }
 
 #[test]

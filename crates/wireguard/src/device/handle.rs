@@ -80,6 +80,15 @@ impl WireguardHandle {
         self.shared.set_mtu(mtu)
     }
 
+    /// Sets the least that paths make of the MTU inside, in bytes; `None` is 1280, which an IPv6
+    /// address inside needs. The interface of the stack follows.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] below 576 and above 1280.
+    pub fn set_least_mtu(&self, least: Option<u16>) -> Result<(), Error> {
+        self.shared.set_least_mtu(least)
+    }
+
     /// Moves the interface to another UDP port; with 0 the host chooses. Sessions stay, and peers
     /// learn the port with the next datagram.
     ///

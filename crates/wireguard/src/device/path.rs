@@ -8,8 +8,9 @@
 //! Whoever forges ICMP rings as often as he likes. So what the host tells of the path has it looked
 //! at ten times a second at the most.
 //!
-//! The MTU inside is not made smaller than 1280. Over a path that takes less than such a packet
-//! with its outer headers, datagrams leave without DF, and the host or a router cuts them.
+//! The MTU inside is not made smaller than 1280, or down to 576 where that is allowed, as there is
+//! no IPv6 inside. Over a path that takes less than such a packet with its outer headers, datagrams
+//! leave without DF, and the host or a router cuts them.
 //!
 //! Nothing tells when a path takes more: the host forgets what ICMP has said, or a route gets a
 //! larger MTU. So the paths are looked at every ten minutes while the MTU inside is below the one
@@ -17,7 +18,7 @@
 //! elsewhere.
 //!
 //! Where a path seems to lose large packets and no ICMP comes ([`black_hole`]), the MTU inside is
-//! 1280 for ten minutes, and then as before.
+//! at most 1280 for ten minutes, and then as before.
 //!
 //! [`black_hole`]: crate::device::black_hole
 
@@ -30,7 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 /// Headers of IP and UDP outside, in bytes.
 const OUTER_V4: u32 = 20 + 8;
 const OUTER_V6: u32 = 40 + 8;
-/// The MTU inside is not made smaller: IPv6 needs it (RFC 8200 section 5).
+/// The MTU inside is not made smaller, unless that is allowed: IPv6 needs it (RFC 8200 section 5).
 pub(crate) const LEAST: u16 = 1280;
 /// Paths that one look asks the host about. With more peers the first ones speak for all.
 const PATHS_MAX: usize = 64;
@@ -54,6 +55,8 @@ pub(crate) struct Path {
     largest: u16,
     /// As configured.
     most: AtomicU16,
+    /// Paths make the MTU no smaller.
+    least: AtomicU16,
     mtu: AtomicU16,
     /// Until when large packets seem to be lost, in nanoseconds; 0 is never.
     cautious_until: AtomicU64,
@@ -72,10 +75,11 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    pub(crate) fn new(most: u16) -> Self {
+    pub(crate) fn new(most: u16, least: Option<u16>) -> Self {
         Self {
             largest: SUPER_FRAME.max(most),
             most: AtomicU16::new(most),
+            least: AtomicU16::new(least.unwrap_or(LEAST)),
             mtu: AtomicU16::new(most),
             cautious_until: AtomicU64::new(0),
             looked: AtomicU64::new(0),
@@ -96,10 +100,15 @@ impl Path {
     ) -> bool {
         self.looked.store(now.as_nanos(), Ordering::Relaxed);
         let paths = endpoints.take(PATHS_MAX);
-        let inside = paths.filter_map(|to| Some(inside(to, path_mtu(to, fwmark)?))).min();
-        let known = if self.is_cautious() { Some(LEAST) } else { inside };
+        self.follow(paths.filter_map(|to| Some(inside(to, path_mtu(to, fwmark)?))).min())
+    }
+
+    /// Takes what the paths leave inside. Whether the MTU inside has changed.
+    fn follow(&self, inside: Option<u16>) -> bool {
+        let caution = self.is_cautious().then_some(LEAST);
         let most = self.most.load(Ordering::Relaxed);
-        let mtu = known.unwrap_or(most).max(LEAST).min(most);
+        let known = [inside, caution].into_iter().flatten().min().unwrap_or(most);
+        let mtu = known.max(self.least.load(Ordering::Relaxed)).min(most);
         self.is_narrow.store(inside.is_some_and(|inside| inside < mtu), Ordering::Relaxed);
         self.mtu.swap(mtu, Ordering::Relaxed) != mtu
     }
@@ -189,6 +198,11 @@ impl Path {
         self.most.store(most.min(self.largest), Ordering::Relaxed);
     }
 
+    /// Sets the least that paths make of it. The next look follows it.
+    pub(crate) fn set_least(&self, least: Option<u16>) {
+        self.least.store(least.unwrap_or(LEAST), Ordering::Relaxed);
+    }
+
     /// Makes the MTU inside smaller, as a path does.
     #[cfg(test)]
     pub(crate) fn lower(&self, mtu: u16) {
@@ -235,19 +249,41 @@ mod tests {
 
     #[test]
     fn it_is_never_below_1280_unless_configured_so() {
-        let path = Path::new(576);
+        let path = Path::new(576, None);
         path.look(core::iter::empty(), None, Instant::ZERO);
         assert_eq!(path.mtu(), 576);
         let loopback = "127.0.0.1:9".parse().expect("an address");
-        let path = Path::new(9000);
+        let path = Path::new(9000, None);
         assert!(!path.look(core::iter::once(loopback), None, Instant::ZERO));
         assert_eq!(path.mtu(), 9000);
     }
 
     #[test]
+    fn it_follows_a_path_down_to_what_is_allowed() {
+        let path = Path::new(1420, None);
+        assert!(path.follow(Some(1100)));
+        assert_eq!((path.mtu(), path.is_narrow()), (1280, true));
+        path.set_least(Some(576));
+        assert!(path.follow(Some(1100)));
+        assert_eq!((path.mtu(), path.is_narrow()), (1100, false));
+        assert!(path.follow(Some(400)));
+        assert_eq!((path.mtu(), path.is_narrow()), (576, true));
+        path.set_most(600);
+        assert!(path.follow(Some(1100)));
+        assert_eq!((path.mtu(), path.is_narrow()), (600, false));
+        path.set_most(1420);
+        path.follow(Some(1100));
+        assert!(!path.suspect(Instant::ZERO + Nanos::from_secs(1)), "the path is known");
+        path.follow(Some(1400));
+        assert!(path.suspect(Instant::ZERO + Nanos::from_secs(1)));
+        assert!(path.follow(Some(1400)) && path.mtu() == 1280);
+        assert!(path.follow(Some(1100)) && path.mtu() == 1100);
+    }
+
+    #[test]
     fn a_path_that_does_not_take_a_full_packet_is_narrow_and_looked_at_again() {
         let loopback = || core::iter::once("127.0.0.1:9".parse().expect("an address"));
-        let (path, start) = (Path::new(65_000), Instant::ZERO + Nanos::from_secs(1000));
+        let (path, start) = (Path::new(65_000, None), Instant::ZERO + Nanos::from_secs(1000));
         path.look(loopback(), None, start);
         assert!(!path.is_narrow());
         // As if the MTU could not be made smaller than this.
@@ -259,7 +295,7 @@ mod tests {
 
     #[test]
     fn it_follows_the_one_that_is_configured() {
-        let path = Path::new(1300);
+        let path = Path::new(1300, None);
         for most in [1420, 576, 1300] {
             path.set_most(most);
             assert!(path.look(core::iter::empty(), None, Instant::ZERO));
@@ -269,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_is_elsewhere_has_its_path_looked_at_once_a_second_at_most() {
-        let (path, start) = (Path::new(1420), Instant::ZERO + Nanos::from_secs(1000));
+        let (path, start) = (Path::new(1420, None), Instant::ZERO + Nanos::from_secs(1000));
         path.look(core::iter::empty(), None, start);
         assert!(!path.wants_look(start + CAUTION), "nothing has changed");
         path.has_moved();
@@ -282,7 +318,7 @@ mod tests {
 
     #[test]
     fn caution_ends_after_ten_minutes() {
-        let path = Path::new(1420);
+        let path = Path::new(1420, None);
         let start = Instant::ZERO + Nanos::from_secs(1);
         assert!(path.suspect(start) && !path.suspect(start));
         assert!(path.look(core::iter::empty(), None, Instant::ZERO));

@@ -2,7 +2,7 @@
 
 use crate::config::{DEFAULT_MTU, MTU_MAX, MTU_MIN, Peer, WireguardConfig};
 use crate::counters::Counters;
-use crate::device::path::Path;
+use crate::device::path::{LEAST, Path};
 use crate::device::socket::{Batch, HANDSHAKE_CLASS, HostSocket, MOST_SEGMENTS, Sent};
 use crate::device::suspends::Suspends;
 use crate::engine::{Engine, Outgoing};
@@ -57,13 +57,14 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn open(config: &WireguardConfig) -> Result<Self, Error> {
         check_mtu(config.mtu)?;
+        check_least_mtu(config.least_mtu)?;
         check("sealers", config.sealers as u64, SEALERS_MAX as u64, "0 to 64")?;
         check_peers(&config.peers)?;
         let socket = HostSocket::open(config.listen_port, config.fwmark)?;
         let counters = Arc::<Counters>::default();
         let now = clock::now();
         let engine = Engine::new(config, seed()?, counters.clone(), now, unix())?;
-        let path = Path::new(config.mtu.unwrap_or(DEFAULT_MTU));
+        let path = Path::new(config.mtu.unwrap_or(DEFAULT_MTU), config.least_mtu);
         path.look(engine.endpoints(), config.fwmark, now);
         socket.let_be_cut(path.is_narrow());
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
@@ -322,6 +323,13 @@ impl Shared {
         Ok(())
     }
 
+    pub(crate) fn set_least_mtu(&self, least: Option<u16>) -> Result<(), Error> {
+        check_least_mtu(least)?;
+        self.path.set_least(least);
+        self.ring_for_path();
+        Ok(())
+    }
+
     pub(crate) fn set_listen_port(&self, port: u16) -> Result<(), Error> {
         if port == self.socket.port() {
             return Ok(());
@@ -378,6 +386,16 @@ fn check_mtu(mtu: Option<u16>) -> Result<(), Error> {
         Some(mtu) if !(MTU_MIN..=MTU_MAX).contains(&mtu) => {
             let (option, range) = ("mtu", "576 to 65000 bytes");
             Err(Error::OutOfRange { option, value: mtu.into(), range })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_least_mtu(least: Option<u16>) -> Result<(), Error> {
+    match least {
+        Some(least) if !(MTU_MIN..=LEAST).contains(&least) => {
+            let (option, range) = ("least mtu", "576 to 1280 bytes");
+            Err(Error::OutOfRange { option, value: least.into(), range })
         }
         _ => Ok(()),
     }

@@ -41,6 +41,7 @@ pub use error::{FileError, Place, Warning};
 pub use interface::{InterfaceSection, PeerSection};
 pub use value::{Host, HostPort, ParseHostPortError, Password};
 
+use crate::config::MTU_MIN;
 use crate::{Peer, WireguardConfig};
 use doors::SECTIONS;
 use ipnet::IpNet;
@@ -107,6 +108,13 @@ impl File {
         reading.done(path, Some(&tunnel_path), warnings)
     }
 
+    /// Returns the least that paths make of the MTU inside, in bytes: what IPv4 needs if the
+    /// interface has no IPv6 address. `None` is what IPv6 needs.
+    pub fn least_mtu(&self) -> Option<u16> {
+        let is_v4 = |address: &IpNet| matches!(address, IpNet::V4(_));
+        self.interface.addresses.iter().all(is_v4).then_some(MTU_MIN)
+    }
+
     /// Returns the settings of a tunnel, with the endpoints that `resolve` knows.
     pub fn wireguard(
         &self,
@@ -115,6 +123,7 @@ impl File {
         let InterfaceSection { private_key, mtu, listen_port, fwmark, .. } = &self.interface;
         let mut config = WireguardConfig::new(private_key.clone());
         (config.mtu, config.listen_port, config.fwmark) = (*mtu, *listen_port, *fwmark);
+        config.least_mtu = self.least_mtu();
         config.peers = self.peers.iter().map(|peer| peer.with_endpoint(&mut resolve)).collect();
         config
     }
