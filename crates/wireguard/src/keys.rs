@@ -217,6 +217,14 @@ mod tests {
     }
 
     #[test]
+    fn secrets_are_wiped() {
+        fn wiped<T: zeroize::ZeroizeOnDrop>(_: &T) {}
+        wiped(&PrivateKey::from([7; LEN]).0);
+        wiped(&PresharedKey::from([7; LEN]).0);
+        wiped(&random().expect("random bytes"));
+    }
+
+    #[test]
     fn secrets_are_not_shown() {
         let (private, shared) = (PrivateKey::from([0xab; 32]), PresharedKey::from([0xab; 32]));
         assert_eq!(format!("{private:?} {shared:?}"), "PrivateKey(hidden) PresharedKey(hidden)");

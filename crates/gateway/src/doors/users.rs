@@ -4,30 +4,33 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use std::fmt;
 use subtle::{Choice, ConstantTimeEq};
+use zeroize::Zeroizing;
 
 /// Most bytes of a name and of a password: what SOCKS5 can say (RFC 1929).
 const MOST: usize = 255;
 
-/// Names and passwords of those who may use a proxy. Passwords are never printed.
+/// Names and passwords of those who may use a proxy. Passwords are never printed, and wiped from
+/// memory when they are dropped.
 #[derive(Clone, Default)]
 pub struct Users(Vec<(Secret, Secret)>);
 
-/// Text of at most [`MOST`] bytes, padded, so that a comparison takes the same time for all.
+/// Text of at most [`MOST`] bytes, padded, so that a comparison takes the same time for all. It is
+/// at one place in memory from its beginning to its end.
 #[derive(Clone)]
 struct Secret {
-    bytes: [u8; MOST],
+    bytes: Zeroizing<Vec<u8>>,
     length: u8,
 }
 
 impl Secret {
     fn new(text: &[u8]) -> Option<Self> {
-        let mut bytes = [0; MOST];
+        let mut bytes = Zeroizing::new(vec![0; MOST]);
         bytes.get_mut(..text.len())?.copy_from_slice(text);
         Some(Self { bytes, length: u8::try_from(text.len()).ok()? })
     }
 
     fn is(&self, other: &Self) -> Choice {
-        self.bytes.ct_eq(&other.bytes) & self.length.ct_eq(&other.length)
+        self.bytes.as_slice().ct_eq(other.bytes.as_slice()) & self.length.ct_eq(&other.length)
     }
 }
 
@@ -73,6 +76,7 @@ impl Users {
             return false;
         }
         let Ok(pair) = BASE64_STANDARD.decode(encoded.trim_ascii()) else { return false };
+        let pair = Zeroizing::new(pair);
         let Some(colon) = pair.iter().position(|&byte| byte == b':') else { return false };
         self.allow(&pair[..colon], &pair[colon + 1..])
     }
@@ -87,6 +91,12 @@ impl fmt::Debug for Users {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn passwords_are_wiped() {
+        fn wiped<T: zeroize::ZeroizeOnDrop>(_: &T) {}
+        wiped(&Secret::new(b"open sesame").expect("short").bytes);
+    }
 
     #[test]
     fn only_a_known_pair_is_allowed() {

@@ -15,7 +15,7 @@ const MOST_LINES: usize = 64;
 pub(super) fn request(to: &Destination, credentials: Option<&Credentials>) -> Bytes {
     let mut request = format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n");
     if let Some(Credentials { user, password }) = credentials {
-        let encoded = BASE64_STANDARD.encode(format!("{user}:{password}"));
+        let encoded = BASE64_STANDARD.encode(format!("{user}:{}", password.as_str()));
         request += &format!("Proxy-Authorization: Basic {encoded}\r\n");
     }
     request += "\r\n";

@@ -26,6 +26,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use stream::{Dialogue, ProxyStream};
+use zeroize::Zeroizing;
 
 /// A proxy answers within so long, or the flow is refused. It covers the proxy's own connection to
 /// the destination, which takes a host some SYNs.
@@ -43,11 +44,12 @@ pub enum Protocol {
     Http,
 }
 
-/// A user and password, for SOCKS5 (RFC 1929) and HTTP's Basic scheme (RFC 7617).
+/// A user and password, for SOCKS5 (RFC 1929) and HTTP's Basic scheme (RFC 7617). The password is
+/// never printed, and wiped from memory when it is dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     user: String,
-    password: String,
+    password: Zeroizing<String>,
 }
 
 impl Credentials {
@@ -58,7 +60,7 @@ impl Credentials {
             |text: &str| text.len() <= MOST_CREDENTIAL && !text.chars().any(char::is_control);
         let is_user = !user.is_empty() && !user.contains(':');
         (is_user && is_usable(user) && is_usable(password))
-            .then(|| Self { user: user.to_owned(), password: password.to_owned() })
+            .then(|| Self { user: user.to_owned(), password: Zeroizing::new(password.to_owned()) })
     }
 }
 

@@ -531,3 +531,12 @@ proptest! {
         let _ = Given::new(bytes).read();
     }
 }
+
+#[test]
+fn the_text_of_a_file_and_its_secrets_are_wiped() {
+    fn wiped<S, T: zeroize::ZeroizeOnDrop>(_: impl Fn(&S) -> &T) {}
+    wiped(|text: &Text| &text.bytes);
+    wiped(|entry: &super::lines::Entry| &entry.value);
+    wiped(|value: &super::keys::Value| &value.text);
+    wiped(|password: &Password| &password.0);
+}
