@@ -25,8 +25,8 @@ pub struct WireguardConfig {
     ///
     /// A path that takes less makes it smaller.
     pub mtu: Option<u16>,
-    /// The least that paths make of [`mtu`](Self::mtu), in bytes, 576 to 1280. `None` is 1280, which
-    /// an IPv6 address inside needs (RFC 8200 section 5). IPv4 alone needs no more than 576.
+    /// The least that paths make of [`mtu`](Self::mtu), in bytes, 576 to 1280. `None` is 1280,
+    /// which an IPv6 address inside needs (RFC 8200 section 5). IPv4 alone needs no more than 576.
     ///
     /// Over a path that takes less, datagrams are cut on their way.
     pub least_mtu: Option<u16>,

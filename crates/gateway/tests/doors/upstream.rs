@@ -105,7 +105,7 @@ fn a_gateway_waits_until_the_far_side_of_its_upstream_has_acknowledged_all() {
         let World { guest, far, handle, inspector, thread } = World::new();
         let reader = SlowReader::start(&far);
         let mut stream = TcpStream::connect(&guest, format!("{FAR}:7")).expect("it is open");
-        // The far side has ended its stream, so that all is over once the stack has taken the bytes.
+        // The far side has ended its stream, so all is over once the stack has taken the bytes.
         assert_eq!(stream.read(&mut [0]).expect("the end"), 0);
         stream.write_all(&[7; SlowReader::BYTES]).expect("sent");
         drop(stream);
