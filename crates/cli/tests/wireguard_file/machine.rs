@@ -252,8 +252,9 @@ fn join_by_router(router: &Host, far: &Host, mtu: u16) -> &'static str {
 }
 
 /// Sends a pattern there and back over a path whose far part takes less than its near part.
-/// `interface` are more lines of `[Interface]`. Returns how many super-frames might be cut.
-fn pass_router(mtu: u16, interface: &str) -> u64 {
+/// `interface` are more lines of `[Interface]`. Returns whether more super-frames might be cut than
+/// those that were made before the router told of its path.
+fn pass_router(mtu: u16, interface: &str) -> bool {
     let folder = Folder::new(&format!("router-{mtu}-{}", interface.len()));
     let (router, far_host) = (Host::new(false), Host::new(false));
     let far_address = join_by_router(&router, &far_host, mtu);
@@ -275,22 +276,22 @@ fn pass_router(mtu: u16, interface: &str) -> u64 {
     let figures = folder.print(&["nstat", "-a", "--name", "near"]);
     assert!(figure(&figures, "path_mtu_changes") >= 1, "{figures}");
     assert_eq!(figure(&figures, "black_holes"), 0, "{figures}");
-    figure(&figures, "sent_fragmentable")
+    figure(&figures, "sent_fragmentable") > 20
 }
 
 #[test]
 fn a_path_that_takes_less_is_learned_from_its_router() {
-    in_namespace(|| assert_eq!(pass_router(1400, ""), 0));
+    in_namespace(|| assert!(!pass_router(1400, "")));
 }
 
 #[test]
 fn a_path_that_takes_less_than_ipv6_needs_inside_is_passed_by_fragments() {
-    in_namespace(|| assert!(pass_router(1300, "Address = fd09::1\n") > 0));
+    in_namespace(|| assert!(pass_router(1300, "Address = fd09::1\n")));
 }
 
 #[test]
 fn a_tunnel_without_ipv6_follows_a_path_that_takes_even_less() {
-    in_namespace(|| assert_eq!(pass_router(700, ""), 0));
+    in_namespace(|| assert!(!pass_router(700, "")));
 }
 
 #[test]
