@@ -8,7 +8,6 @@ use crate::errno::Errno;
 use crate::socket::Kind;
 use crate::{Fd, Incoming, Outgoing, Posix, Received};
 use neap_stack::socket::SocketError;
-use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::udp::{SendDatagram, UdpHandle};
 use neap_tcp::time::Instant;
 
@@ -98,18 +97,17 @@ impl Posix {
         let (domain, asked) = (socket.domain, socket.common.asked);
         let (timeout, is_shut) = (socket.common.receive_timeout, socket.shut.0);
         drop(socket);
-        // An error that comes behind a datagram is told to the next call.
-        let is_over = call.done > 0 && handle.readiness().bits().contains(Ready::ERROR);
-        if is_over {
-            // The call may have been woken for the error that it leaves.
-            handle.pass_on();
-        }
-        let rest = &mut messages[call.done.min(most)..];
-        if rest.is_empty() || is_over {
+        let before = call.done.min(most);
+        let rest = &mut messages[before..];
+        if rest.is_empty() {
             return Ok(Outcome::Done(call.done));
         }
         let mut datagrams = Vec::new();
-        let taken = handle.recv_batch(rest.len(), |datagram| datagrams.push(datagram));
+        let take = |datagram| datagrams.push(datagram);
+        let taken = match before {
+            0 => handle.recv_batch(rest.len(), take),
+            _ => handle.recv_more(rest.len(), take),
+        };
         for (message, datagram) in rest.iter_mut().zip(&datagrams) {
             let mut control = Control::new(message.control);
             if !asked.is_empty() {
@@ -122,6 +120,8 @@ impl Posix {
         call.done += datagrams.len();
         match taken {
             Err(SocketError::WouldBlock) | Ok(_) => {}
+            // An error that comes behind a datagram is told to the next call.
+            Err(_) if before > 0 => return Ok(Outcome::Done(before)),
             Err(error) => return Err(error.into()),
         }
         let is_enough = call.done == most || call.done > 0 && flags & MSG_WAITFORONE != 0;

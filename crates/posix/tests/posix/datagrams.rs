@@ -735,6 +735,32 @@ fn a_call_with_many_messages_waits_for_room_and_for_all_of_them() {
 }
 
 #[test]
+fn an_error_behind_messages_that_were_taken_is_for_the_next_call() {
+    let mut p = Process::new();
+    let (receiver, sender) = pair(&mut p);
+    p.connect(sender, "127.0.0.1:500").expect("nothing is sent");
+    for data in [b"a", b"b"] {
+        p.send(sender, data, 0).expect("room");
+    }
+    p.settle();
+    // Nobody has this port.
+    p.connect(receiver, "127.0.0.1:501").expect("nothing is sent");
+    let mut buffers = [[0; 10]; 3];
+    let mut messages = buffers.each_mut().map(|buf| Incoming { buf, ..Incoming::default() });
+    let mut tries = 0;
+    let received = p.block(|posix, now, call| {
+        tries += 1;
+        let outcome = posix.recv_mmsg(now, call, receiver, &mut messages, 0);
+        if tries == 1 {
+            posix.send(now, &mut Call::new(), receiver, b"refused", 0).expect("room");
+        }
+        outcome
+    });
+    assert_eq!((received, tries), (Some(Ok(2)), 2));
+    assert_eq!(receive_many(&mut p, receiver, 3, 0), Some(Err(Errno::ECONNREFUSED)));
+}
+
+#[test]
 fn a_stream_takes_and_brings_one_of_many_messages() {
     let mut p = Process::new();
     let (client, server, _) = p.pair();

@@ -648,7 +648,31 @@ impl UdpSocket {
         most: usize,
         take: impl FnMut(ReceivedDatagram),
     ) -> Result<usize, SocketError> {
-        let mut state = self.state_without_error()?;
+        self.take_batch(self.state_without_error()?, most, take)
+    }
+
+    /// As [`receive_batch`](Self::receive_batch) for a call that has taken some before: an error
+    /// ends it, and stays for the next call.
+    pub(crate) fn receive_more(
+        &self,
+        most: usize,
+        take: impl FnMut(ReceivedDatagram),
+    ) -> Result<usize, SocketError> {
+        let state = lock(&self.state);
+        if let Some(error) = state.error {
+            // The call may have been woken for the error that it leaves.
+            self.readiness.0.pass_on();
+            return Err(error);
+        }
+        self.take_batch(state, most, take)
+    }
+
+    fn take_batch(
+        &self,
+        mut state: MutexGuard<'_, UdpState>,
+        most: usize,
+        take: impl FnMut(ReceivedDatagram),
+    ) -> Result<usize, SocketError> {
         if state.queue.is_empty() {
             return Err(state.nothing_to_receive());
         }

@@ -168,6 +168,20 @@ impl UdpHandle {
         self.0.socket.receive_batch(most, take)
     }
 
+    /// As [`recv_batch`](Self::recv_batch) for a call that has taken some datagrams before: a pending
+    /// ICMP error ends it, and stays for the next call (`do_recvmmsg`).
+    ///
+    /// # Errors
+    /// As [`recv_from`](Self::recv_from).
+    #[doc(hidden)]
+    pub fn recv_more(
+        &self,
+        most: usize,
+        take: impl FnMut(ReceivedDatagram),
+    ) -> Result<usize, SocketError> {
+        self.0.socket.receive_more(most, take)
+    }
+
     /// As [`recv_from`](Self::recv_from), and the datagram stays.
     ///
     /// # Errors
