@@ -295,7 +295,9 @@ impl Posix {
         let handle = self.datagram(shared, &mut socket)?;
         drop(socket);
         let mut datagram = SendDatagram::new(Bytes::copy_from_slice(data), to);
-        let remote = to.or_else(|| handle.remote_addr());
+        // The socket's own remote address costs its lock.
+        let matters = whole_v4 != whole_v6 || !control.is_empty();
+        let remote = to.or_else(|| if matters { handle.remote_addr() } else { None });
         let is_v4 = remote.is_some_and(|remote| remote.is_ipv4());
         datagram.dont_fragment = if is_v4 { whole_v4 } else { whole_v6 };
         if !control.is_empty() {
