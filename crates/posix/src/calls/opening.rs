@@ -239,15 +239,9 @@ impl Posix {
         }
         let remote = sockaddr::parse_peer(socket.domain, socket.common.v6_only, address)?;
         let remote = socket.canonical(remote);
-        // To the unspecified address, which means this host, there is always a way.
-        if !remote.ip().is_unspecified() {
-            self.stack.source_for(remote.ip())?;
-        }
         let transparent = socket.common.sends_as_others(remote.is_ipv4());
         self.check_source(socket.bound_for(remote), transparent)?;
-        if self.stack.is_broadcast(remote.ip()) && !socket.common.broadcast {
-            return Err(Errno::EACCES);
-        }
+        // As in Linux (`inet_dgram_connect`), the socket is bound even if the rest fails.
         Ok(self.datagram(shared, socket)?.connect(Some(remote))?)
     }
 

@@ -532,6 +532,25 @@ fn a_link_local_address_names_its_link_and_shows_it() {
     assert_eq!(p.posix.getsockname(bound), Ok("[fe80::2]:500".parse().expect("an address")));
 }
 
+#[test]
+fn connecting_to_a_link_local_address_asks_the_way_on_its_link() {
+    let mut p = Process::new();
+    let second = Wire::default();
+    let own = ["2001:db8:1::2/64".parse().expect("a prefix")];
+    let added = p.posix.stack().add_interface(p.now, second.device(), &own).expect("a queue");
+    assert_eq!(added.index(), 3);
+    let fd = p.posix.socket(AF_INET6, SOCK_DGRAM, 0).expect("a descriptor");
+    p.connect(fd, "[fe80::9%3]:53").expect("nothing is sent");
+    assert_eq!(p.send(fd, b"x", 0), Ok(1));
+    p.settle();
+    assert_eq!((p.wire.ends().sent.len(), second.ends().sent.len()), (0, 1));
+    // No route leads there, and no link is named. As on Linux, the socket has a port from then on.
+    let fd = p.posix.socket(AF_INET6, SOCK_DGRAM, 0).expect("a descriptor");
+    assert_eq!(p.connect(fd, "[fe80::9]:53"), Err(Errno::ENETUNREACH));
+    assert_ne!(p.posix.getsockname(fd).expect("open").port(), 0);
+    assert_eq!(p.posix.getpeername(p.now, fd), Err(Errno::ENOTCONN));
+}
+
 /// The latest packet that the process sent by its interface.
 fn latest(p: &Process) -> Bytes {
     p.wire.ends().sent.back().cloned().expect("a packet")
