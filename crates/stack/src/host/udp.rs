@@ -587,7 +587,7 @@ impl UdpSocket {
     }
 
     /// The own address that `connect` chooses (`__ip4_datagram_connect`). Until the socket is
-    /// connected to nobody, it keeps the one that it has while that is an own one.
+    /// connected to nobody, it keeps the one that it has while that is an own one on the way.
     fn source_towards(
         &self,
         host: &Host,
@@ -597,13 +597,16 @@ impl UdpSocket {
         if !self.has_no_address() {
             return Ok(None);
         }
+        let topology = &host.net.topology;
         let kept = lock(&self.state).source.filter(|kept| kept.is_ipv4() == remote.is_ipv4());
-        if let Some(kept) = kept.filter(|kept| host.may_be_reached(*kept)) {
+        let stays =
+            |kept: IpAddr| host.may_be_reached(kept) && topology.is_on_way(kept, remote, link);
+        if let Some(kept) = kept.filter(|kept| stays(*kept)) {
             host.check_ends(kept, remote)?;
             return Ok(Some(kept));
         }
         // A host without an address may still ask all others for one.
-        Ok(host.net.topology.source_for(remote, link).ok())
+        Ok(topology.source_for(remote, link).ok())
     }
 
     /// Whether a datagram to `remote` would find a way now, through `link` if one is given.

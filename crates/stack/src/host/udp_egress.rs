@@ -43,8 +43,9 @@ pub struct SendDatagram {
     pub to: Option<SocketAddr>,
     /// Address that it is sent from (`IP_PKTINFO`, `IPV6_PKTINFO`). `None` and the unspecified
     /// address are the bound one, or what the route says. It is an own one, or any with
-    /// [`transparent`](super::udp::UdpOptions::transparent). The port is the socket's, or 0; a
-    /// forwarder needs both.
+    /// [`transparent`](super::udp::UdpOptions::transparent). The call fails with
+    /// [`SocketError::InvalidArgument`] if it is a link-local one of another interface than the
+    /// datagram leaves by. The port is the socket's, or 0; a forwarder needs both.
     pub from: Option<SocketAddr>,
     /// Interface that it leaves by (`ipi_ifindex`), without a router where no route leads there;
     /// `None` is the one that the scope of `to` names, or else that of the route.
@@ -370,6 +371,9 @@ impl UdpSocket {
             }
             Some(from) if self.has_no_address() || way.is_transparent => {
                 host.check_source(from, way.is_transparent)?;
+                if !way.is_transparent && !host.net.topology.is_on_way(from, remote, interface) {
+                    return Err(SocketError::InvalidArgument);
+                }
                 from
             }
             Some(_) => return Err(SocketError::AddressNotAvailable),

@@ -508,6 +508,23 @@ impl Topology {
         found.map(Some).ok_or(NoSource::NoRoute)
     }
 
+    /// Whether packets to `remote` may be from the own address `local`, through the interface
+    /// `only` if one is given: a link-local one is on one link alone (RFC 4007 section 6). What has
+    /// no way is not judged.
+    pub(crate) fn is_on_way(
+        &self,
+        local: IpAddr,
+        remote: IpAddr,
+        only: Option<InterfaceId>,
+    ) -> bool {
+        if !is_link_local(local) {
+            return true;
+        }
+        let tables = lock(&self.tables);
+        let has_own = |(_, interface, _): (_, &Arc<Interface>, _)| interface.has(local);
+        tables.locals.contains(remote) || tables.route(remote, only).is_none_or(has_own)
+    }
+
     /// The own address that packets to `remote` are sent from where nothing else is said; through
     /// the interface `only` if one is given.
     pub(crate) fn source_for(

@@ -218,6 +218,42 @@ fn datagrams_go_to_the_link_of_their_address_and_show_it() {
 }
 
 #[test]
+fn a_socket_that_is_connected_to_another_link_sends_from_the_address_there() {
+    for mut links in Links::both() {
+        let (client, server) = (bind(&links.world.a, "[::]:0"), bind(&links.world.b, "[::]:53"));
+        client.connect(Some(on("fe80::9", 53, links.world.a_interface))).unwrap();
+        client.connect(Some(links.peer(53))).unwrap();
+        client.send_to(links.world.now, word(), None).unwrap();
+        links.world.run(SECOND);
+        let question = server.recv_from().unwrap();
+        assert_eq!(question.from, links.own(client.local_addr().port()));
+        server.send_to(links.world.now, word(), Some(question.from)).unwrap();
+        links.world.run(SECOND);
+        assert_eq!(client.recv_from().unwrap().from, links.peer(53));
+        links.check_first_link();
+    }
+}
+
+#[test]
+fn a_datagram_cannot_be_sent_from_an_address_of_another_link() {
+    let links = Links::new(&WireConfig::default());
+    let socket = bind(&links.world.a, "[::]:0");
+    let send = |from: &str, to: SocketAddr| {
+        let from = Some(address(from));
+        let datagram = SendDatagram { from, ..SendDatagram::new(word(), Some(to)) };
+        socket.send_batch(links.world.now, [datagram]).1
+    };
+    assert_eq!(send("[fe80::1]:0", links.peer(53)), Err(SocketError::InvalidArgument));
+    assert_eq!(send("[fe80::2]:0", links.peer(53)), Ok(()));
+    // One of all links may be named on each, and one's own host is on none.
+    assert_eq!(send("[fd00::1]:0", links.peer(53)), Ok(()));
+    assert_eq!(send("[fe80::1]:0", address("[fe80::2]:53")), Ok(()));
+    // Without a scope it is the first link.
+    assert_eq!(send("[fe80::2]:0", address("[fe80::9]:53")), Err(SocketError::InvalidArgument));
+    assert_eq!(send("[fe80::1]:0", address("[fe80::9]:53")), Ok(()));
+}
+
+#[test]
 fn a_server_answers_a_peer_on_the_link_that_it_asked_on() {
     for mut links in Links::both() {
         let (server, client) = (bind(&links.world.a, "[::]:53"), bind(&links.world.b, "[::]:0"));
