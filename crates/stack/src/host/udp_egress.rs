@@ -5,7 +5,7 @@ use super::error::SocketError;
 use super::readiness::{Ready, half};
 use super::udp::UdpSocket;
 use super::udp_queue::{OVERHEAD, ReceivedDatagram};
-use crate::flow::{FourTuple, named_scope};
+use crate::flow::{FourTuple, is_link_local, named_scope};
 use crate::frame::{DATAGRAM, Headers};
 use crate::net::Visit;
 use crate::net::address::named_interface;
@@ -48,7 +48,8 @@ pub struct SendDatagram {
     /// datagram leaves by. The port is the socket's, or 0; a forwarder needs both.
     pub from: Option<SocketAddr>,
     /// Interface that it leaves by (`ipi_ifindex`), without a router where no route leads there;
-    /// `None` is the one that the scope of `to` names, or else that of the route.
+    /// `None` is the one that the scope of `to` names, or for a link-local address without a scope
+    /// the one that the scope of the connected peer names, or else that of the route.
     pub interface: Option<InterfaceId>,
     /// Hops that it may take, from 1 (`IP_TTL`, `IPV6_HOPLIMIT`). To a group that is 1 if nothing
     /// else is said here: the hops of the socket are for single hosts.
@@ -96,14 +97,17 @@ struct Sending {
 }
 
 /// The only interface that a datagram to `remote` may leave by: the one that was asked for, or that
-/// the scope of the address names (`udpv6_sendmsg`).
+/// the scope of the address names, or else for a link-local one the link of the `peer` that the
+/// socket is connected to (`udpv6_sendmsg`).
 fn way_out(
     remote: SocketAddr,
     asked: Option<InterfaceId>,
+    peer: Option<SocketAddr>,
 ) -> Result<Option<InterfaceId>, SocketError> {
     let scope = named_scope(remote);
     if scope == 0 {
-        return Ok(asked);
+        let peer = peer.filter(|_| is_link_local(remote.ip()));
+        return Ok(asked.or(peer.and_then(named_interface)));
     }
     match (InterfaceId::from_index(scope), asked) {
         (None, _) => Err(SocketError::NetworkUnreachable),
@@ -302,7 +306,7 @@ impl UdpSocket {
         {
             return Err(error);
         }
-        let interface = way_out(remote, interface)?;
+        let interface = way_out(remote, interface, way.remote)?;
         if self.waits_for_all.load(Relaxed) {
             self.admit(0, 0)?;
         }

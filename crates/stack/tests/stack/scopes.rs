@@ -213,6 +213,10 @@ fn datagrams_go_to_the_link_of_their_address_and_show_it() {
         server.send_to(links.world.now, word(), Some(question.from)).unwrap();
         links.world.run(SECOND);
         assert_eq!(client.recv_from().unwrap().from, links.peer(53));
+        // Its link is that of a link-local address which names none.
+        client.send_to(links.world.now, word(), Some(address("[fe80::9]:53"))).unwrap();
+        links.world.run(SECOND);
+        assert!(server.recv_from().is_ok());
         links.check_first_link();
     }
 }
