@@ -581,7 +581,7 @@ impl Forwarders {
         for forwarder in self.all() {
             let table = forwarder.lock();
             listed.extend(table.pending.iter().map(|(_, (_, pending))| BucketInfo {
-                local: pending.tuple.local_addr(),
+                local: pending.tuple.local_name(),
                 remote: pending.tuple.remote_addr(),
                 state: State::SynReceived,
                 timer: None,

@@ -26,7 +26,7 @@ pub struct ListenerInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BucketInfo {
-    /// Address and port of this end.
+    /// Address and port of this end. A link-local address of IPv6 has the scope of the peer's.
     pub local: SocketAddr,
     /// The peer's address and port.
     pub remote: SocketAddr,
@@ -43,7 +43,7 @@ pub struct UdpInfo {
     /// Number of the socket among the UDP sockets of a host, never used twice.
     pub id: u64,
     /// Bound address, or the own one that `connect` has chosen; of a forwarder unspecified, with
-    /// port 0.
+    /// port 0. A link-local address of IPv6 has the scope of the peer's, or none without a peer.
     pub local: SocketAddr,
     /// Whether it is bound to `[::]`, serves IPv4 as well, and `connect` has chosen no address.
     pub is_dual: bool,

@@ -203,7 +203,7 @@ impl Listener {
             let left = request.deadline().since(now);
             let timer = Timer::new(TimerKind::Retransmit, left, request.timeouts().into());
             BucketInfo {
-                local: tuple.local_addr(),
+                local: tuple.local_name(),
                 remote: tuple.remote_addr(),
                 state: State::SynReceived,
                 timer: Some(timer),

@@ -155,7 +155,7 @@ impl RemainsTable {
             let kind =
                 if remains.is_orphan() { TimerKind::Retransmit } else { TimerKind::TimeWait };
             BucketInfo {
-                local: tuple.local_addr(),
+                local: tuple.local_name(),
                 remote: tuple.remote_addr(),
                 state: remains.state(),
                 timer: Some(Timer::new(kind, remains.deadline().since(now), 0)),

@@ -514,8 +514,15 @@ impl UdpSocket {
 
     /// As [`UdpHandle::name`](crate::socket::udp::UdpHandle::name).
     pub(crate) fn name(&self) -> SocketAddr {
-        let ip = self.own_ip(&lock(&self.state));
-        SocketAddr::new(ip, self.binding.local.port())
+        self.shown(&lock(&self.state))
+    }
+
+    /// The own address and port as they are shown: a link-local address is on the link of the
+    /// peer's.
+    fn shown(&self, state: &UdpState) -> SocketAddr {
+        let own = SocketAddr::new(self.own_ip(state), self.binding.local.port());
+        let Some(remote) = state.remote else { return own };
+        FourTuple { scope: named_scope(remote), ..FourTuple::new(own, remote) }.local_name()
     }
 
     /// What a listing says of it.
@@ -523,7 +530,7 @@ impl UdpSocket {
         let state = lock(&self.state);
         UdpInfo {
             id: self.number,
-            local: SocketAddr::new(self.own_ip(&state), self.binding.local.port()),
+            local: self.shown(&state),
             is_dual: self.binding.is_dual && state.source.is_none(),
             remote: state.remote,
             rmem_alloc: state.waiting_bytes(),

@@ -27,7 +27,8 @@ pub struct ReceivedDatagram {
     /// [number](InterfaceId::index) of the interface that the datagram came in by.
     pub from: SocketAddr,
     /// Address and port that the datagram was sent to (`IP_ORIGDSTADDR`). The address is one of
-    /// this host, a broadcast address, or any address on an interface that takes them all.
+    /// this host, a broadcast address, or any address on an interface that takes them all. It has
+    /// no scope: `interface` says the link.
     pub to: SocketAddr,
     /// Hops that the packet had left when it came, of a fragmented one those of the fragment that
     /// came last (`IP_RECVTTL`, `IPV6_RECVHOPLIMIT`).

@@ -155,7 +155,9 @@ impl Drop for PendingHandle {
 }
 
 impl PendingHandle {
-    /// Address and port that the peer wants to reach.
+    /// Address and port that the peer wants to reach. A link-local address of IPv6 has no scope,
+    /// which would name another interface where it is reached from another host:
+    /// [`remote_addr`](Self::remote_addr) shows the link.
     pub fn local_addr(&self) -> SocketAddr {
         self.pending.tuple.local_addr()
     }

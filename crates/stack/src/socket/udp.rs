@@ -61,7 +61,8 @@ impl UdpHandle {
     }
 
     /// The own address as `getsockname(2)` answers: of a connected socket that is bound to all
-    /// addresses, the one that [`connect`](Self::connect) chose.
+    /// addresses, the one that [`connect`](Self::connect) chose. The scope of a link-local address
+    /// of IPv6 is that of the connected peer; without a peer it has none.
     pub fn name(&self) -> SocketAddr {
         self.0.socket.name()
     }

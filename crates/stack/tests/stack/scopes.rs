@@ -258,6 +258,54 @@ fn a_datagram_cannot_be_sent_from_an_address_of_another_link() {
 }
 
 #[test]
+fn a_connected_datagram_socket_shows_the_link_of_its_own_address() {
+    let links = Links::new(&WireConfig::default());
+    let socket = bind(&links.world.a, "[::]:0");
+    let port = socket.local_addr().port();
+    socket.connect(Some(links.peer(53))).unwrap();
+    assert_eq!(socket.name(), on("fe80::2", port, links.a));
+    assert_eq!(links.world.a.sockets(links.world.now).udp[0].local, socket.name());
+    socket.connect(None).unwrap();
+    assert_eq!(socket.name(), address(&format!("[::]:{port}")));
+}
+
+#[test]
+fn what_is_left_of_a_connection_is_listed_with_the_link_of_both_ends() {
+    let mut links = Links::new(&WireConfig::default());
+    let to = links.peer(80);
+    let (client, server) = open(&mut links.world, true, to);
+    let own = client.local_addr();
+    client.shutdown_write(links.world.now);
+    links.world.run(SECOND);
+    server.shutdown_write(links.world.now);
+    links.world.run(SECOND);
+    drop((client, server));
+    links.world.settle();
+    let listed = links.world.a.sockets(links.world.now).buckets;
+    let [waiting] = &listed[..] else { panic!("{listed:?}") };
+    assert_eq!((waiting.state, waiting.local, waiting.remote), (State::TimeWait, own, to));
+}
+
+#[test]
+fn connections_that_are_not_open_yet_are_listed_with_the_link_of_both_ends() {
+    let mut links = Links::new(&WireConfig::default());
+    let _listener = links.world.a.listen(address("[::]:80"), ListenOptions::default()).unwrap();
+    let _forwarder = links.world.a.forward_tcp(TcpForwarderOptions::default()).unwrap();
+    // Nothing of what a answers arrives.
+    links.ab.lock().unwrap().filter = Some(Box::new(|_| false));
+    for port in [80, 81] {
+        let options = ConnectOptions::default();
+        let client = links.world.b.connect(links.world.now, links.own(port), options).unwrap();
+        links.world.run(Nanos::from_millis(10));
+        let listed = links.world.a.sockets(links.world.now).buckets;
+        let of_port = listed.iter().find(|one| one.local.port() == port).expect("a connection");
+        assert_eq!(of_port.local, on("fe80::2", port, links.a));
+        assert_eq!(of_port.remote, links.peer(client.local_addr().port()));
+        assert_eq!(of_port.state, State::SynReceived);
+    }
+}
+
+#[test]
 fn a_server_answers_a_peer_on_the_link_that_it_asked_on() {
     for mut links in Links::both() {
         let (server, client) = (bind(&links.world.a, "[::]:53"), bind(&links.world.b, "[::]:0"));
