@@ -204,14 +204,15 @@ impl Ephemeral {
 
 /// Addresses of sockets for which a search has found no free port. Such a search tries the whole
 /// range, under a lock which every packet takes; so it is made again only when a port was given
-/// back, and not for each socket that an application asks for. At most 16 addresses.
+/// back that the address may have, and not for each socket that an application asks for. At most 16
+/// addresses.
 #[derive(Debug, Default)]
 pub(crate) struct FullAddresses(Vec<(SocketAddr, bool)>);
 
 impl FullAddresses {
     /// What `search` finds for a socket at this address, whose port is ignored; `is_dual` says that
     /// `[::]` stands for `0.0.0.0` too. `None`, without a search, if the last one found nothing and
-    /// no port was given back since.
+    /// no such port was given back since.
     pub(crate) fn choose(
         &mut self,
         mut local: SocketAddr,
@@ -231,6 +232,16 @@ impl FullAddresses {
             self.0.push(address);
         }
         found
+    }
+
+    /// A connection at `local` is over, which was in the way of sockets at this address and at the
+    /// unspecified one.
+    fn on_freed(&mut self, local: IpAddr) {
+        self.0.retain(|&(full, is_dual)| {
+            let is_of_all =
+                full.ip().is_unspecified() && (is_dual || full.is_ipv4() == local.is_ipv4());
+            !is_of_all && full.ip() != local
+        });
     }
 
     /// A port may be free again.
@@ -299,7 +310,7 @@ impl Exhausted {
 
     /// A connection between these ends is over, or its TIME-WAIT.
     pub(crate) fn on_freed(&mut self, tuple: &FourTuple) {
-        self.addresses.clear();
+        self.addresses.on_freed(tuple.local);
         let Some(at) = self.find(tuple) else { return };
         let freed = &mut self.ends[at].freed;
         if freed.len() >= FREED {
@@ -488,6 +499,39 @@ mod tests {
         full.clear();
         assert_eq!(full.choose(at("127.0.0.1:0"), false, || Some(5)), Some(5));
         assert_eq!(full.0.len(), 0);
+    }
+
+    #[test]
+    fn a_connection_that_ends_leaves_a_port_to_the_addresses_that_it_was_in_the_way_of() {
+        let noted = [
+            ("10.0.0.1:0", false),
+            ("10.0.0.2:0", false),
+            ("0.0.0.0:0", false),
+            ("[::]:0", false),
+            ("[::]:0", true),
+            ("[fd00::1]:0", false),
+        ];
+        let searched_after = |local: &str| {
+            let mut exhausted = Exhausted::default();
+            let searches = |exhausted: &mut Exhausted| {
+                let is_searched = |(at, is_dual): &(&str, bool)| {
+                    let mut is_searched = false;
+                    exhausted.addresses.choose(at.parse().unwrap(), *is_dual, || {
+                        is_searched = true;
+                        None
+                    });
+                    is_searched
+                };
+                noted.into_iter().filter(is_searched).collect::<Vec<_>>()
+            };
+            assert_eq!(searches(&mut exhausted), noted);
+            let (local, remote) = (local.parse().unwrap(), local.parse().unwrap());
+            exhausted.on_freed(&FourTuple::new(local, remote));
+            searches(&mut exhausted)
+        };
+        assert_eq!(searched_after("127.0.0.1:40000"), [noted[2], noted[4]]);
+        assert_eq!(searched_after("10.0.0.1:40000"), [noted[0], noted[2], noted[4]]);
+        assert_eq!(searched_after("[fd00::1]:40000"), noted[3..]);
     }
 
     #[test]
