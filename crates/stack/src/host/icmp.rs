@@ -7,6 +7,7 @@
 use super::Host;
 use super::error::SocketError;
 use super::readiness::{Readiness, Ready, half};
+use super::udp_egress::on_larger_buffer;
 use crate::drop_reason::DropReason;
 use crate::flow::{FourTuple, is_link_local};
 use crate::frame::Headers;
@@ -402,11 +403,18 @@ impl IcmpSocket {
         (state.receive_buffer, state.send_buffer)
     }
 
-    /// Replaces the buffers' sizes; `None` leaves one as it is.
+    /// Replaces the buffers' sizes; `None` leaves one as it is. A larger send buffer may have room
+    /// at once.
     pub(crate) fn set_buffers(&self, receive: Option<u32>, send: Option<u32>) {
         let mut state = lock(&self.state);
         state.receive_buffer = receive.unwrap_or(state.receive_buffer);
-        state.send_buffer = send.unwrap_or(state.send_buffer);
+        let before = state.send_buffer;
+        let after = send.unwrap_or(before);
+        state.send_buffer = after;
+        drop(state);
+        if after > before {
+            on_larger_buffer(&self.readiness.0, &self.account, after);
+        }
     }
 
     /// Drops what waits, and refuses all calls from now on.

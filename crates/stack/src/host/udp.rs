@@ -97,7 +97,7 @@ pub(super) struct UdpState {
     queue: DatagramQueue,
     /// Memory of the host for what waits in both queues.
     held: Held,
-    receive_buffer: u32,
+    pub(super) receive_buffer: u32,
     pub(super) send_buffer: u32,
     pub(super) max_pacing_rate: Rate,
     pub(super) error: Option<SocketError>,
@@ -731,13 +731,6 @@ impl UdpSocket {
     pub(crate) fn buffers(&self) -> (u32, u32) {
         let state = lock(&self.state);
         (state.receive_buffer, state.send_buffer)
-    }
-
-    /// Replaces the buffers' sizes; `None` leaves one as it is.
-    pub(crate) fn set_buffers(&self, receive: Option<u32>, send: Option<u32>) {
-        let mut state = lock(&self.state);
-        state.receive_buffer = receive.unwrap_or(state.receive_buffer);
-        state.send_buffer = send.unwrap_or(state.send_buffer);
     }
 
     pub(crate) fn set_max_pacing_rate(&self, rate: Rate) {

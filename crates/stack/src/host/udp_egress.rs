@@ -2,7 +2,7 @@
 
 use super::Host;
 use super::error::SocketError;
-use super::readiness::{Ready, half};
+use super::readiness::{Readiness, Ready, half};
 use super::udp::UdpSocket;
 use super::udp_queue::{OVERHEAD, ReceivedDatagram};
 use crate::flow::{FourTuple, is_link_local, named_scope};
@@ -23,7 +23,7 @@ use neap_tcp::connection::ConnectionError;
 use neap_tcp::segment::Payload;
 use neap_tcp::time::{Instant, Rate};
 use neap_tcp::transmit::egress::Verdict;
-use neap_tcp::transmit::small_queue::TxCredit;
+use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
 use std::sync::Arc;
 
 /// The shard whose ports datagrams leave by.
@@ -116,6 +116,16 @@ fn way_out(
     }
 }
 
+/// A socket of datagrams has a larger send buffer: if it was full, it is writable now or when half
+/// of the new one has left.
+pub(super) fn on_larger_buffer(readiness: &Readiness, account: &TxAccount, send_buffer: u32) {
+    let wake_at = half(send_buffer.into());
+    let is_full = !readiness.state().bits().contains(Ready::WRITABLE);
+    if is_full && readiness.admit(account, wake_at, wake_at) {
+        readiness.signal(Ready::WRITABLE);
+    }
+}
+
 /// Headers of one datagram: both ends, and what its packet says besides.
 struct Envelope {
     local: SocketAddr,
@@ -201,6 +211,20 @@ impl Drop for Batch {
 }
 
 impl UdpSocket {
+    /// Replaces the buffers' sizes; `None` leaves one as it is. A larger send buffer may have room
+    /// at once.
+    pub(crate) fn set_buffers(&self, receive: Option<u32>, send: Option<u32>) {
+        let mut state = self.state();
+        state.receive_buffer = receive.unwrap_or(state.receive_buffer);
+        let before = state.send_buffer;
+        let after = send.unwrap_or(before);
+        state.send_buffer = after;
+        drop(state);
+        if after > before && !self.waits_for_all.load(Relaxed) {
+            on_larger_buffer(self.readiness(), &self.account, after);
+        }
+    }
+
     /// Sends datagrams in their order until one is refused. How many were sent, and why the next
     /// one was not. The device is told once of all that leave by one interface.
     ///

@@ -73,6 +73,14 @@ enum Sender {
 }
 
 impl Sender {
+    fn new(world: &World, is_udp: bool) -> Self {
+        if is_udp {
+            Self::Udp(world.a.bind_udp(address("10.0.0.1:0"), UdpOptions::default()).unwrap())
+        } else {
+            Self::Icmp(world.a.open_icmp(IcmpOptions::default()).unwrap())
+        }
+    }
+
     fn send(&self, world: &World) -> Result<(), SocketError> {
         let data = vec![0; 1000];
         match self {
@@ -123,11 +131,7 @@ fn a_full_socket_of_datagrams_is_woken_once_when_half_of_it_has_left() {
     let delay = Nanos::from_millis(5);
     for is_udp in [true, false] {
         let mut world = World::new(&WireConfig { delay, ring: 4096, ..WireConfig::default() });
-        let sender = if is_udp {
-            Sender::Udp(world.a.bind_udp(address("10.0.0.1:0"), UdpOptions::default()).unwrap())
-        } else {
-            Sender::Icmp(world.a.open_icmp(IcmpOptions::default()).unwrap())
-        };
+        let sender = Sender::new(&world, is_udp);
         sender.send(&world).unwrap();
         let frame = sender.bytes_below();
         world.run(delay + delay);
@@ -156,5 +160,42 @@ fn a_full_socket_of_datagrams_is_woken_once_when_half_of_it_has_left() {
             }
         }
         assert!(steps > 10, "frames leave by and by: {steps}");
+    }
+}
+
+#[test]
+fn a_larger_send_buffer_has_room_at_once() {
+    let (delay, step) = (Nanos::from_millis(5), Nanos::from_micros(10));
+    for is_udp in [true, false] {
+        let mut world = World::new(&WireConfig { delay, ring: 4096, ..WireConfig::default() });
+        let sender = Sender::new(&world, is_udp);
+        let fill = |world: &mut World| {
+            while sender.send(world).is_ok() {
+                world.now += step;
+            }
+        };
+        sender.send(&world).unwrap();
+        sender.set_send_buffer(10 * sender.bytes_below() as u32);
+        fill(&mut world);
+        let full = sender.bytes_below();
+        let wakes = Arc::new(Wakes::default());
+        assert!(sender.register(&wakes.clone().into()));
+        let woken = || (sender.is_writable(), wakes.0.load(Ordering::SeqCst));
+        sender.set_send_buffer((full + full / 2) as u32);
+        assert_eq!(woken(), (false, 0), "more than half of the buffer is taken");
+        sender.set_send_buffer(2 * full as u32);
+        assert_eq!(woken(), (true, 1));
+        // A socket that stays full becomes writable with half of the new buffer.
+        fill(&mut world);
+        assert!(sender.register(&wakes.clone().into()));
+        sender.set_send_buffer(3 * full as u32);
+        assert_eq!(woken(), (false, 1));
+        while sender.bytes_below() > full + full / 2 {
+            assert_eq!(woken(), (false, 1));
+            world.now += step;
+            world.a.poll(0, world.now);
+        }
+        assert_eq!(woken(), (true, 2));
+        assert!(sender.bytes_below() > full);
     }
 }
