@@ -192,7 +192,8 @@ impl Tables {
     /// The route to `remote`, its interface and the neighbour that it leads through; `None` if
     /// there is no route through an interface that is enabled, which is `only` if that is given. As
     /// in Linux (`fib_lookup` for a `flowi4_oif`), what no route through `only` leads to is on its
-    /// link. A broadcast address has no router, and a group none either (RFC 1112 section 6.4).
+    /// link. A broadcast address has no router, and neither has a group (RFC 1112 section 6.4) or a
+    /// link-local address of IPv6.
     fn route(
         &self,
         remote: IpAddr,
@@ -207,11 +208,14 @@ impl Tables {
             return None;
         }
         let on_link = |interface| Route { interface, gateway: None, mtu: None, pref_src: None };
-        let found = self.routes.lookup(remote, may_use);
-        // No router has a link-local address of a certain link behind it (RFC 4291 section 2.5.6).
-        let is_of_link = only.is_some() && is_link_local(remote);
-        let found = found.filter(|route| !is_of_link || route.gateway.is_none());
-        let route = found.or_else(|| only.filter(|id| may_use(*id)).map(on_link))?;
+        let route = match self.routes.lookup(remote, may_use) {
+            // No router has a link-local address behind it (RFC 4291 section 2.5.6).
+            Some(route) if route.gateway.is_some() && is_link_local(remote) => {
+                on_link(route.interface)
+            }
+            Some(route) => route,
+            None => on_link(only.filter(|id| may_use(*id))?),
+        };
         let interface = self.interface(route.interface).ok()?;
         if self.locals.is_broadcast(remote) {
             return Some((route, interface, Ipv4Addr::BROADCAST.into()));

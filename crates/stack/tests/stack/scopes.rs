@@ -6,6 +6,7 @@ use bytes::Bytes;
 use core::net::{SocketAddr, SocketAddrV6};
 use neap_stack::drop_reason::DropReason;
 use neap_stack::interface::InterfaceId;
+use neap_stack::route::{Route, RouteEntry};
 use neap_stack::socket::SocketError;
 use neap_stack::socket::icmp::{IcmpMessage, IcmpOptions};
 use neap_stack::socket::readiness::Ready;
@@ -222,42 +223,6 @@ fn datagrams_go_to_the_link_of_their_address_and_show_it() {
 }
 
 #[test]
-fn a_socket_that_is_connected_to_another_link_sends_from_the_address_there() {
-    for mut links in Links::both() {
-        let (client, server) = (bind(&links.world.a, "[::]:0"), bind(&links.world.b, "[::]:53"));
-        client.connect(Some(on("fe80::9", 53, links.world.a_interface))).unwrap();
-        client.connect(Some(links.peer(53))).unwrap();
-        client.send_to(links.world.now, word(), None).unwrap();
-        links.world.run(SECOND);
-        let question = server.recv_from().unwrap();
-        assert_eq!(question.from, links.own(client.local_addr().port()));
-        server.send_to(links.world.now, word(), Some(question.from)).unwrap();
-        links.world.run(SECOND);
-        assert_eq!(client.recv_from().unwrap().from, links.peer(53));
-        links.check_first_link();
-    }
-}
-
-#[test]
-fn a_datagram_cannot_be_sent_from_an_address_of_another_link() {
-    let links = Links::new(&WireConfig::default());
-    let socket = bind(&links.world.a, "[::]:0");
-    let send = |from: &str, to: SocketAddr| {
-        let from = Some(address(from));
-        let datagram = SendDatagram { from, ..SendDatagram::new(word(), Some(to)) };
-        socket.send_batch(links.world.now, [datagram]).1
-    };
-    assert_eq!(send("[fe80::1]:0", links.peer(53)), Err(SocketError::InvalidArgument));
-    assert_eq!(send("[fe80::2]:0", links.peer(53)), Ok(()));
-    // One of all links may be named on each, and one's own host is on none.
-    assert_eq!(send("[fd00::1]:0", links.peer(53)), Ok(()));
-    assert_eq!(send("[fe80::1]:0", address("[fe80::2]:53")), Ok(()));
-    // Without a scope it is the first link.
-    assert_eq!(send("[fe80::2]:0", address("[fe80::9]:53")), Err(SocketError::InvalidArgument));
-    assert_eq!(send("[fe80::1]:0", address("[fe80::9]:53")), Ok(()));
-}
-
-#[test]
 fn a_connected_datagram_socket_shows_the_link_of_its_own_address() {
     let links = Links::new(&WireConfig::default());
     let socket = bind(&links.world.a, "[::]:0");
@@ -303,6 +268,71 @@ fn connections_that_are_not_open_yet_are_listed_with_the_link_of_both_ends() {
         assert_eq!(of_port.remote, links.peer(client.local_addr().port()));
         assert_eq!(of_port.state, State::SynReceived);
     }
+}
+
+#[test]
+fn a_socket_that_is_connected_to_another_link_sends_from_the_address_there() {
+    for mut links in Links::both() {
+        let (client, server) = (bind(&links.world.a, "[::]:0"), bind(&links.world.b, "[::]:53"));
+        client.connect(Some(on("fe80::9", 53, links.world.a_interface))).unwrap();
+        client.connect(Some(links.peer(53))).unwrap();
+        client.send_to(links.world.now, word(), None).unwrap();
+        links.world.run(SECOND);
+        let question = server.recv_from().unwrap();
+        assert_eq!(question.from, links.own(client.local_addr().port()));
+        server.send_to(links.world.now, word(), Some(question.from)).unwrap();
+        links.world.run(SECOND);
+        assert_eq!(client.recv_from().unwrap().from, links.peer(53));
+        links.check_first_link();
+    }
+}
+
+#[test]
+fn a_datagram_cannot_be_sent_from_an_address_of_another_link() {
+    let links = Links::new(&WireConfig::default());
+    let socket = bind(&links.world.a, "[::]:0");
+    let send = |from: &str, to: SocketAddr| {
+        let from = Some(address(from));
+        let datagram = SendDatagram { from, ..SendDatagram::new(word(), Some(to)) };
+        socket.send_batch(links.world.now, [datagram]).1
+    };
+    assert_eq!(send("[fe80::1]:0", links.peer(53)), Err(SocketError::InvalidArgument));
+    assert_eq!(send("[fe80::2]:0", links.peer(53)), Ok(()));
+    // One of all links may be named on each, and one's own host is on none.
+    assert_eq!(send("[fd00::1]:0", links.peer(53)), Ok(()));
+    assert_eq!(send("[fe80::1]:0", address("[fe80::2]:53")), Ok(()));
+    // Without a scope it is the first link.
+    assert_eq!(send("[fe80::2]:0", address("[fe80::9]:53")), Err(SocketError::InvalidArgument));
+    assert_eq!(send("[fe80::1]:0", address("[fe80::9]:53")), Ok(()));
+}
+
+#[test]
+fn no_router_is_asked_for_a_link_local_address_without_a_scope() {
+    let wire = WireConfig { ethernet: true, ..WireConfig::default() };
+    let mut world = World::new(&wire);
+    world.b.add_address(world.b_interface, "fe80::9/64".parse().unwrap()).unwrap();
+    // Nobody has this address.
+    let gateway = Some("fd00::77".parse().unwrap());
+    let route = Route { interface: world.a_interface, gateway, mtu: None, pref_src: None };
+    let entry = RouteEntry { prefix: "::/0".parse().unwrap(), metric: 0, route };
+    world.a.add_route(entry).unwrap();
+    let (client, server) = (bind(&world.a, "[::]:0"), bind(&world.b, "[::]:53"));
+    let peer = address("[fe80::9]:53");
+    client.send_to(world.now, word(), Some(peer)).unwrap();
+    world.run(SECOND);
+    assert!(server.recv_from().is_ok());
+    client.connect(Some(peer)).unwrap();
+    assert_eq!(client.remote_addr(), Some(on("fe80::9", 53, world.a_interface)));
+    client.send_to(world.now, word(), None).unwrap();
+    world.run(SECOND);
+    assert!(server.recv_from().is_ok());
+    let to = on("fe80::9", 80, world.a_interface);
+    open(&mut world, true, to);
+    let asks_for_router = |frame: &Bytes| {
+        let router: core::net::Ipv6Addr = "fd00::77".parse().unwrap();
+        frame.windows(16).any(|part| part == router.octets())
+    };
+    assert!(!world.ab.lock().unwrap().sent.iter().any(asks_for_router));
 }
 
 #[test]
