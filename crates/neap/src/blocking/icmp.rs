@@ -118,6 +118,10 @@ impl IcmpSocket {
     /// error comes from `from`, for instance the address that the packet was for, or an own one; an
     /// unspecified address stands for the own address that the route prefers.
     ///
+    /// A packet does not say by which link it came. To a link-local sender of IPv6 the error leaves
+    /// by the [`interface`](IcmpOptions::interface) of the socket; without one, by the first link
+    /// that has a route to it.
+    ///
     /// Returns false if a rate limit of the stack withholds the error (`net.ipv4.icmp_ratelimit`,
     /// `net.ipv6.icmp.ratelimit`, `net.ipv4.icmp_msgs_per_sec`), and counts that.
     ///

@@ -84,6 +84,10 @@ impl IcmpHandle {
     /// address that the route prefers. Returns false, and counts it, if a rate limit of ICMP errors
     /// (`net.ipv4.icmp_ratelimit` and others) withholds the message.
     ///
+    /// A packet does not say by which link it came. To a link-local sender the error leaves by the
+    /// [`interface`](IcmpOptions::interface) of the socket; without one, by the first link that has
+    /// a route to it.
+    ///
     /// # Errors
     /// `InvalidArgument` for a packet that no error may be sent about (RFC 1122 section 3.2.2, RFC
     /// 4443 section 2.4): an ICMP error, a fragment that is not the first, one from or to a group
