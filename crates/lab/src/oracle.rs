@@ -6,7 +6,6 @@ pub(crate) use segment::{SegmentOracle, Sender};
 
 use crate::app::session::{SessionLog, SharedSessionLog};
 use crate::world::{HostId, World};
-use core::net::SocketAddr;
 use neap_stack::socket::tcp::FlowInfo;
 use neap_tcp::state::State;
 use neap_tcp::time::{Instant, Nanos};
@@ -40,14 +39,15 @@ struct Progress {
     moved: Instant,
     /// What pacing held back then, and timers count from its end.
     held_back: Nanos,
-    /// When the last of the timeouts ends that were armed up to then.
+    /// When the last of the timeouts ends that were armed since data was last acknowledged.
     armed: Instant,
 }
 
 /// Oracle that watches the flows of one world, step after step.
 #[derive(Debug, Default)]
 pub struct FlowOracle {
-    watched: BTreeMap<(usize, SocketAddr, SocketAddr), Progress>,
+    /// Of each host, by the numbers of the sockets.
+    watched: BTreeMap<usize, BTreeMap<u64, Progress>>,
 }
 
 impl FlowOracle {
@@ -61,11 +61,17 @@ impl FlowOracle {
     /// The rule that is broken, in words.
     pub fn check(&mut self, world: &World, host: HostId, is_idle: bool) -> Result<(), String> {
         let now = world.now();
-        for flow in world.stack(host).flows(now) {
-            check_flow(&flow)
-                .and_then(|()| self.check_progress(host, &flow, now))
-                .and_then(|()| check_wire(&flow, is_idle))
-                .map_err(|fault| describe(host, &flow, &fault))?;
+        let flows = world.stack(host).flows(now);
+        for flow in &flows {
+            check_flow(flow)
+                .and_then(|()| self.check_progress(host, flow, now))
+                .and_then(|()| check_wire(flow, is_idle))
+                .map_err(|fault| describe(host, flow, &fault))?;
+        }
+        if let Some(watched) = self.watched.get_mut(&host.0)
+            && watched.len() > flows.len()
+        {
+            watched.retain(|id, _| flows.iter().any(|flow| flow.id == *id));
         }
         Ok(())
     }
@@ -84,17 +90,19 @@ impl FlowOracle {
             bytes_acked: info.bytes_acked,
             state: info.state,
         };
-        let key = (host.0, flow.local, flow.remote);
         let doublings = info.backoff.max(info.probes).max(info.retransmits).min(20);
         let first = info.rto.max(FIRST_PROBE).saturating_mul(1 << doublings);
         let fresh =
             Progress { position, moved: now, held_back: info.pacing_delay, armed: now + first };
-        let watched = self.watched.entry(key).or_insert(fresh);
+        let watched = self.watched.entry(host.0).or_default().entry(flow.id).or_insert(fresh);
         let is_idle = info.notsent_bytes == 0 && info.unacked_bytes == 0;
         // What the host's own queues hold goes when it is its turn, whatever the timeout is.
         let waits_below = info.blocked == TxBlocked::SmallQueue;
         if watched.position != position || is_idle || waits_below {
-            *watched = Progress { armed: watched.armed.max(fresh.armed), ..fresh };
+            // What acknowledges data arms the timer anew; other changes leave it as it is.
+            let is_armed_anew = watched.position.bytes_acked != position.bytes_acked;
+            let armed = if is_armed_anew { fresh.armed } else { fresh.armed.max(watched.armed) };
+            *watched = Progress { armed, ..fresh };
             return Ok(());
         }
         let silent = now.since(watched.moved);
@@ -216,4 +224,60 @@ pub fn check_empty(world: &World, host: HostId) -> Result<(), String> {
 /// Returns whether the application of this log has left.
 pub fn is_over(log: &SharedSessionLog) -> bool {
     log.borrow().is_over
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use neap_stack::stack::{ConnectOptions, ListenOptions, Stack, StackConfig};
+
+    const HOST: HostId = HostId(0);
+    const RTO: Nanos = Nanos::from_millis(300);
+
+    /// A flow that has one byte in flight after five timeouts.
+    fn backed_off(now: Instant) -> FlowInfo {
+        let stack = Stack::new(StackConfig::default()).expect("default settings");
+        let to = "127.0.0.1:80".parse().expect("an address");
+        let _listener = stack.listen(to, ListenOptions::default()).expect("nobody listens");
+        let _client = stack.connect(now, to, ConnectOptions::default()).expect("a port");
+        let mut flow = stack.flows(now).remove(0);
+        let info = &mut flow.info;
+        (info.rto, info.backoff, info.unacked_bytes) = (RTO, 5, 1);
+        (info.retransmits, info.probes) = (0, 0);
+        (info.blocked, info.pacing_delay) = (TxBlocked::NoData, Nanos::ZERO);
+        flow
+    }
+
+    #[test]
+    fn a_timeout_that_was_backed_off_excuses_no_silence_after_the_recovery() {
+        let now = Instant::from_nanos(1_000_000_000);
+        let mut oracle = FlowOracle::default();
+        let mut flow = backed_off(now);
+        assert_eq!(oracle.check_progress(HOST, &flow, now), Ok(()));
+        let longest = RTO.saturating_mul(1 << 5) + SLACK;
+        assert_eq!(oracle.check_progress(HOST, &flow, now + longest), Ok(()));
+        // What arrives that acknowledges nothing leaves the timer as it was armed.
+        flow.info.backoff = 0;
+        flow.info.segs_in += 1;
+        assert_eq!(oracle.check_progress(HOST, &flow, now), Ok(()));
+        assert_eq!(oracle.check_progress(HOST, &flow, now + longest), Ok(()));
+        flow.info.segs_in += 1;
+        flow.info.bytes_acked += 1;
+        assert_eq!(oracle.check_progress(HOST, &flow, now), Ok(()));
+        assert_eq!(oracle.check_progress(HOST, &flow, now + RTO + SLACK), Ok(()));
+        let silent = now + RTO + SLACK + Nanos::from_millis(1);
+        assert!(oracle.check_progress(HOST, &flow, silent).is_err());
+    }
+
+    #[test]
+    fn a_flow_is_not_taken_for_an_earlier_one_with_the_same_addresses() {
+        let now = Instant::from_nanos(1_000_000_000);
+        let mut oracle = FlowOracle::default();
+        let mut flow = backed_off(now);
+        assert_eq!(oracle.check_progress(HOST, &flow, now), Ok(()));
+        (flow.id, flow.info.backoff) = (flow.id + 1, 0);
+        assert_eq!(oracle.check_progress(HOST, &flow, now), Ok(()));
+        let silent = now + RTO + SLACK + Nanos::from_millis(1);
+        assert!(oracle.check_progress(HOST, &flow, silent).is_err());
+    }
 }
