@@ -53,7 +53,7 @@ pub struct GatewayConfig {
     /// `net.ipv6.icmp.echo_ignore_all` is set.
     pub passes_echo: bool,
     /// How pings, questions to resolvers and datagrams from published ports leave the host. The
-    /// answers of a published port leave by the port itself.
+    /// answers of a published port leave by the port itself, with the mark.
     pub outbound: Outbound,
     /// Rate of what guests send, with estimated headers of IP and transport. Flows share it evenly,
     /// and those that send little go first; `None` is no limit.

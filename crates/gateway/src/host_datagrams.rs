@@ -146,7 +146,13 @@ impl HostDatagrams {
         Self::bind_with(outbound.from(like), outbound, true)
     }
 
-    fn bind_with(local: SocketAddr, outbound: &Outbound, only_v6: bool) -> io::Result<Self> {
+    /// A socket with an address and port of the host, which the kernel chooses where they are
+    /// unspecified, and with the interface and the mark of `outbound`.
+    pub(crate) fn bind_with(
+        local: SocketAddr,
+        outbound: &Outbound,
+        only_v6: bool,
+    ) -> io::Result<Self> {
         let is_v6 = local.is_ipv6();
         let domain = Domain::for_address(local);
         let socket = outbound.socket(domain, Type::DGRAM, Protocol::UDP)?;

@@ -18,8 +18,8 @@ pub struct Outbound {
     pub interface_v4: Option<String>,
     /// The same of IPv6 alone.
     pub interface_v6: Option<String>,
-    /// Mark of packets (`SO_MARK`), by which rules choose a routing table. It needs
-    /// `CAP_NET_ADMIN` or `CAP_NET_RAW`.
+    /// Mark of packets (`SO_MARK`), by which rules choose a routing table; those of published
+    /// ports have it as well. It needs `CAP_NET_ADMIN` or `CAP_NET_RAW`.
     pub mark: Option<u32>,
 }
 
@@ -97,6 +97,12 @@ impl Outbound {
     #[must_use]
     pub fn towards(&self, to: IpAddr) -> Self {
         self.reaching(Reach::of(to, true))
+    }
+
+    /// What holds for published ports: they are where they were bound, and clients find them there,
+    /// so only the mark is for what they send.
+    pub(crate) fn of_published(&self) -> Self {
+        Self { mark: self.mark, ..Self::default() }
     }
 
     /// What holds for a socket that reaches these destinations, as [`towards`](Self::towards).

@@ -2,6 +2,7 @@
 
 use crate::host::HostStream;
 use crate::host_datagrams::HostDatagrams;
+use crate::outbound::Outbound;
 use crate::token::{MOST_PUBLISHED, Slot};
 use slab::Slab;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -41,20 +42,23 @@ pub struct Publication {
 impl Publication {
     /// Binds the port of the host for
     /// [`Gateway::publish_socket`](crate::Gateway::publish_socket), which takes the socket when the
-    /// process may not bind it any more. The returned publication has the port that the host has
-    /// chosen.
+    /// process may not bind it any more. What is sent from it has the mark of `outbound`, as its
+    /// connections have. The returned publication has the port that the host has chosen.
     ///
     /// # Errors
-    /// What the host says: the port is taken, or the process may not have it.
-    pub fn bind(self) -> io::Result<(OwnedFd, Self)> {
+    /// What the host says: the port is taken, or the process may not have it, or not set the mark.
+    pub fn bind(self, outbound: &Outbound) -> io::Result<(OwnedFd, Self)> {
+        let outbound = outbound.of_published();
         if self.transport == Transport::Udp {
-            let socket = HostDatagrams::bind(self.port)?;
+            let socket = HostDatagrams::bind_with(self.port, &outbound, true)?;
             let port = socket.local_addr()?;
             return Ok((socket.into_fd(), Self { port, ..self }));
         }
         let port = self.port;
         let kind = Type::STREAM.nonblocking().cloexec();
         let socket = Socket::new_raw(Domain::for_address(port), kind, Some(Protocol::TCP))?;
+        // Connections inherit it.
+        outbound.apply(&socket)?;
         socket.set_reuse_address(true)?;
         if port.is_ipv6() {
             socket.set_only_v6(true)?;

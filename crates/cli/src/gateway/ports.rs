@@ -1,13 +1,16 @@
 //! Ports of this machine that are those of a sandbox: `-p [ADDR:]HOST:GUEST[/udp]`.
 
 use super::{Failure, refused, sandbox};
-use neap_gateway::{Publication, Transport};
+use neap_gateway::{Outbound, Publication, Transport};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::str::FromStr;
+
+/// A bound socket, and what is to be published with it.
+type Bound = (OwnedFd, Publication);
 
 /// Ports to be published.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +59,7 @@ impl Ports {
     }
 
     /// Binds the ports, before the gateway gives up its rights.
-    pub(super) fn bind(&self) -> Result<Vec<(OwnedFd, Publication)>, Failure> {
+    pub(super) fn bind(&self, outbound: &Outbound) -> Result<Vec<Bound>, Failure> {
         let mut bound = Vec::new();
         let all = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
         let addresses = self.address.map_or(all.to_vec(), |address| vec![address]);
@@ -69,7 +72,7 @@ impl Ports {
                 let port = SocketAddr::new(address, host_port);
                 let guest = SocketAddr::new(guest, guest_port);
                 let transport = self.transport;
-                match (Publication { transport, port, guest, stand_in }).bind() {
+                match (Publication { transport, port, guest, stand_in }).bind(outbound) {
                     Ok(socket) => bound.push(socket),
                     // Without IPv6 here, IPv4 is all.
                     Err(error) if self.address.is_none() && lacks_family(&error) => {}

@@ -190,7 +190,8 @@ fn serve(
     child: &Child,
 ) -> Result<Served, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
-    let bound = args.publish.iter().map(Ports::bind).collect::<Result<Vec<_>, _>>()?;
+    let bind = |ports: &Ports| ports.bind(&config.outbound);
+    let bound = args.publish.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
     let listening = args.watching.listen(watching::NAME)?;
     let tap = Tun::from_queues(vec![device], Some(args.mtu)).map_err(|error| failed(&error))?;
     let mut interface =

@@ -1,6 +1,6 @@
 //! Published ports: `-p`, with servers in the sandbox and clients outside.
 
-use super::namespace::in_namespace;
+use super::namespace::{in_namespace, run};
 use super::{SERVER, SERVER_V6, finish, gateway, in_network, to};
 use std::env;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -97,6 +97,23 @@ fn ask_udp(server: SocketAddr) -> String {
     let mut answer = [0; 100];
     let count = socket.recv(&mut answer).expect("an answer from where it was asked");
     String::from_utf8_lossy(&answer[..count]).into_owned()
+}
+
+#[test]
+fn what_leaves_from_published_ports_has_the_mark() {
+    in_namespace(|| {
+        in_network(|| {
+            let ports = ["-p", "18000:8000", "-p", "15300:5300/udp"];
+            let _servers = Servers::start(&[&ports[..], &["--mark", "0x7"]].concat());
+            let server: SocketAddr = format!("{SERVER}:18000").parse().expect("an address");
+            let mut client = TcpStream::connect(server).expect("the port is published");
+            client.read_exact(&mut [0]).expect("an answer");
+            let shown = run("ss -Haneut sport = :18000 or sport = :15300");
+            // The connection, and a socket of each family for each port.
+            assert_eq!(shown.lines().count(), 5, "{shown}");
+            assert!(shown.lines().all(|line| line.contains("fwmark:0x7")), "{shown}");
+        });
+    });
 }
 
 #[test]

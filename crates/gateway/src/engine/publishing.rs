@@ -33,12 +33,13 @@ impl Gateway {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         self.published.check_room()?;
-        let (socket, publication) = publication.bind()?;
+        let (socket, publication) = publication.bind(&self.config.outbound)?;
         self.publish_socket(socket, publication)
     }
 
     /// As [`publish`](Self::publish), with a socket that is bound already, to the port that the
-    /// publication names: by an interface, or before a right was given up.
+    /// publication names: by an interface, or before a right was given up. It keeps its options;
+    /// [`Publication::bind`] gives it the mark that others have.
     ///
     /// # Errors
     /// As [`publish`](Self::publish), and those of a socket that is none of this transport.
