@@ -11,6 +11,7 @@ use crate::counters::{Counters, refused_as_new};
 use crate::guests::{Account, Guests};
 use crate::host_echo::HostEcho;
 use crate::host_errors::{self, Manner, Undelivered};
+use crate::ip_header;
 use crate::outbound::{Outbound, Reach};
 use crate::refused::Refused;
 use crate::sending::{Sender, Sending, Service};
@@ -43,9 +44,6 @@ const MOST_BYTES: usize = 1 << 16;
 const SEQUENCE_AT: usize = 6;
 /// Where the data of a message begins.
 const DATA_AT: usize = 8;
-/// Headers of IP outside.
-const V4_HEADER: usize = 20;
-const V6_HEADER: usize = 40;
 /// Code of an ICMP error: the administrator forbids it (RFC 1812 section 5.2.7.1, RFC 4443 section
 /// 3.1).
 const PROHIBITED: u8 = 13;
@@ -109,7 +107,7 @@ impl Held for Request {
         &mut self.message.data
     }
     fn headers(&self) -> usize {
-        if self.to.is_ipv6() { V6_HEADER } else { V4_HEADER }
+        ip_header::len(self.to.is_ipv6())
     }
 }
 

@@ -2,6 +2,7 @@
 //! silent (`SO_KEEPALIVE`), at the times of the host.
 
 use crate::bounds::LowWater;
+use crate::ip_header;
 use crate::outbound::Outbound;
 use crate::pieces::Piece;
 use crate::relay::{End, MOST_PIECE, SMALL, Segments, take_front};
@@ -27,9 +28,8 @@ const AT_ONCE: usize = 192 << 10;
 /// Pieces that one call sends at the most.
 const MOST_PIECES: usize = 16;
 
-/// Headers of IP, and of TCP with time stamps, which the size of a segment leaves room for.
-const V4_HEADERS: usize = 52;
-const V6_HEADERS: usize = 72;
+/// The header of TCP with time stamps, which the size of a segment leaves room for.
+const TCP_HEADER: usize = 32;
 
 /// A connection of the host's kernel.
 #[derive(Debug)]
@@ -209,7 +209,7 @@ impl End for HostStream {
 
     fn segments(&self) -> Segments {
         let is_v6 = self.socket.domain().is_ok_and(|domain| domain == Domain::IPV6);
-        let headers = if is_v6 { V6_HEADERS } else { V4_HEADERS };
+        let headers = ip_header::len(is_v6) + TCP_HEADER;
         let data = self.socket.tcp_mss().map_or(Segments::default().data, |mss| mss as usize);
         Segments { data, headers }
     }

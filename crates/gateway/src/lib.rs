@@ -35,6 +35,7 @@ mod host_datagrams;
 mod host_echo;
 mod host_errors;
 mod inspect;
+mod ip_header;
 mod journal;
 mod news;
 mod opening;

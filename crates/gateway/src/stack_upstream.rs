@@ -7,6 +7,7 @@ use crate::destination::Destination;
 use crate::guest::GuestStream;
 use crate::host_datagrams::{Arrived, MOST_SEGMENTS, Sent};
 use crate::host_errors::{Manner, Undelivered};
+use crate::ip_header::{self, V4_HEADER, V6_HEADER};
 use crate::upstream::{Client, EchoReply, Far, FarDatagrams, FarEcho, Upstream};
 use bytes::Bytes;
 use neap::threadless::{ErrorOrigin, ErrorRecord};
@@ -32,9 +33,7 @@ const NOT_SENT_MICROS: u32 = 5000;
 const NOT_SENT: u32 = 512 << 10;
 /// Where the identifier of an echo message is: behind type, code and checksum.
 const IDENTIFIER_AT: usize = 4;
-/// Headers of IP, and the protocols of ICMP with their echo requests: RFC 791, RFC 8200.
-const V4_HEADER: usize = 20;
-const V6_HEADER: usize = 40;
+/// The protocols of ICMP, with their echo requests.
 const FRAGMENT_OFFSET: u16 = 0x1fff;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
@@ -137,7 +136,7 @@ struct StackEcho {
 impl StackEcho {
     /// How long a packet to `to` may be that must not be cut, if this request is longer.
     fn limit(&self, request: &[u8], to: IpAddr) -> Option<u32> {
-        let header = if to.is_ipv4() { V4_HEADER } else { V6_HEADER };
+        let header = ip_header::len(to.is_ipv6());
         let mtu = self.stack.path_mtu(to)?;
         (header + request.len() > mtu as usize).then_some(mtu)
     }

@@ -10,6 +10,7 @@
 //! datagrams that come until then have paid for.
 
 use crate::destination::Destination;
+use crate::ip_header;
 use bytes::Bytes;
 use neap::Datagram;
 use neap::device::{Capabilities, Completion, Frame, Headers, Medium, Payload};
@@ -34,9 +35,8 @@ const BATCH: usize = 64;
 
 /// Bytes of a packet of Ethernet.
 const MTU: u16 = 1500;
-/// Headers of IP and UDP.
-const V4_HEADERS: usize = 28;
-const V6_HEADERS: usize = 48;
+/// The header of UDP.
+const UDP_HEADER: usize = 8;
 
 /// What can wait.
 pub(crate) trait Held {
@@ -68,7 +68,7 @@ impl Held for Waiting {
         &mut self.datagram.data
     }
     fn headers(&self) -> usize {
-        if self.to.address.is_ipv6() { V6_HEADERS } else { V4_HEADERS }
+        ip_header::len(self.to.address.is_ipv6()) + UDP_HEADER
     }
 }
 

@@ -14,7 +14,7 @@ use crate::bell::Bell;
 use crate::clock;
 use crate::driver::{Driver, Follower, Lead};
 use crate::engine::Engine;
-use crate::sleeper::{NO_EVENT, Seen, TOKENS};
+use crate::sleeper::{NO_EVENT, Seen, TOKENS, stay_awake};
 use crate::sync::lock;
 use crate::watch::{Pollable, Target, WeakSocket};
 use neap_stack::socket::readiness::Ready;
@@ -510,8 +510,7 @@ impl Poller {
     /// ([`Builder::spin`](crate::Builder::spin)). Whether only its alarm or the time has ended it.
     fn sleep(&self, shards: &[Sleep], until: Instant, now: Instant) -> bool {
         let spin = shards.iter().map(|shard| shard.driver().spin()).max().unwrap_or(Nanos::ZERO);
-        let is_timed = until != Instant::FAR_FUTURE && spin > Nanos::ZERO;
-        let asleep_until = if is_timed { until - spin } else { until };
+        let asleep_until = if until == Instant::FAR_FUTURE { until } else { until - spin };
         // Without a look there may be anything.
         let mut only_alarm = false;
         if asleep_until > now {
@@ -522,13 +521,10 @@ impl Poller {
                 return false;
             }
         }
-        while is_timed && clock::now() < until {
+        stay_awake(until, spin, || {
             only_alarm = self.look(shards, Some(&timespec(0))).others == 0;
-            if !only_alarm {
-                return false;
-            }
-            core::hint::spin_loop();
-        }
+            !only_alarm
+        });
         only_alarm
     }
 

@@ -238,13 +238,11 @@ impl Sleeper {
             self.alarm.set(until - self.spin, now);
             seen = self.wait(None);
         }
-        if self.spin > Nanos::ZERO {
-            // Only the alarm ends a sleep early.
-            while !seen.is_event() && until.since(clock::now()) <= self.spin && clock::now() < until
-            {
+        if !seen.is_event() {
+            stay_awake(until, self.spin, || {
                 seen = self.wait(Some(&timespec(0)));
-                core::hint::spin_loop();
-            }
+                seen.is_event()
+            });
         }
         seen
     }
@@ -285,6 +283,19 @@ impl Sleeper {
             events[..count].iter().for_each(|event| seen.add(event, 0));
         }
         seen
+    }
+}
+
+/// Spends the last part of a sleep awake, the time `spin` before `until`: takes a `look` again and
+/// again until one sees an event. It returns at once if that part has not begun, as after an alarm
+/// that came early.
+pub(crate) fn stay_awake(until: Instant, spin: Nanos, mut look: impl FnMut() -> bool) {
+    loop {
+        let left = until.since(clock::now());
+        if left == Nanos::ZERO || left > spin || look() {
+            return;
+        }
+        core::hint::spin_loop();
     }
 }
 

@@ -2,9 +2,9 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use neap_stack::wire::checksum;
+pub(crate) use neap_stack::wire::ipv4::HEADER_LEN as HEADER_V4;
+pub(crate) use neap_stack::wire::ipv6::HEADER_LEN as HEADER_V6;
 
-const HEADER_V4: usize = 20;
-const HEADER_V6: usize = 40;
 /// The two bits of ECN in the byte that follows the version: Not-ECT, ECT(1), ECT(0), CE.
 const NOT_ECT: u8 = 0;
 const ECT1: u8 = 1;

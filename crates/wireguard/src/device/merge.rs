@@ -6,11 +6,10 @@
 //! in the cache, so their payload is moved together: a copy of its bytes instead of the stack's way
 //! for each packet.
 
+use crate::ip::{HEADER_V4, HEADER_V6};
 use core::ops::Range;
 use neap_stack::wire::checksum;
 
-const HEADER_V4: usize = 20;
-const HEADER_V6: usize = 40;
 const TCP: u8 = 6;
 /// Least and most bytes of a TCP header.
 const TCP_HEADER: usize = 20;
