@@ -17,6 +17,7 @@ pub(crate) mod own_namespaces;
 mod passing;
 mod ports;
 pub(crate) mod refused;
+mod resolvers;
 mod routes;
 mod run;
 mod sandbox;
@@ -32,7 +33,9 @@ pub(crate) use namespace::Namespaces;
 
 use crate::standard_error::say;
 use clap::Subcommand;
+use neap_gateway::ResolversFile;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Exit status for arguments that are not understood, as clap has it.
 const BAD_ARGUMENTS: u8 = 2;
@@ -45,6 +48,9 @@ pub(crate) enum Command {
     Inside(inside::Args),
     #[command(hide = true)]
     Join(namespace::Args),
+    /// Read the file of the resolvers for a gateway, which has the standard input's other end
+    #[command(hide = true)]
+    Resolvers,
 }
 
 pub(crate) fn main(command: Command) -> ExitCode {
@@ -53,11 +59,21 @@ pub(crate) fn main(command: Command) -> ExitCode {
         Command::Tun(args) => report(tun::main(&args)),
         Command::Inside(args) => inside::main(&args),
         Command::Join(args) => namespace::main(&args),
+        Command::Resolvers => read_resolvers(),
     }
 }
 
-/// Gives up what is not needed; the log has what the kernel does not take.
-fn give_up(needs: &confine::Needs) -> Result<(), Failure> {
+/// Files of one folder are the only need of this process. The gateway says what this kernel does
+/// not take away.
+fn read_resolvers() -> ExitCode {
+    let needs = confine::Needs { names: true, ..confine::Needs::default() };
+    let confined = confine::confine(&needs, |_| ());
+    if confined.is_ok() { resolvers::main() } else { ExitCode::FAILURE }
+}
+
+/// Gives up what is not needed, as [`confine`](confine::confine); the log has what the kernel does
+/// not take.
+fn give_up(needs: &confine::Needs) -> Result<Option<Arc<dyn ResolversFile>>, Failure> {
     confine::confine(needs, |what| tracing::warn!("{what}")).map_err(Failure::System)
 }
 

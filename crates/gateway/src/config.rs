@@ -4,10 +4,11 @@ use crate::dhcp::DhcpConfig;
 use crate::dhcp6::Dhcp6Config;
 use crate::outbound::Outbound;
 use crate::policy::Policy;
-use crate::resolver::Resolver;
+use crate::resolver::{Resolver, ResolversFile};
 use neap::TcpForwarderOptions;
 use neap::time::Rate;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 /// Port of resolvers.
 pub(crate) const RESOLVER_PORT: u16 = 53;
@@ -30,6 +31,8 @@ pub struct GatewayConfig {
     pub own_addresses: Vec<IpAddr>,
     /// Who answers what guests ask a [resolver](Translation::resolver).
     pub resolver: Resolver,
+    /// What reads the file of [`Resolver::Host`]; `None` leaves it to the gateway itself.
+    pub resolvers_file: Option<Arc<dyn ResolversFile>>,
     /// Everything that is sent to port 53 is for the resolver, whatever the address is.
     pub takes_all_dns: bool,
     /// TCP connections at the same time; more are refused.
@@ -69,6 +72,7 @@ impl Default for GatewayConfig {
             translations: Vec::new(),
             own_addresses: Vec::new(),
             resolver: Resolver::default(),
+            resolvers_file: None,
             takes_all_dns: false,
             most_flows: 10_000,
             most_mappings: 10_000,

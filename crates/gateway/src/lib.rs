@@ -77,6 +77,6 @@ pub use outbound::Outbound;
 pub use policy::Policy;
 pub use published::{Publication, PublishedId, PublishedPort, Transport};
 pub use relay::{End, MOST_PIECE, Progress, Relay, Segments, Share, Side, take_front};
-pub use resolver::Resolver;
+pub use resolver::{Resolver, ResolversFile};
 pub use stack_upstream::StackUpstream;
 pub use upstream::{Client, Direct, DirectFrom, EchoReply, Far, FarDatagrams, FarEcho, Upstream};

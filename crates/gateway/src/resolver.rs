@@ -1,5 +1,7 @@
 //! Who answers the questions of guests.
 
+use std::fmt;
+use std::io;
 use std::net::SocketAddr;
 
 /// Who answers the questions of guests.
@@ -20,4 +22,15 @@ pub enum Resolver {
     /// The gateway itself, with addresses of 198.18.0.0/15 that stand for names. What is sent to
     /// them goes to the upstream by name. Nothing else is asked.
     Names,
+}
+
+/// Reads the file that names the resolvers of the host, for a gateway whose process may open no
+/// files. It is in [`GatewayConfig::resolvers_file`](crate::GatewayConfig::resolvers_file).
+pub trait ResolversFile: fmt::Debug + Send + Sync {
+    /// The bytes of `/etc/resolv.conf` as it is now. The thread of the gateway calls it after the
+    /// state of the file (`stat(2)`) has changed, and waits meanwhile.
+    ///
+    /// # Errors
+    /// Why the file cannot be read. The gateway asks 127.0.0.1 then, as where there is no file.
+    fn read(&self) -> io::Result<Vec<u8>>;
 }

@@ -5,11 +5,12 @@
 //! they have.
 
 use super::calls;
+use super::resolvers::{FILE, Reader};
 use landlock::{
     ABI, Access, AccessFs, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr,
     RulesetError, RulesetStatus, Scope,
 };
-use neap_gateway::Outbound;
+use neap_gateway::{Outbound, ResolversFile};
 use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
@@ -18,11 +19,10 @@ use rustix::thread::{
 use socket2::{Domain, Socket, Type};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-/// The file with the resolvers of the host.
-const RESOLVERS: &str = "/etc/resolv.conf";
-/// Folders of programs that write it, where it is a link.
+/// Folders of programs that write the [`FILE`] with the resolvers of the host, where it is a link.
 const WRITERS: [&str; 3] = ["/run/systemd/resolve", "/run/NetworkManager", "/run/resolvconf"];
 
 /// Newest rules of Landlock that are asked for; older kernels apply those that they know.
@@ -33,8 +33,10 @@ const LANDLOCK: ABI = ABI::V6;
 pub(crate) struct Needs {
     /// Capabilities that it keeps, if it has them.
     pub(crate) capabilities: CapabilitySet,
-    /// Whether it reads the resolvers of the host.
+    /// Whether it reads the file with the resolvers of the host, and no other of `/etc`.
     pub(crate) resolvers: bool,
+    /// Whether it looks names up as programs of the host do, which takes other files of `/etc`.
+    pub(crate) names: bool,
     /// Files that it reads again, and folders with such files.
     pub(crate) readable: Vec<PathBuf>,
     /// Folders from which it removes its sockets.
@@ -45,8 +47,14 @@ pub(crate) struct Needs {
 
 impl Default for Needs {
     fn default() -> Self {
-        let (capabilities, readable) = (CapabilitySet::empty(), Vec::new());
-        Self { capabilities, resolvers: false, readable, sockets_in: Vec::new(), signals: None }
+        Self {
+            capabilities: CapabilitySet::empty(),
+            resolvers: false,
+            names: false,
+            readable: Vec::new(),
+            sockets_in: Vec::new(),
+            signals: None,
+        }
     }
 }
 
@@ -64,16 +72,31 @@ fn has_other_threads() -> bool {
     has
 }
 
-/// Gives up all that is not needed. What the kernel cannot take away is told, once.
+/// Gives up all that is not needed. What the kernel cannot take away is told, once. Returns what
+/// reads the resolvers of the host, if they are needed and this process cannot.
 ///
 /// # Errors
 /// One line: capabilities and new privileges cannot be given up, or other threads would keep them.
-pub(crate) fn confine(needs: &Needs, tell: impl Fn(&str)) -> Result<(), String> {
+pub(crate) fn confine(
+    needs: &Needs,
+    tell: impl Fn(&str),
+) -> Result<Option<Arc<dyn ResolversFile>>, String> {
     if (0..LOOKS).all(|_| has_other_threads()) {
         return Err("rights cannot be given up: other threads would keep theirs".to_owned());
     }
-    give_up_rights(needs)?;
-    match give_up_files(needs) {
+    let mut needs = needs.clone();
+    let mut reader: Option<Arc<dyn ResolversFile>> = None;
+    if needs.resolvers && !needs.names {
+        match Reader::start() {
+            Ok(started) => reader = Some(Arc::new(started)),
+            Err(error) => {
+                needs.names = true;
+                tell(&format!("files of /etc stay in reach of the gateway: a process: {error}"));
+            }
+        }
+    }
+    give_up_rights(&needs)?;
+    match give_up_files(&needs) {
         Ok(true) => {}
         Ok(false) => tell("files stay in reach of the gateway, as this kernel has no Landlock"),
         Err(why) => tell(&format!("files stay in reach of the gateway: {why}")),
@@ -81,7 +104,7 @@ pub(crate) fn confine(needs: &Needs, tell: impl Fn(&str)) -> Result<(), String> 
     if let Err(why) = calls::give_up_calls(needs.signals) {
         tell(&format!("all system calls stay in reach of the gateway: {why}"));
     }
-    Ok(())
+    Ok(reader)
 }
 
 /// Gives up capabilities, new privileges by `execve(2)`, and being looked into by others of the
@@ -121,8 +144,8 @@ fn restrict(needs: &Needs) -> Result<bool, RulesetError> {
         scope |= Scope::Signal;
     }
     let ruleset = Ruleset::default().handle_access(AccessFs::from_all(LANDLOCK))?.scope(scope)?;
-    let resolvers = if needs.resolvers { resolver_folders() } else { Vec::new() };
-    let readable = resolvers
+    let of_names = if needs.names { resolver_folders() } else { Vec::new() };
+    let readable = of_names
         .iter()
         .chain(&needs.readable)
         .map(|folder| (folder, BitFlags::from(AccessFs::ReadFile)));
@@ -141,8 +164,8 @@ fn restrict(needs: &Needs) -> Result<bool, RulesetError> {
 /// Where the file with the resolvers may be: its folder, since it is replaced by another file of
 /// its name, and those that a link leads to.
 fn resolver_folders() -> Vec<PathBuf> {
-    let now = Path::new(RESOLVERS).canonicalize().ok();
-    let folders = now.as_deref().into_iter().chain([Path::new(RESOLVERS)]);
+    let now = Path::new(FILE).canonicalize().ok();
+    let folders = now.as_deref().into_iter().chain([Path::new(FILE)]);
     let folders = folders.filter_map(Path::parent).chain(WRITERS.iter().map(Path::new));
     folders.map(Path::to_owned).collect()
 }
@@ -207,8 +230,7 @@ mod tests {
             UnixListener::bind(path).expect("a socket");
         }
         in_thread(|| {
-            let needs =
-                Needs { resolvers: true, sockets_in: vec![kept.clone()], ..Needs::default() };
+            let needs = Needs { names: true, sockets_in: vec![kept.clone()], ..Needs::default() };
             set_no_new_privs(true).expect("Linux has it");
             if !give_up_files(&needs).expect("this kernel says no") {
                 return;
@@ -221,5 +243,22 @@ mod tests {
             fs::remove_file(&mine).expect("it is ours");
         });
         fs::remove_dir_all(&folder).expect("it is there");
+    }
+
+    #[test]
+    fn who_reads_only_the_resolvers_opens_no_file_of_their_folder() {
+        in_thread(|| {
+            let needs = Needs { resolvers: true, ..Needs::default() };
+            set_no_new_privs(true).expect("Linux has it");
+            if !give_up_files(&needs).expect("this kernel says no") {
+                return;
+            }
+            for file in ["/etc/passwd", FILE] {
+                let error = File::open(file).expect_err(file);
+                assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{file}");
+                // Its state tells that it was replaced.
+                fs::metadata(file).expect(file);
+            }
+        });
     }
 }

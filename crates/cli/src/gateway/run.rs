@@ -186,7 +186,7 @@ fn serve(
     device: TunQueue,
     args: &Args,
     way: Way,
-    config: GatewayConfig,
+    mut config: GatewayConfig,
     child: &Child,
 ) -> Result<Served, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
@@ -208,7 +208,7 @@ fn serve(
         ..confine::Needs::default()
     };
     way.add_needs(&mut needs);
-    give_up(&needs)?;
+    config.resolvers_file = give_up(&needs)?;
     let (upstream, tunnel) = way.start()?;
     let stack = Arc::new(stack.build().map_err(|error| failed(&error))?);
     let mut gateway =

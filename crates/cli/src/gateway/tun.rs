@@ -78,7 +78,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         ..Needs::default()
     };
     way.add_needs(&mut needs);
-    give_up(&needs)?;
+    config.resolvers_file = give_up(&needs)?;
     let (upstream, tunnel) = way.start()?;
     let stack = Arc::new(stack.build().map_err(|error| failed(&error))?);
     let mut gateway =

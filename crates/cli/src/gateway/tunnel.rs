@@ -93,8 +93,7 @@ impl Prepared {
         Ok(Self { file, handle, names, network, builder })
     }
 
-    /// What the tunnel keeps: resolvers for names of the host, and rights that ports and marks
-    /// need.
+    /// What the tunnel keeps: names of the host, and rights that ports and marks need.
     pub(crate) fn needs(&self) -> Needs {
         let outbound = Outbound { mark: self.file.interface.fwmark, ..Outbound::default() };
         let mut capabilities = confine::capabilities_of(&outbound);
@@ -110,7 +109,7 @@ impl Prepared {
         if ports.chain([self.file.interface.listen_port]).any(is_low) {
             capabilities |= CapabilitySet::NET_BIND_SERVICE;
         }
-        Needs { capabilities, resolvers: true, ..Needs::default() }
+        Needs { capabilities, names: true, ..Needs::default() }
     }
 
     /// The environment variables that the files name, which may be secrets.

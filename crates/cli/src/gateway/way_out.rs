@@ -114,7 +114,7 @@ impl Way {
         if let Self::Tunnel(prepared, control) = self {
             let of_tunnel = prepared.needs();
             needs.capabilities |= of_tunnel.capabilities;
-            needs.resolvers |= of_tunnel.resolvers;
+            needs.names |= of_tunnel.names;
             needs.sockets_in.extend(watching::folder(control.as_ref()));
         }
     }

@@ -204,7 +204,7 @@ fn give_up(command: Option<Pid>) -> Result<(), String> {
     let capabilities = CapabilitySet::NET_BIND_SERVICE;
     let needs = Needs { capabilities, signals: command, ..Needs::default() };
     // The other half says what this kernel does not take.
-    confine(&needs, |_| ())
+    confine(&needs, |_| ()).map(drop)
 }
 
 /// Waits until there is a request, or the command has ended: then its exit status.

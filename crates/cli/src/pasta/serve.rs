@@ -25,7 +25,7 @@ use ipnet::IpNet;
 use neap::device::Tun;
 use neap::net::Prefix;
 use neap::{Builder, InterfaceConfig, Stack};
-use neap_gateway::{DirectFrom, Gateway, GatewayConfig, GatewayHandle};
+use neap_gateway::{DirectFrom, Gateway, GatewayConfig, GatewayHandle, ResolversFile};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
@@ -98,8 +98,9 @@ fn run(args: &Args, log: &Arc<Log>, waiting: Option<Waiting>) -> Result<ExitCode
             // A folder that a process is in cannot be unmounted.
             std::env::set_current_dir("/").map_err(system("the folder /"))?;
         }
-        give_up(&network, &ports, log, shown.folders())?;
-        let gateway = gateway(stack, args, &network, allowed, bound, shown)?;
+        let file = give_up(&network, &ports, log, shown.folders())?;
+        let config = config(args, &network, allowed, file)?;
+        let gateway = gateway(stack, config, bound, shown)?;
         Ok((gateway, Ready { pid_file, waiting }, tables))
     });
     // It is there until the end.
@@ -240,13 +241,13 @@ impl Ready<'_> {
     }
 }
 
-/// Gives up what is not needed while the network is there.
+/// Gives up what is not needed while the network is there, as [`confine`].
 fn give_up(
     network: &Network,
     ports: &AllPorts,
     log: &Log,
     sockets_in: Vec<PathBuf>,
-) -> Result<(), Failure> {
+) -> Result<Option<Arc<dyn ResolversFile>>, Failure> {
     let none = CapabilitySet::empty();
     let needs = Needs {
         // Ports of the host are bound as they are followed.
@@ -494,17 +495,15 @@ fn stack(made: Made, args: &Args, network: &Network) -> Result<Builder, Failure>
         .sysctl("net.ipv6.icmp.echo_ignore_all", ignores_echo))
 }
 
-/// The stack, and the gateway on it with its published ports.
-fn gateway(
-    stack: Builder,
+/// The settings of the gateway, with so many descriptors for flows.
+fn config(
     args: &Args,
     network: &Network,
     allowed: usize,
-    bound: Vec<Bound>,
-    shown: Shown,
-) -> Result<(Gateway, DeviceEnd, Watched), Failure> {
-    let stack = Arc::new(stack.build().map_err(|error| Failure::System(error.to_string()))?);
+    resolvers_file: Option<Arc<dyn ResolversFile>>,
+) -> Result<GatewayConfig, Failure> {
     let mut config = GatewayConfig::default();
+    config.resolvers_file = resolvers_file;
     config.policy = network.policy();
     config.translations = network.translations();
     config.guest_addresses = network.guest_addresses();
@@ -514,7 +513,19 @@ fn gateway(
     config.passes_echo = !args.no_icmp;
     config.outbound = args.outbound();
     args.own.limits.apply(&mut config, allowed).map_err(Failure::Arguments)?;
-    let gateway = Gateway::new(stack.clone(), Box::new(DirectFrom(args.outbound())), config);
+    Ok(config)
+}
+
+/// The stack, and the gateway on it with its published ports.
+fn gateway(
+    stack: Builder,
+    config: GatewayConfig,
+    bound: Vec<Bound>,
+    shown: Shown,
+) -> Result<(Gateway, DeviceEnd, Watched), Failure> {
+    let stack = Arc::new(stack.build().map_err(|error| Failure::System(error.to_string()))?);
+    let upstream = Box::new(DirectFrom(config.outbound.clone()));
+    let gateway = Gateway::new(stack.clone(), upstream, config);
     let mut gateway = gateway.map_err(system("the gateway"))?;
     for (socket, publication) in bound {
         gateway.publish_socket(socket, publication).map_err(system("a published port"))?;

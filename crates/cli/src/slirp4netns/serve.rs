@@ -13,7 +13,7 @@ use crate::gateway::{DeviceEnd, face, namespace, raise_file_limit, tell_of_echo}
 use crate::standard_error::say;
 use neap::Stack;
 use neap::device::{Tun, TunQueue};
-use neap_gateway::{DirectFrom, Gateway, GatewayConfig, GatewayHandle, Policy};
+use neap_gateway::{DirectFrom, Gateway, GatewayConfig, GatewayHandle, Policy, ResolversFile};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::thread::CapabilitySet;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -43,8 +43,8 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     let tap = Tun::from_queues(vec![device], Some(options.network.mtu));
     let tap = tap.map_err(|error| failed(&error))?;
     let stack = Stack::builder().interface(options.network.interface(tap.into_device()));
-    give_up(options, shown.folders())?;
     let mut config = GatewayConfig::default();
+    config.resolvers_file = give_up(options, shown.folders())?;
     let may_reach_host = !options.disable_host_loopback;
     config.policy = if may_reach_host { Policy::default() } else { Policy::without_host() };
     options.own.limits.apply(&mut config, limit).map_err(Failure::Arguments)?;
@@ -83,8 +83,12 @@ fn tell(line: &str) {
     say(&format_args!("{NAME}: {line}"));
 }
 
-/// Gives up what is not needed. Rights belong to threads, so this is while there is one.
-fn give_up(options: &Options, mut sockets_in: Vec<PathBuf>) -> Result<(), Failure> {
+/// Gives up what is not needed, as [`confine`]. Rights belong to threads, so this is while there is
+/// one.
+fn give_up(
+    options: &Options,
+    mut sockets_in: Vec<PathBuf>,
+) -> Result<Option<Arc<dyn ResolversFile>>, Failure> {
     // The right holds for all of the folder, which is too much for a sandbox.
     if !options.enable_sandbox {
         let path = options.api_socket.as_deref();

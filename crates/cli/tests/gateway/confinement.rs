@@ -85,7 +85,16 @@ fn a_gateway_of_a_tun_has_no_rights_and_no_files() {
             let tun = Tun::start(&etc, "");
             confined::check(tun.0.id(), 0);
             asks_with_files_of_one_folder(&etc, || ask_at(BEHIND));
+            // Another process opens the file. It ends with the gateway.
+            let reader = run(&format!("pgrep -P {} -f resolvers", tun.0.id()));
+            let reader: u32 = reader.trim().parse().expect("one process");
+            confined::check(reader, 0);
             drop(tun);
+            // A process that has ended has no command line.
+            let line = format!("/proc/{reader}/cmdline");
+            while fs::read(&line).is_ok_and(|line| !line.is_empty()) {
+                thread::yield_now();
+            }
             // A mark needs a right, which is the only one that stays (CAP_NET_RAW).
             let tun = Tun::start(&etc, "--mark 7");
             confined::check(tun.0.id(), 1 << 13);

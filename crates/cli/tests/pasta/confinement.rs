@@ -24,11 +24,12 @@ pub(super) fn ask(resolver: SocketAddr) {
     println!("code {}.", answer[3] & 15);
 }
 
-/// The only child of a process.
-fn child_of(pid: u32) -> u32 {
+/// The process in the namespace, and the one that reads `resolv.conf`.
+fn children_of(pid: u32) -> [u32; 2] {
     let path = format!("/proc/{pid}/task/{pid}/children");
     let text = fs::read_to_string(path).expect("it runs");
-    text.trim().parse().expect("one child")
+    let children = text.split_whitespace().map(|child| child.parse().expect("a number"));
+    children.collect::<Vec<_>>().try_into().expect("two children")
 }
 
 /// A command that sees a folder as `/etc`.
@@ -55,7 +56,9 @@ fn both_processes_have_no_rights_and_the_gateway_no_files() {
         let pid = fs::read_to_string(pid_file).expect("the file of the process ID");
         let pid = pid.trim().parse().expect("a number");
         confined::check(pid, 0);
-        confined::check(child_of(pid), confined::BIND);
+        let [inside, reader] = children_of(pid);
+        confined::check(inside, confined::BIND);
+        confined::check(reader, 0);
 
         let ask = || succeed(namespace.program("ask a resolver", FORWARDED));
         assert!(ask().contains("code 0."));
@@ -139,7 +142,7 @@ fn both_processes_become_the_user_that_an_option_names() {
             succeed(join_as);
             let pid = fs::read_to_string(pid_file).expect("the file of the process ID");
             let pid = pid.trim().parse().expect("a number");
-            let inside = child_of(pid);
+            let inside = super::ends::child_of(pid);
             for pid in [pid, inside] {
                 assert_eq!(users_of(pid), "12345\t12345\t12345\t12345", "{user}");
             }

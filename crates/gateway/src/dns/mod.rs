@@ -59,7 +59,7 @@ fn lock(names: &Mutex<Names>) -> MutexGuard<'_, Names> {
 impl Dns {
     pub(crate) fn new(config: &GatewayConfig, counters: Arc<Counters>) -> Self {
         Self {
-            servers: Servers::of(&config.resolver),
+            servers: Servers::of(&config.resolver, config.resolvers_file.clone()),
             resolver: config.resolver.clone(),
             names: Arc::default(),
             outbound: config.outbound.clone(),

@@ -1,13 +1,14 @@
 //! Resolvers, and which of them is asked first.
 
 use super::ServerList;
-use crate::resolver::Resolver;
+use crate::resolver::{Resolver, ResolversFile};
 use resolv_conf::{Config, ScopedIp};
 use rustix::net::netdevice::name_to_index;
 use std::fs::{self, Metadata};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What names the resolvers of the host.
@@ -33,6 +34,8 @@ pub(super) struct Servers {
     silent: Vec<(SocketAddr, Instant)>,
     /// They are those of the host's file.
     are_of_host: bool,
+    /// What reads that file, if this process does not.
+    file: Option<Arc<dyn ResolversFile>>,
     version: Option<Version>,
 }
 
@@ -57,14 +60,14 @@ impl Version {
 }
 
 impl Servers {
-    pub(super) fn of(resolver: &Resolver) -> Self {
+    pub(super) fn of(resolver: &Resolver, file: Option<Arc<dyn ResolversFile>>) -> Self {
         let list = match resolver {
             Resolver::Host | Resolver::Names => Vec::new(),
             Resolver::Server(server) => vec![*server],
             Resolver::Through(servers) => servers.clone(),
         };
         let are_of_host = *resolver == Resolver::Host;
-        Self { list, silent: Vec::new(), are_of_host, version: None }
+        Self { list, silent: Vec::new(), are_of_host, file, version: None }
     }
 
     /// The resolvers, in the order in which a question goes to them.
@@ -82,7 +85,8 @@ impl Servers {
     fn refresh(&mut self) -> io::Result<()> {
         let version = Version::of(&fs::metadata(FILE)?);
         if self.version != Some(version) {
-            self.list = servers_in(&fs::read(FILE)?);
+            let text = self.file.as_ref().map_or_else(|| fs::read(FILE), |file| file.read())?;
+            self.list = servers_in(&text);
             self.version = Some(version);
         }
         Ok(())
@@ -152,7 +156,7 @@ mod tests {
     #[test]
     fn a_silent_resolver_is_behind_the_others_for_a_while_and_the_order_stays() {
         let ip = |last| SocketAddr::from(([192, 0, 2, last], PORT));
-        let mut servers = Servers::of(&Resolver::Through(vec![ip(1), ip(2), ip(3)]));
+        let mut servers = Servers::of(&Resolver::Through(vec![ip(1), ip(2), ip(3)]), None);
         let start = Instant::now();
         let at = |servers: &mut Servers, seconds| {
             servers.list(start + Duration::from_secs(seconds)).to_vec()
