@@ -21,9 +21,9 @@ use table::{Row, Table};
 /// Show the sockets of running stacks, as ss does those of the kernel
 ///
 /// Without options it shows all connections of TCP and UDP of all stacks of this user. The filter
-/// is that of ss: states, then an expression of `src`, `dst`, `sport`, `dport`, comparisons, `and`,
-/// `or`, `not` and parentheses, from left to right. For example: `neap ss -tn state established
-/// dport = :443`, `neap ss -ti '( sport gt 1024 or dst 10/8 )'`.
+/// is that of ss: states, then an expression of `src`, `dst`, `sport`, `dport`, `dev`, comparisons,
+/// `and`, `or`, `not` and parentheses, from left to right. For example: `neap ss -tn state
+/// established dport = :443`, `neap ss -ti '( sport gt 1024 or dst 10/8 )'`.
 #[derive(ClapArgs, Clone, Debug)]
 pub(crate) struct Args {
     /// Sockets of TCP

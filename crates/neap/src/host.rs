@@ -14,6 +14,7 @@ use neap_tcp::config::Config;
 use neap_tcp::counters::Counter;
 use neap_tcp::lateness::Departures;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The figures of a running stack: flows, interfaces, routes, counters, drops.
@@ -56,6 +57,15 @@ impl<'a> Host<'a> {
     /// those in TIME-WAIT (`ss -a`). It waits for threads that are in a call on one of them.
     pub fn sockets(&self) -> Sockets {
         self.engine.stack.sockets(clock::now())
+    }
+
+    /// The interface of a socket with these ends, for reports of it.
+    pub(crate) fn interface_of(
+        &self,
+        local: SocketAddr,
+        remote: Option<SocketAddr>,
+    ) -> Option<InterfaceId> {
+        self.engine.stack.interface_of(clock::now(), local, remote)
     }
 
     /// Returns all interfaces with their addresses, queues and neighbours.

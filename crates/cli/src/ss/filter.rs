@@ -4,7 +4,7 @@
 //! FILTER     = { (state | exclude) STATE } [ EXPRESSION ]
 //! EXPRESSION = TERM { [and | '&' | '&&' | or | '|' | '||'] TERM }
 //! TERM       = (not | '!') TERM | '(' EXPRESSION ')' | CONDITION
-//! CONDITION  = (src | dst) [=] HOST | (sport | dport) COMPARISON PORT
+//! CONDITION  = (src | dst) [=] HOST | (sport | dport) COMPARISON PORT | dev [= | !=] NAME
 //! HOST       = [inet: | inet6:][any | ADDRESS[/LENGTH] | NAME][:PORT]
 //! ```
 //!
@@ -48,6 +48,8 @@ pub(super) enum Filter {
         comparison: Comparison,
         port: u16,
     },
+    /// The interface of this name.
+    Interface(String),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +122,7 @@ impl Filter {
                     && port.is_none_or(|port| port == own)
             }
             Self::Port { end, comparison, port } => comparison.holds(split(address(end)).1, *port),
+            Self::Interface(name) => socket.interface.as_ref() == Some(name),
         }
     }
 }
@@ -167,6 +170,21 @@ fn words(text: &str) -> Vec<String> {
         }
     }
     words
+}
+
+/// Why a word is no condition.
+fn unknown(word: &str) -> String {
+    let why = match word {
+        "fwmark" => "sockets of a stack have no mark; its packets get theirs outside",
+        "cgroup" => "a stack is in one process: choose it with --pid",
+        "autobound" => "a stack does not keep who has chosen a port",
+        _ => {
+            return format!(
+                "filter: {word:?} where src, dst, sport, dport, dev, not or '(' is expected"
+            );
+        }
+    };
+    format!("filter: {word}: {why}")
 }
 
 struct Parser<'a> {
@@ -255,15 +273,12 @@ impl Parser<'_> {
     }
 
     fn condition(&mut self) -> Result<Filter, String> {
-        let word = self.word("src, dst, sport or dport")?;
+        let word = self.word("src, dst, sport, dport or dev")?;
         let end = match word.as_str() {
             "src" | "sport" => End::Source,
             "dst" | "dport" => End::Destination,
-            _ => {
-                return Err(format!(
-                    "filter: {word:?} where src, dst, sport, dport, not or '(' is expected"
-                ));
-            }
+            "dev" => return self.interface(),
+            _ => return Err(unknown(&word)),
         };
         if word.ends_with("port") {
             let comparison = self.peek().and_then(Comparison::of_word);
@@ -280,6 +295,23 @@ impl Parser<'_> {
             None | Some(Comparison::Equal) => Ok(host),
             Some(Comparison::NotEqual) => Ok(Filter::Not(Box::new(host))),
             Some(_) => Err("filter: addresses are compared with = and != only".to_owned()),
+        }
+    }
+
+    /// The name of an interface, behind `dev`.
+    fn interface(&mut self) -> Result<Filter, String> {
+        let comparison = self.peek().and_then(Comparison::of_word);
+        self.next += usize::from(comparison.is_some());
+        let name = self.word("the name of an interface")?;
+        if name.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(format!(
+                "filter: dev {name}: expected the name of an interface, such as tap0"
+            ));
+        }
+        match comparison {
+            None | Some(Comparison::Equal) => Ok(Filter::Interface(name)),
+            Some(Comparison::NotEqual) => Ok(Filter::Not(Box::new(Filter::Interface(name)))),
+            Some(_) => Err("filter: interfaces are compared with = and != only".to_owned()),
         }
     }
 
@@ -328,6 +360,21 @@ mod tests {
             "remote":"{remote}"}}"#
         );
         serde_json::from_str(&text).expect("a report")
+    }
+
+    #[test]
+    fn interfaces_are_compared_by_name() {
+        let takes = |filter: &str, interface: Option<&str>| {
+            let mut socket = socket("10.0.0.1:80", "192.0.2.7:40000");
+            socket.interface = interface.map(str::to_owned);
+            let asked = parse(filter, &Services::default()).expect(filter);
+            asked.filter.matches(&socket)
+        };
+        for filter in ["dev tap0", "dev = tap0", "dev == tap0 and sport = :80", "not dev != tap0"] {
+            assert!(takes(filter, Some("tap0")), "{filter}");
+            assert!(!takes(filter, Some("tap1")) && !takes(filter, None), "{filter}");
+        }
+        assert!(takes("dev != tap0", None) && takes("dev ne tap0", Some("tap1")));
     }
 
     fn takes(filter: &str, local: &str, remote: &str) -> bool {
@@ -421,7 +468,13 @@ mod tests {
             ("( sport = :1", "')'"),
             ("sport = :1 )", "where the filter could end"),
             ("color = red", "\"color\" where src"),
-            ("sport = :1 and", "src, dst, sport or dport"),
+            ("sport = :1 and", "src, dst, sport, dport or dev"),
+            ("dev", "the name of an interface"),
+            ("dev > tap0", "= and !="),
+            ("dev = 2", "such as tap0"),
+            ("fwmark = 0x1/0x3", "have no mark"),
+            ("sport = :1 cgroup /user.slice", "--pid"),
+            ("autobound", "who has chosen a port"),
             ("dst inet6:10.0.0.1", "\"inet6:10.0.0.1\" is no address"),
             ("dst unix:x", "\"x\" is no port"),
             (&nested, "parentheses"),

@@ -145,7 +145,17 @@ impl ControlService {
         let far: HashMap<_, SocketAddr> = far.unwrap_or_default();
         let far = Arc::new(far);
         let of_flows = far.clone();
-        let end = line(&End { end: flows.len() + listeners.len() + buckets.len() + udp.len() });
+        // In the order of the lines.
+        let ends = udp.iter().map(|udp| (udp.local, udp.remote));
+        let ends = ends.chain(listeners.iter().map(|one| (one.local, None)));
+        let ends = ends.chain(flows.iter().map(|flow| (flow.local, Some(flow.remote))));
+        let ends = ends.chain(buckets.iter().map(|bucket| (bucket.local, Some(bucket.remote))));
+        let named: HashMap<_, Arc<str>> =
+            host.interfaces().into_iter().map(|one| (one.id, one.name.into())).collect();
+        let interfaces =
+            ends.map(|(local, remote)| named.get(&host.interface_of(local, remote)?).cloned());
+        let interfaces: Vec<_> = interfaces.collect();
+        let end = line(&End { end: interfaces.len() });
         let udp = udp.into_iter().map(|udp| SocketReport::of_udp(&udp));
         let listeners = listeners.into_iter().map(|one| SocketReport::of_listener(&one));
         let flows = flows.into_iter().map(move |flow| {
@@ -155,7 +165,11 @@ impl ControlService {
             SocketReport::of_bucket(&bucket, far.get(&(bucket.local, bucket.remote)).copied())
         });
         let all = udp.chain(listeners).chain(flows).chain(buckets);
-        all.map(|socket| line(&socket)).chain(iter::once(end))
+        let lines = all.zip(interfaces).map(|(socket, interface)| {
+            let interface = interface.map(|name| name.to_string());
+            line(&SocketReport { interface, ..socket })
+        });
+        lines.chain(iter::once(end))
     }
 }
 

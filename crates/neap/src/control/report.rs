@@ -98,6 +98,10 @@ pub struct SocketReport {
     pub remote: Option<SocketAddr>,
     /// Where the application relays the connection to.
     pub far: Option<SocketAddr>,
+    /// Name of the interface that it is bound to by its link-local address, or else by which its
+    /// packets leave now; `None` on the loopback, without a peer, and without a route.
+    #[serde(default)]
+    pub interface: Option<String>,
     /// Number of the socket among those of its protocol; `None` for a connection without a socket.
     pub id: Option<u64>,
     /// What it waits for by time.
@@ -135,6 +139,7 @@ impl SocketReport {
             dual: false,
             remote: None,
             far: None,
+            interface: None,
             id: None,
             timer: None,
             memory: None,

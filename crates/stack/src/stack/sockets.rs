@@ -1,8 +1,11 @@
 //! The listing of all sockets of a stack.
 
 use super::Stack;
+use crate::flow::named_scope;
+use crate::net::interface::InterfaceId;
 use crate::socket::tcp::FlowInfo;
 use neap_tcp::time::Instant;
+use std::net::SocketAddr;
 
 pub use crate::host::listed::{BucketInfo, ListenerInfo, UdpInfo};
 
@@ -37,5 +40,22 @@ impl Stack {
             buckets,
             udp: self.host.udp.listed(),
         }
+    }
+
+    /// Returns the interface of a socket with these ends: the one whose link its own address is of,
+    /// or by which packets to `remote` leave. `None` on the loopback, without a peer, and without a
+    /// route.
+    pub fn interface_of(
+        &self,
+        now: Instant,
+        local: SocketAddr,
+        remote: Option<SocketAddr>,
+    ) -> Option<InterfaceId> {
+        let topology = &self.host.net.topology;
+        let bound = InterfaceId::from_index(named_scope(local));
+        bound.or_else(|| match topology.link_to(remote?).ok()? {
+            None => topology.resolve(now, remote?.ip())?.interface(),
+            link => link,
+        })
     }
 }
