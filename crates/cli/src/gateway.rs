@@ -28,7 +28,7 @@ pub(crate) mod watching;
 mod way_out;
 
 pub(crate) use device_end::DeviceEnd;
-pub(crate) use file_limit::{FileLimit, raise_file_limit};
+pub(crate) use file_limit::{FileLimit, LEAST_FOR_FLOWS, raise_file_limit};
 pub(crate) use namespace::Namespaces;
 
 use crate::standard_error::say;

@@ -1,7 +1,7 @@
 //! What the events of the poller are about.
 
-/// Most published ports.
-pub(crate) const MOST_PUBLISHED: usize = 1 << 16;
+/// Most published ports: all of both families and protocols, in both directions.
+pub(crate) const MOST_PUBLISHED: usize = 1 << 19;
 
 const NEW: u64 = u64::MAX;
 const GUESTS: u64 = u64::MAX - 1;

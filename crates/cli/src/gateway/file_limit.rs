@@ -6,7 +6,7 @@ use std::process::Child;
 /// Descriptors that are not those of flows: devices, timers, standard streams.
 const OTHER_FILES: u64 = 64;
 /// With fewer for flows a network is of no use.
-const LEAST_FOR_FLOWS: u64 = 16;
+pub(crate) const LEAST_FOR_FLOWS: u64 = 16;
 
 /// Raises the limit of descriptors as far as the process may, and returns how many flows it allows:
 /// at least 16.

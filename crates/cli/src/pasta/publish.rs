@@ -3,6 +3,7 @@
 use super::arguments::{AllPorts, Args};
 use super::network::Network;
 use super::ports::{Place, Ports};
+use crate::gateway::LEAST_FOR_FLOWS;
 use neap_gateway::{Publication, Transport};
 use rustix::net::sockopt::{set_ip_freebind, set_ipv6_freebind};
 use socket2::{Domain, Socket, Type};
@@ -21,7 +22,37 @@ pub(super) struct Binder<'a> {
 }
 
 impl Binder<'_> {
-    /// Binds all ports that the options name.
+    /// How many descriptors all listed ports take, those of the namespace included, of `allowed`.
+    ///
+    /// # Errors
+    /// One line: they leave too few for flows.
+    pub(super) fn descriptors(self, ports: &AllPorts, allowed: usize) -> Result<usize, String> {
+        let both = self.families().count();
+        let all = [&ports.tcp_in, &ports.udp_in, &ports.tcp_out, &ports.udp_out];
+        let listed = all.into_iter().filter_map(|ports| match ports {
+            Ports::Listed { ports, .. } => Some(ports.keys()),
+            Ports::None | Ports::Auto => None,
+        });
+        let taken = listed.flatten().map(|(place, _)| place.address.map_or(both, |_| 1)).sum();
+        if taken + LEAST_FOR_FLOWS as usize > allowed {
+            return Err(format!(
+                "the ports of -t, -u, -T and -U take {taken} descriptors, and the limit allows \
+                 {allowed}: raise it (ulimit -n), or name fewer ports"
+            ));
+        }
+        Ok(taken)
+    }
+
+    /// The unspecified addresses of the families that the namespace has.
+    fn families(self) -> impl Iterator<Item = IpAddr> {
+        let (v4, v6) = (Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into());
+        [(&self.network.v4, v4), (&self.network.v6, v6)]
+            .into_iter()
+            .filter_map(|(family, any): (_, IpAddr)| family.as_ref().map(|_| any))
+    }
+
+    /// Binds all ports that the options name. Of all ports those are left out that somebody else
+    /// has, in the family that it is in.
     ///
     /// # Errors
     /// One line for the first that the host does not give.
@@ -33,10 +64,17 @@ impl Binder<'_> {
             let before = bound.len();
             let mut last = None;
             for ((place, port), &target) in ports {
-                match self.bind(transport, place, *port, target) {
-                    Ok(sockets) => bound.extend(sockets),
-                    Err(error) if *may_fail => last = Some((*port, error)),
-                    Err(error) => return Err(refused(transport, *port, &error)),
+                let each = |address| Place { address: Some(address), ..place.clone() };
+                let places = match place.address {
+                    None if *may_fail => self.families().map(each).collect(),
+                    _ => vec![place.clone()],
+                };
+                for place in &places {
+                    match self.bind(transport, place, *port, target) {
+                        Ok(sockets) => bound.extend(sockets),
+                        Err(error) if *may_fail => last = Some((*port, error)),
+                        Err(error) => return Err(refused(transport, *port, &error)),
+                    }
                 }
             }
             if let Some((port, error)) = last
@@ -66,13 +104,9 @@ impl Binder<'_> {
         if is_off {
             return Ok(Vec::new());
         }
-        let (v4, v6) = (Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into());
         let addresses = match place.address {
             Some(address) => vec![address],
-            None => [(&self.network.v4, v4), (&self.network.v6, v6)]
-                .into_iter()
-                .filter_map(|(family, any): (_, IpAddr)| family.as_ref().map(|_| any))
-                .collect(),
+            None => self.families().collect(),
         };
         let (mut bound, mut refused) = (Vec::new(), None);
         for address in addresses {

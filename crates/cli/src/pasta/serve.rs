@@ -72,7 +72,9 @@ fn run(args: &Args, log: &Arc<Log>, waiting: Option<Waiting>) -> Result<ExitCode
     let network = Network::plan(args, host, &Resolvers::of_host()).map_err(Failure::Arguments)?;
     let limit = FileLimit::own();
     let allowed = raise_file_limit().map_err(Failure::System)?;
-    let bound = Binder { args, network: &network }.bind_listed(&ports).map_err(Failure::System)?;
+    let binder = Binder { args, network: &network };
+    let taken = binder.descriptors(&ports, allowed).map_err(Failure::System)?;
+    let bound = binder.bind_listed(&ports).map_err(Failure::System)?;
     let watch = watched(args, log)?;
     let signals = not_ignored(&[SIGINT, SIGQUIT, SIGTERM]);
     // One that becomes another user would refuse the one that asks.
@@ -99,7 +101,7 @@ fn run(args: &Args, log: &Arc<Log>, waiting: Option<Waiting>) -> Result<ExitCode
             std::env::set_current_dir("/").map_err(system("the folder /"))?;
         }
         let file = give_up(&network, &ports, log, shown.folders())?;
-        let config = config(args, &network, allowed, file)?;
+        let config = config(args, &network, allowed - taken, file)?;
         let gateway = gateway(stack, config, bound, shown)?;
         Ok((gateway, Ready { pid_file, waiting }, tables))
     });

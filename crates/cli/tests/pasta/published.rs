@@ -1,12 +1,12 @@
 //! Clients of published ports that the guest sees by one address.
 
 use super::namespace::{in_namespace, run};
-use super::{NO_PORTS, Namespace, PATIENCE, host, join, succeed};
+use super::{NO_PORTS, Namespace, PATIENCE, finish, host, join, pasta, succeed};
 use socket2::{Domain, Socket, Type};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -143,5 +143,82 @@ fn a_port_of_one_interface_carries_no_other_datagrams_of_the_guest() {
         let namespace = Namespace::new();
         join(&namespace, &[&["-u", "%eth7/5000"], &NO_PORTS[..2], &NO_PORTS[4..]].concat());
         succeed(namespace.program("ask from a port", &server));
+    });
+}
+
+/// The ports below 20 that somebody listens at, by protocol and family.
+fn listening(listing: &str) -> BTreeSet<(String, u8, u16)> {
+    let mut all = BTreeSet::new();
+    for line in listing.lines() {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let [protocol, _, _, _, local, ..] = words[..] else { continue };
+        let (address, port) = local.rsplit_once(':').expect("a port");
+        let port = port.parse().expect("a number");
+        let families: &[u8] = match address {
+            "*" => &[4, 6],
+            address if address.starts_with('[') => &[6],
+            _ => &[4],
+        };
+        let is_listed = (1..20).contains(&port);
+        let of_port = families.iter().map(|&family| (protocol.to_owned(), family, port));
+        all.extend(of_port.filter(|_| is_listed));
+    }
+    all
+}
+
+/// Who listens on the host and in the namespace while a command runs there.
+fn while_it_runs(mut pasta: Command) -> [BTreeSet<(String, u8, u16)>; 2] {
+    let all = "~20-65535";
+    pasta.args(["--config-net", "-q", "-t", all, "-u", all, "-T", all, "-U", all]);
+    pasta.args(["--", "sh", "-c", "ss -Hltun; echo there; read end"]);
+    let mut child = pasta.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it runs");
+    let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    let lines = lines.map(|line| line.expect("text")).take_while(|line| line != "there");
+    let inside = lines.collect::<Vec<_>>().join("\n");
+    let outside = run("ss -Hltun");
+    drop(child.stdin.take());
+    child.wait().expect("it ends");
+    [listening(&outside), listening(&inside)]
+}
+
+#[test]
+fn all_ports_are_those_of_both_families_that_are_free_as_with_the_real_pasta() {
+    in_namespace(|| {
+        host();
+        let _v4 = TcpListener::bind("0.0.0.0:17").expect("a port");
+        let _udp = UdpSocket::bind("0.0.0.0:17").expect("a port");
+        let v6 = Socket::new(Domain::IPV6, Type::STREAM, None).expect("a socket");
+        v6.set_only_v6(true).expect("an option");
+        v6.bind(&"[::]:18".parse::<SocketAddr>().expect("an address").into()).expect("a port");
+        v6.listen(1).expect("it listens");
+        let own = while_it_runs(pasta(&[]));
+        let all = ["tcp", "udp"].into_iter().flat_map(|protocol| {
+            let both = [4, 6].into_iter();
+            both.flat_map(move |family| (1..20).map(move |port| (protocol, family, port)))
+        });
+        let all: BTreeSet<_> =
+            all.map(|(name, family, port)| (name.to_owned(), family, port)).collect();
+        assert_eq!(own, [all.clone(), all]);
+        let mut real = Command::new("pasta");
+        if real.arg("--version").output().is_err() {
+            return super::namespace::skip("pasta is not installed");
+        }
+        let mut real = Command::new("pasta");
+        real.args(["--runas", "0"]).stderr(Stdio::null());
+        assert_eq!(own, while_it_runs(real));
+    });
+}
+
+#[test]
+fn ports_that_take_too_many_descriptors_are_refused_in_one_line() {
+    in_namespace(|| {
+        host();
+        let neap = pasta(&["--config-net", "-t", "1-1000", "-u", "none", "--", "true"]);
+        let mut limited = Command::new("sh");
+        limited.args(["-c", "ulimit -n 1000 && exec \"$@\"", "sh"]);
+        limited.arg(neap.get_program()).args(neap.get_args());
+        let (status, _, stderr) = finish(limited);
+        let told = stderr.contains("take 2000 descriptors") && stderr.contains("ulimit -n");
+        assert!(status == Some(1) && told && stderr.lines().count() == 1, "{status:?} {stderr}");
     });
 }

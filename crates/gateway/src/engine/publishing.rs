@@ -27,7 +27,7 @@ impl Gateway {
     ///
     /// # Errors
     /// Why the host does not give the port; `InvalidInput` if the guest and the stand-in are of two
-    /// families; `QuotaExceeded` for more than 65,536 ports.
+    /// families; `QuotaExceeded` for more than 524,288 ports.
     pub fn publish(&mut self, publication: Publication) -> io::Result<PublishedId> {
         if publication.guest.is_ipv6() != publication.stand_in.is_ipv6() {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -66,7 +66,7 @@ impl Gateway {
     /// [`unpublish`](Self::unpublish) ends it.
     ///
     /// # Errors
-    /// `QuotaExceeded` for more than 65,536 ports, and those of a socket that is none of this
+    /// `QuotaExceeded` for more than 524,288 ports, and those of a socket that is none of this
     /// transport.
     pub fn cross(
         &mut self,
