@@ -12,7 +12,7 @@ use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// Address of the server outside.
@@ -423,6 +423,11 @@ fn filters_choose_as_those_of_iproute2() {
             let own = ground.print(&["ss", "-tnH", "state", "all", &filter]);
             assert_eq!(shows(&own), wanted, "{filter}\n{own}");
         }
+        // No socket of the kernel is bound to a device.
+        for (filter, wanted) in [("dev tap0", true), ("dev != tap0", false), ("dev tap1", false)] {
+            let own = ground.print(&["ss", "-tnH", "state", "all", filter]);
+            assert_eq!(shows(&own), wanted, "{filter}\n{own}");
+        }
         let line = ground.print(&["ss", "-tinmOH"]);
         assert!(line.lines().count() == 1 && line.contains("skmem:(r"), "{line}");
         assert!(line.contains(" rto:") && line.contains(" far:"), "{line}");
@@ -501,6 +506,7 @@ fn bad_filters_end_with_status_2_and_say_what_is_expected() {
     for (arguments, hint) in [
         (&["ss", "state", "open"] as &[&str], "established"),
         (&["ss", "dport", "=", ":nope"], "such as :80"),
+        (&["ss", "fwmark", "=", "0x1"], "no mark"),
         (&["ss", "--pid", "me"], "--pid"),
         (&["nstat", "0"], "1.."),
     ] {
@@ -561,4 +567,44 @@ fn manual_pages_and_completions_are_made_from_the_options() {
     assert!(page.contains("\\-\\-listening") && gateway.contains("\\-\\-metrics"));
     assert!(!hidden && completions >= 5 && has_links);
     assert!(slirp4netns.contains("\\-\\-api\\-socket"), "{slirp4netns}");
+}
+
+/// Whether a folder has a file of this name, in which `*` stands for anything.
+fn has_file(folder: &Path, name: &str) -> bool {
+    let Some((begin, end)) = name.split_once('*') else { return folder.join(name).is_file() };
+    let mut entries = fs::read_dir(folder).expect("a folder");
+    entries.any(|entry| {
+        let name = entry.expect("an entry").file_name();
+        name.to_str().is_some_and(|name| name.starts_with(begin) && name.ends_with(end))
+    })
+}
+
+/// `cargo deb` finds what is below `target/release` where cargo has built it, and all else from the
+/// folder of the manifest on.
+#[test]
+fn the_files_of_the_debian_package_are_there_or_made_by_the_commands_of_the_guide() {
+    let folder = env::temp_dir().join(format!("neap-deb-{}", std::process::id()));
+    let manual = ["man", "--folder", folder.to_str().expect("a name")];
+    let made = Command::new(env!("CARGO_BIN_EXE_neap")).args(manual).status();
+    assert!(made.expect("neap runs").success());
+    let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| fs::read_to_string(crate_folder.join(path)).expect(path);
+    let manifest: Value = toml::from_str(&read("Cargo.toml")).expect("TOML");
+    let assets = manifest["package"]["metadata"]["deb"]["assets"].as_array().expect("a list");
+    let missing: Vec<_> = assets
+        .iter()
+        .map(|asset| asset[0].as_str().expect("a path"))
+        .filter(|&path| match (path, path.strip_prefix("../../target/man/")) {
+            ("target/release/neap", _) => false,
+            (_, Some(name)) => !has_file(&folder, name),
+            (path, None) => !has_file(crate_folder, path),
+        })
+        .collect();
+    fs::remove_dir_all(&folder).expect("the folder is there");
+    assert!(assets.len() > 3 && missing.is_empty(), "{missing:?}");
+    let guide = read("../../guide/src/inside.md");
+    let lines: Vec<_> = guide.lines().collect();
+    for command in ["cargo build --release", "target/release/neap man --folder target/man"] {
+        assert!(lines.contains(&command), "the guide has no line `{command}`");
+    }
 }
