@@ -206,12 +206,15 @@ fn a_resolver_that_is_silent_or_closed_is_followed_by_the_next() {
             let text = format!("nameserver 127.0.0.9\nnameserver 127.0.0.2\nnameserver {SERVER}\n");
             replace(&etc, &text);
             let mut sandbox = Sandbox::start(&etc, "");
-            assert_eq!(sandbox.ask(), "answer 7");
-            assert_eq!(sandbox.ask(), "answer 7");
-            assert_eq!(told.try_iter().count(), 2);
+            for _ in 0..3 {
+                assert_eq!(sandbox.ask(), "answer 7");
+            }
+            assert_eq!(told.try_iter().count(), 3);
             silent.set_nonblocking(true).expect("a socket");
             let mut question = [0; 100];
-            silent.recv(&mut question).expect("it was asked");
+            for _ in 0..2 {
+                silent.recv(&mut question).expect("it was asked");
+            }
             assert!(
                 silent.recv(&mut question).is_err(),
                 "a silent one is behind the others for a while"

@@ -149,7 +149,7 @@ impl Dns {
     /// Looks at a question whose socket has changed.
     pub(crate) fn on_server(&mut self, slot: Slot, ways: QuestionWays<'_>) {
         if let Some(server) = self.queries.on_server(slot, ways) {
-            self.servers.note_answer(server);
+            self.servers.note_heard(server, Instant::now());
         }
     }
 
@@ -160,6 +160,6 @@ impl Dns {
 
     /// Goes on with questions that were not answered in time.
     pub(crate) fn expire(&mut self, now: Instant, ways: QuestionWays<'_>) {
-        self.queries.expire(now, ways, |server| self.servers.note_silent(server, now));
+        self.queries.expire(now, ways, |server, sent| self.servers.note_in_vain(server, sent, now));
     }
 }

@@ -2,14 +2,15 @@
 //!
 //! Each question has a socket and an ID of its own, which are as hard to guess as ports and random
 //! numbers are (RFC 5452). A resolver that does not answer in time, or cannot, is followed by the
-//! next one, and a late answer counts until that one is followed as well. An answer that is cut
-//! goes to the guest, which then asks over TCP.
+//! next one, and a late answer counts until that one is followed as well. What it says after the
+//! question was answered only shows that it is there. An answer that is cut goes to the guest,
+//! which then asks over TCP.
 //!
 //! Cost: at most two sockets and the question's bytes for each, at most [`MOST_QUERIES`]; O(1) per
 //! event.
 
 use super::message;
-use super::sockets::{Outcome, QuestionSocket};
+use super::sockets::{Look, Outcome, QuestionSocket};
 use crate::counters::Counters;
 use crate::deadlines::Deadlines;
 use crate::host_datagrams::RECEIVE_ROOM;
@@ -32,6 +33,8 @@ use std::time::{Duration, Instant};
 
 /// Questions at the same time.
 const MOST_QUERIES: usize = 1024;
+/// While there are at most so many, one that was answered stays for those who were late.
+const MOST_LATE: usize = MOST_QUERIES / 8;
 /// Longest question.
 const MOST_QUESTION: usize = 4096;
 
@@ -80,11 +83,14 @@ struct Query {
     now: Option<Attempt>,
     /// The one before, if that was not answered in time.
     late: Option<Attempt>,
+    /// The guest has its answer. The last attempt is one that was late.
+    is_answered: bool,
 }
 
 /// A question at one resolver.
 struct Attempt {
     generation: Generation,
+    sent: Instant,
     id: u16,
     server: SocketAddr,
     way: Way,
@@ -134,18 +140,21 @@ impl Attempt {
         }
     }
 
-    /// Looks for the answer, and how many messages were none. If another resolver can be asked, an
-    /// answer without knowledge does not count.
-    fn receive(&mut self, buffer: &mut [u8], question: &[u8], is_last: bool) -> (Outcome, u64) {
+    /// Looks for the answer. If another resolver can be asked, an answer without knowledge does not
+    /// count.
+    fn receive(&mut self, buffer: &mut [u8], question: &[u8], is_last: bool) -> Look {
         match &mut self.way {
             Way::Datagrams(socket) => socket.receive(buffer, question, self.server, is_last),
             Way::Stream { far, outgoing, answer, is_open } => {
-                match exchange(&mut **far, is_open, outgoing, answer, question) {
+                let outcome = exchange(&mut **far, is_open, outgoing, answer, question);
+                let is_heard = matches!(outcome, Outcome::Answered(_));
+                let outcome = match outcome {
                     Outcome::Answered(answer) if message::is_helpless(&answer) && !is_last => {
-                        (Outcome::Failed, 0)
+                        Outcome::Failed
                     }
-                    outcome => (outcome, 0),
-                }
+                    outcome => outcome,
+                };
+                Look { outcome, strangers: 0, is_heard }
             }
         }
     }
@@ -279,6 +288,7 @@ impl Queries {
             by,
             now: None,
             late: None,
+            is_answered: false,
         });
         self.of_guest.insert((guest, asked, guest_id), key);
         key
@@ -305,18 +315,19 @@ impl Queries {
                 // A host without IPv6 has none for a resolver of IPv6.
                 Err(_) => continue,
             };
-            let generation = self.generation.advance();
+            let (generation, sent) = (self.generation.advance(), Instant::now());
             let slot = Slot { key, generation };
-            let attempt = query.now.insert(Attempt { generation, id, server, way });
+            let attempt = query.now.insert(Attempt { generation, sent, id, server, way });
             if attempt.send(&query.question, slot, poller).is_ok() {
                 let (timeout, place) = query.timeout();
-                self.due[place].set(Instant::now() + timeout, slot);
+                self.due[place].set(sent + timeout, slot);
                 return;
             }
         }
     }
 
-    /// Looks at a question whose socket has changed. Returns the resolver that has answered it.
+    /// Looks at a question whose socket has changed. Returns its resolver if that has said
+    /// something.
     pub(super) fn on_server(&mut self, slot: Slot, ways: QuestionWays<'_>) -> Option<SocketAddr> {
         let query = self.table.get_mut(slot.key)?;
         let is_last = query.is_at_end();
@@ -324,25 +335,39 @@ impl Queries {
         let attempt = if is_late { &mut query.late } else { &mut query.now };
         let attempt = attempt.as_mut().filter(|one| one.generation == slot.generation)?;
         message::set_id(&mut query.question, attempt.id);
-        let (outcome, strangers) =
+        let Look { outcome, strangers, is_heard } =
             attempt.receive(&mut self.buffer, &query.question, is_last && !is_late);
         let server = attempt.server;
         self.counters.add(|counters| &counters.bad_dns, strangers);
-        let mut answered = None;
         match outcome {
             Outcome::Waits => return None,
+            _ if query.is_answered => drop(self.table.remove(slot.key)),
             Outcome::Failed if is_late => query.late = None,
             Outcome::Failed => self.send_on(slot.key, ways),
             Outcome::Answered(answer) => {
-                let query = self.remove(slot.key);
-                answered = Some(server);
-                self.pass_on(&query, answer, ways.guests);
+                self.pass_on(&self.table[slot.key], answer, ways.guests);
+                self.end(slot.key, is_late);
             }
         }
         for due in &mut self.due {
             due.drop_first(|slot| !is_asked(&self.table, slot));
         }
-        answered
+        is_heard.then_some(server)
+    }
+
+    /// A question was answered, by an attempt that was late or by the last one. Of the other one it
+    /// is told whether its resolver says something after all, if it was late.
+    fn end(&mut self, key: usize, by_late: bool) {
+        let has_room = self.table.len() <= MOST_LATE;
+        let query = &mut self.table[key];
+        let Some(late) = query.late.take().filter(|_| has_room && !by_late) else {
+            self.remove(key);
+            return;
+        };
+        let slot = Slot { key, generation: late.generation };
+        self.due[0].set(Instant::now() + TIMEOUT, slot);
+        (query.now, query.is_answered) = (Some(late), true);
+        self.of_guest.remove(&(query.guest, query.asked, query.guest_id));
     }
 
     fn remove(&mut self, key: usize) -> Query {
@@ -374,19 +399,27 @@ impl Queries {
         self.due.iter().filter_map(Deadlines::next).min()
     }
 
-    /// Goes on with questions that were not answered in time. `is_silent` gets their resolvers.
+    /// Goes on with questions that were not answered in time. `in_vain` gets the resolver of each
+    /// that was asked for the first time, and when that was.
     pub(super) fn expire(
         &mut self,
         now: Instant,
         ways: QuestionWays<'_>,
-        mut is_silent: impl FnMut(SocketAddr),
+        mut in_vain: impl FnMut(SocketAddr, Instant),
     ) {
         for kind in 0..self.due.len() {
             while let Some(slot) = self.due[kind].take(now) {
                 if is_asked(&self.table, slot) {
                     let query = &mut self.table[slot.key];
+                    if query.is_answered {
+                        self.table.remove(slot.key);
+                        continue;
+                    }
+                    let is_first = query.attempts <= query.servers.len();
                     query.late = query.now.take();
-                    query.late.iter().for_each(|late| is_silent(late.server));
+                    query.late.iter().filter(|_| is_first).for_each(|late| {
+                        in_vain(late.server, late.sent);
+                    });
                     self.send_on(slot.key, ways);
                 }
             }
@@ -497,16 +530,16 @@ mod tests {
             Queries::new(outbound, self.counters.clone())
         }
 
-        /// Waits for something to come for a question, and looks at it. Returns who has answered.
+        /// Waits for something to come for a question, and looks at it. Returns who was heard.
         fn look(&self, queries: &mut Queries) -> Option<SocketAddr> {
             let mut events = Vec::new();
             self.poller.wait(&mut events, Some(PATIENCE)).expect("it works");
-            let mut answered = None;
+            let mut heard = None;
             for event in &events {
                 let Token::Query(slot) = Token::from_bits(event.token) else { panic!("a query") };
-                answered = queries.on_server(slot, self.ways()).or(answered);
+                heard = queries.on_server(slot, self.ways()).or(heard);
             }
-            answered
+            heard
         }
     }
 
@@ -558,7 +591,7 @@ mod tests {
         let (late, asker) = asked(&server);
         let mut silent = Vec::new();
         let due = queries.next_expiry().expect("it waits");
-        queries.expire(due, world.ways(), |server| silent.push(server));
+        queries.expire(due, world.ways(), |server, _| silent.push(server));
         assert_eq!(silent, [address]);
         let (_, again) = asked(&server);
         assert_ne!(again, asker, "each has a port of its own");
@@ -579,11 +612,11 @@ mod tests {
         queries.ask(&question(), servers, AskedBy::Host, world.ways());
         let first = queries.next_expiry().expect("it waits");
         assert!(first >= start + TIMEOUT);
-        queries.expire(first, world.ways(), |_| {});
+        queries.expire(first, world.ways(), |_, _| {});
         let last = queries.next_expiry().expect("it waits");
         assert!(last - TIMEOUT_OF_LAST >= start);
         assert_eq!(TIMEOUT + TIMEOUT_OF_LAST, Duration::from_secs(5));
-        queries.expire(last, world.ways(), |_| {});
+        queries.expire(last, world.ways(), |_, _| {});
         assert_eq!(world.counters.figures().unanswered_dns, 1);
         assert_eq!(queries.next_expiry(), None);
         drop(server);
@@ -598,13 +631,54 @@ mod tests {
         let servers = ServerList::from_slice(&[first_address, second_address]);
         queries.ask(&question(), servers, AskedBy::Host, world.ways());
         let (mut failure, asker) = asked(&first);
-        queries.expire(queries.next_expiry().expect("it waits"), world.ways(), |_| {});
+        queries.expire(queries.next_expiry().expect("it waits"), world.ways(), |_, _| {});
         let (answer, asker_of_second) = asked(&second);
         failure[3] |= 2;
         first.send_to(&failure, asker).expect("sent");
-        assert_eq!(world.look(&mut queries), None);
+        assert_eq!(world.look(&mut queries), Some(first_address));
+        assert!(queries.next_expiry().is_some(), "it still waits");
         second.send_to(&answer, asker_of_second).expect("sent");
         assert_eq!(world.look(&mut queries), Some(second_address));
+    }
+
+    #[test]
+    fn a_resolver_is_heard_after_another_one_has_answered() {
+        let world = World::new();
+        let mut queries = world.queries(Outbound::default());
+        let (first, first_address) = server();
+        let (second, second_address) = server();
+        let servers = ServerList::from_slice(&[first_address, second_address]);
+        queries.ask(&question(), servers, AskedBy::Host, world.ways());
+        let (late, asker) = asked(&first);
+        queries.expire(queries.next_expiry().expect("it waits"), world.ways(), |_, _| {});
+        let (answer, asker_of_second) = asked(&second);
+        second.send_to(&answer, asker_of_second).expect("sent");
+        assert_eq!(world.look(&mut queries), Some(second_address));
+        first.send_to(&late, asker).expect("sent");
+        assert_eq!(world.look(&mut queries), Some(first_address));
+        assert_eq!((queries.table.len(), queries.next_expiry()), (0, None));
+        assert_eq!(world.counters.figures().dns_answers, 1);
+    }
+
+    #[test]
+    fn one_that_says_nothing_after_another_one_has_answered_is_forgotten() {
+        let world = World::new();
+        let mut queries = world.queries(Outbound::default());
+        let (first, first_address) = server();
+        let (second, second_address) = server();
+        let servers = ServerList::from_slice(&[first_address, second_address]);
+        queries.ask(&question(), servers.clone(), AskedBy::Host, world.ways());
+        asked(&first);
+        queries.expire(queries.next_expiry().expect("it waits"), world.ways(), |_, _| {});
+        let (answer, asker) = asked(&second);
+        second.send_to(&answer, asker).expect("sent");
+        assert_eq!(world.look(&mut queries), Some(second_address));
+        // The same question is a new one.
+        queries.ask(&question(), servers, AskedBy::Host, world.ways());
+        asked(&first);
+        let due = queries.next_expiry().expect("it waits");
+        queries.expire(due, world.ways(), |_, _| panic!("it was told"));
+        assert_eq!(queries.table.len(), 1);
     }
 
     /// The host's kernel, by which questions leave as datagrams.
@@ -622,33 +696,70 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_first_resolver_is_asked_first_again_although_it_could_not_answer() {
-        let world = World::new();
-        let (first, first_address) = server();
-        let (second, second_address) = server();
-        let resolver = Resolver::Through(vec![first_address, second_address]);
-        let config = GatewayConfig { resolver, ..GatewayConfig::default() };
-        let mut dns = Dns::new(&config, Arc::default());
-        let ways = QuestionWays { upstream: &ByDatagrams, ..world.ways() };
-        let mut events = Vec::new();
-        let mut look = |dns: &mut Dns| {
-            world.poller.wait(&mut events, Some(PATIENCE)).expect("it works");
+    /// Resolvers of a [`Dns`], and a guest that asks them.
+    struct Pair {
+        world: World,
+        dns: Dns,
+        first: UdpSocket,
+        second: UdpSocket,
+    }
+
+    impl Pair {
+        fn new() -> Self {
+            let ((first, first_address), (second, second_address)) = (server(), server());
+            let resolver = Resolver::Through(vec![first_address, second_address]);
+            let config = GatewayConfig { resolver, ..GatewayConfig::default() };
+            Self { world: World::new(), dns: Dns::new(&config, Arc::default()), first, second }
+        }
+
+        /// Asks, which the first resolver gets.
+        fn ask(&mut self) -> (Vec<u8>, SocketAddr) {
+            let ways = QuestionWays { upstream: &ByDatagrams, ..self.world.ways() };
+            self.dns.ask(&question(), ways);
+            asked(&self.first)
+        }
+
+        fn expire(&mut self) {
+            let ways = QuestionWays { upstream: &ByDatagrams, ..self.world.ways() };
+            self.dns.expire(self.dns.next_expiry().expect("it waits"), ways);
+        }
+
+        fn look(&mut self) {
+            let ways = QuestionWays { upstream: &ByDatagrams, ..self.world.ways() };
+            let mut events = Vec::new();
+            self.world.poller.wait(&mut events, Some(PATIENCE)).expect("it works");
             for event in &events {
                 let Token::Query(slot) = Token::from_bits(event.token) else { panic!("a query") };
-                dns.on_server(slot, ways);
+                self.dns.on_server(slot, ways);
             }
-        };
-        dns.ask(&question(), ways);
-        let (mut failure, asker) = asked(&first);
+        }
+
+        /// The second resolver answers.
+        fn answer(&mut self) {
+            let (answer, asker) = asked(&self.second);
+            self.second.send_to(&answer, asker).expect("sent");
+            self.look();
+            self.world.cable.recv(&mut [0; 500]).expect("the answer of the second");
+        }
+    }
+
+    #[test]
+    fn the_first_resolver_is_asked_first_again_although_it_could_not_answer() {
+        let mut pair = Pair::new();
+        let (mut failure, asker) = pair.ask();
         failure[3] |= 2;
-        first.send_to(&failure, asker).expect("sent");
-        look(&mut dns);
-        let (answer, asker) = asked(&second);
-        second.send_to(&answer, asker).expect("sent");
-        look(&mut dns);
-        world.cable.recv(&mut [0; 500]).expect("the answer of the second");
-        dns.ask(&question(), ways);
-        asked(&first);
+        pair.first.send_to(&failure, asker).expect("sent");
+        pair.look();
+        pair.answer();
+        pair.ask();
+    }
+
+    #[test]
+    fn the_first_resolver_is_asked_first_again_although_a_name_took_it_too_long() {
+        let mut pair = Pair::new();
+        pair.ask();
+        pair.expire();
+        pair.answer();
+        pair.ask();
     }
 }

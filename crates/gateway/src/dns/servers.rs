@@ -18,25 +18,40 @@ const PORT: u16 = 53;
 const MOST_SERVERS: usize = 3;
 /// The resolver of a host whose file names none, as in resolvers of C libraries.
 const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT);
-/// A resolver that was silent is asked after the others for so long.
+/// A resolver that is taken for silent is asked after the others for so long.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// Resolvers, in the order of the file that names them: resolvers of C libraries ask them so for
-/// each question, and the first may know names that the others do not. One that was silent is
-/// behind the others for a while.
+/// each question, and the first may know names that the others do not. One that is silent is behind
+/// the others for a while.
+///
+/// A name that a resolver is slow to find out does not make it silent. It is silent when a question
+/// has waited in vain, another one that was asked after that has done so, too, and nothing was
+/// heard of it meanwhile.
 ///
 /// Cost: for those of the host a look at the file's state per question, so that a file that was
 /// replaced acts at once.
 #[derive(Debug, Default)]
 pub(super) struct Servers {
     list: Vec<SocketAddr>,
-    /// Those that were silent, and until when they are behind the others.
-    silent: Vec<(SocketAddr, Instant)>,
+    /// What is known of them.
+    records: Vec<Record>,
     /// They are those of the host's file.
     are_of_host: bool,
     /// What reads that file, if this process does not.
     file: Option<Arc<dyn ResolversFile>>,
     version: Option<Version>,
+}
+
+/// What is known of a resolver.
+#[derive(Debug)]
+struct Record {
+    server: SocketAddr,
+    last_heard: Option<Instant>,
+    /// When a question had waited in vain for the first time since it was heard.
+    in_vain_since: Option<Instant>,
+    /// Until when it is behind the others.
+    behind_until: Option<Instant>,
 }
 
 /// What changes when a file is written or replaced.
@@ -67,7 +82,7 @@ impl Servers {
             Resolver::Through(servers) => servers.clone(),
         };
         let are_of_host = *resolver == Resolver::Host;
-        Self { list, silent: Vec::new(), are_of_host, file, version: None }
+        Self { list, records: Vec::new(), are_of_host, file, version: None }
     }
 
     /// The resolvers, in the order in which a question goes to them.
@@ -75,11 +90,14 @@ impl Servers {
         if self.are_of_host && self.refresh().is_err() {
             (self.list, self.version) = (vec![LOCAL], None);
         }
-        self.silent.retain(|(server, until)| *until > now && self.list.contains(server));
-        let is_silent = |server: &SocketAddr| self.silent.iter().any(|(one, _)| one == server);
-        let (silent, others): (ServerList, ServerList) =
-            self.list.iter().copied().partition(|one| is_silent(one));
-        others.into_iter().chain(silent).collect()
+        let Self { list, records, .. } = self;
+        records.retain(|one| list.contains(&one.server));
+        let is_behind = |server: &SocketAddr| {
+            let mut records = records.iter().filter(|one| one.server == *server);
+            records.any(|one| one.behind_until.is_some_and(|until| until > now))
+        };
+        let (behind, others): (ServerList, ServerList) = list.iter().copied().partition(is_behind);
+        others.into_iter().chain(behind).collect()
     }
 
     fn refresh(&mut self) -> io::Result<()> {
@@ -92,15 +110,32 @@ impl Servers {
         Ok(())
     }
 
-    /// Notes a resolver that has not answered in time.
-    pub(super) fn note_silent(&mut self, server: SocketAddr, now: Instant) {
-        self.note_answer(server);
-        self.silent.push((server, now + SILENCE));
+    /// Notes that a question of `sent` has waited for a resolver in vain until now.
+    pub(super) fn note_in_vain(&mut self, server: SocketAddr, sent: Instant, now: Instant) {
+        let one = self.record(server);
+        if one.last_heard.is_some_and(|heard| heard >= sent) {
+            return;
+        }
+        let since = *one.in_vain_since.get_or_insert(now);
+        if sent >= since {
+            one.behind_until = Some(now + SILENCE);
+        }
     }
 
-    /// Notes a resolver that has answered.
-    pub(super) fn note_answer(&mut self, server: SocketAddr) {
-        self.silent.retain(|(one, _)| *one != server);
+    /// Notes that something came from a resolver.
+    pub(super) fn note_heard(&mut self, server: SocketAddr, now: Instant) {
+        let one = self.record(server);
+        (one.last_heard, one.in_vain_since, one.behind_until) = (Some(now), None, None);
+    }
+
+    fn record(&mut self, server: SocketAddr) -> &mut Record {
+        let known = self.records.iter().position(|one| one.server == server);
+        let index = known.unwrap_or_else(|| {
+            let (last_heard, in_vain_since, behind_until) = (None, None, None);
+            self.records.push(Record { server, last_heard, in_vain_since, behind_until });
+            self.records.len() - 1
+        });
+        &mut self.records[index]
     }
 }
 
@@ -153,23 +188,55 @@ mod tests {
         assert_eq!(servers_in(b""), [LOCAL]);
     }
 
+    /// An address of a resolver.
+    fn ip(last: u8) -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, last], PORT))
+    }
+
+    fn three() -> Servers {
+        Servers::of(&Resolver::Through(vec![ip(1), ip(2), ip(3)]), None)
+    }
+
     #[test]
     fn a_silent_resolver_is_behind_the_others_for_a_while_and_the_order_stays() {
-        let ip = |last| SocketAddr::from(([192, 0, 2, last], PORT));
-        let mut servers = Servers::of(&Resolver::Through(vec![ip(1), ip(2), ip(3)]), None);
+        let mut servers = three();
         let start = Instant::now();
-        let at = |servers: &mut Servers, seconds| {
-            servers.list(start + Duration::from_secs(seconds)).to_vec()
-        };
-        servers.note_silent(ip(1), start);
-        assert_eq!(at(&mut servers, 0), [ip(2), ip(3), ip(1)]);
-        servers.note_silent(ip(2), start + Duration::from_secs(10));
-        assert_eq!(at(&mut servers, 10), [ip(3), ip(1), ip(2)]);
-        assert_eq!(at(&mut servers, 31), [ip(1), ip(3), ip(2)]);
-        servers.note_answer(ip(2));
-        assert_eq!(at(&mut servers, 31), [ip(1), ip(2), ip(3)]);
-        servers.note_silent(ip(9), start);
-        assert_eq!(at(&mut servers, 1), [ip(1), ip(2), ip(3)]);
-        assert!(servers.silent.is_empty(), "it is none of them");
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let list = |servers: &mut Servers, seconds| servers.list(at(seconds)).to_vec();
+        servers.note_in_vain(ip(1), at(0), at(2));
+        servers.note_in_vain(ip(1), at(2), at(4));
+        assert_eq!(list(&mut servers, 4), [ip(2), ip(3), ip(1)]);
+        servers.note_in_vain(ip(2), at(4), at(6));
+        servers.note_in_vain(ip(2), at(6), at(8));
+        assert_eq!(list(&mut servers, 8), [ip(3), ip(1), ip(2)]);
+        assert_eq!(list(&mut servers, 35), [ip(1), ip(3), ip(2)]);
+        // It was not heard since then, so one question tells.
+        servers.note_in_vain(ip(1), at(35), at(37));
+        servers.note_heard(ip(2), at(37));
+        assert_eq!(list(&mut servers, 37), [ip(2), ip(3), ip(1)]);
+        servers.note_in_vain(ip(9), at(0), at(2));
+        servers.list(at(37));
+        assert!(servers.records.iter().all(|one| one.server != ip(9)), "it is none of them");
+    }
+
+    #[test]
+    fn a_name_that_is_slow_to_find_out_makes_no_resolver_silent() {
+        let mut servers = three();
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let is_first = |servers: &mut Servers, seconds| servers.list(at(seconds))[0] == ip(1);
+        // Both addresses of the name are asked for at once.
+        servers.note_in_vain(ip(1), at(0), at(2));
+        servers.note_in_vain(ip(1), at(1), at(3));
+        assert!(is_first(&mut servers, 3));
+        // It has answered another question meanwhile.
+        servers.note_heard(ip(1), at(5));
+        servers.note_in_vain(ip(1), at(4), at(6));
+        servers.note_in_vain(ip(1), at(6), at(8));
+        assert!(is_first(&mut servers, 8));
+        // What is late is heard.
+        servers.note_heard(ip(1), at(9));
+        servers.note_in_vain(ip(1), at(10), at(12));
+        assert!(is_first(&mut servers, 12));
     }
 }

@@ -13,7 +13,7 @@ use std::io;
 use std::net::SocketAddr;
 
 /// Answers to others that one look at a socket passes over.
-const MOST_STRANGERS: usize = 64;
+const MOST_STRANGERS: u64 = 64;
 
 /// What became of a question.
 pub(crate) enum Outcome {
@@ -21,6 +21,15 @@ pub(crate) enum Outcome {
     /// The resolver does not answer, or cannot.
     Failed,
     Answered(Vec<u8>),
+}
+
+/// What a look for an answer came to.
+pub(super) struct Look {
+    pub(super) outcome: Outcome,
+    /// Messages that were no answer.
+    pub(super) strangers: u64,
+    /// The resolver has said something, be it that it cannot answer.
+    pub(super) is_heard: bool,
 }
 
 /// A socket for one question to one resolver, with a port that is hard to guess.
@@ -75,32 +84,30 @@ impl QuestionSocket {
         Ok(())
     }
 
-    /// Looks for the answer, and how many messages were none. If another resolver can be asked, an
-    /// answer without knowledge does not count.
+    /// Looks for the answer. If another resolver can be asked, an answer without knowledge does not
+    /// count.
     pub(super) fn receive(
         &mut self,
         buffer: &mut [u8],
         question: &[u8],
         server: SocketAddr,
         is_last: bool,
-    ) -> (Outcome, u64) {
-        let mut strangers = 0;
-        for _ in 0..MOST_STRANGERS {
-            match self.next(buffer, question, server) {
-                Ok(None) => strangers += 1,
+    ) -> Look {
+        for strangers in 0..MOST_STRANGERS {
+            let (outcome, is_heard) = match self.next(buffer, question, server) {
+                Ok(None) => continue,
                 Ok(Some(answer)) if message::is_helpless(&answer) && !is_last => {
-                    return (Outcome::Failed, strangers);
+                    (Outcome::Failed, true)
                 }
-                Ok(Some(answer)) => return (Outcome::Answered(answer), strangers),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return (Outcome::Waits, strangers);
-                }
+                Ok(Some(answer)) => (Outcome::Answered(answer), true),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => (Outcome::Waits, false),
                 // Nobody has the port, or there is no way.
-                Err(_) => return (Outcome::Failed, strangers),
-            }
+                Err(_) => (Outcome::Failed, false),
+            };
+            return Look { outcome, strangers, is_heard };
         }
         // Somebody guesses: another port and ID are next.
-        (Outcome::Failed, strangers)
+        Look { outcome: Outcome::Failed, strangers: MOST_STRANGERS, is_heard: false }
     }
 
     /// The answer in the next message that has come; `None` if that is another one.
