@@ -1,6 +1,6 @@
 //! A UDP socket of the host, with super-datagrams in both directions and the errors of ICMP.
 
-use crate::host_errors::{self, Manner, Undelivered, socket_addr};
+use crate::host_errors::{self, Families, Manner, Undelivered, socket_addr};
 use crate::outbound::Outbound;
 use crate::own_address::{self, OwnAddress};
 use bytes::Bytes;
@@ -54,7 +54,7 @@ pub(crate) struct HostDatagrams {
     socket: UdpSocket,
     /// The way out cannot cut super-datagrams.
     is_plain: bool,
-    is_v6: bool,
+    families: Families,
     manner: Option<Manner>,
     /// Packets that the host has dropped so far, as the buffer was full (`SO_RXQ_OVFL`).
     overrun: u32,
@@ -175,7 +175,7 @@ impl HostDatagrams {
     /// client takes an answer from that address only.
     fn knows_own_addresses(self) -> io::Result<Self> {
         if self.local_addr()?.ip().is_unspecified() {
-            own_address::ask(&self.socket, self.is_v6)?;
+            own_address::ask(&self.socket, self.families.is_v6())?;
         }
         Ok(self)
     }
@@ -190,7 +190,12 @@ impl HostDatagrams {
         let is_v6 = socket.local_addr()?.is_ipv6();
         host_errors::ask(&socket, is_v6)?;
         host_errors::ask_tos(&socket, is_v6)?;
-        Ok(Self { socket, is_plain: false, is_v6, manner: None, overrun: 0 })
+        let families = match is_v6 {
+            false => Families::V4,
+            true if SockRef::from(&socket).only_v6()? => Families::V6,
+            true => Families::Both,
+        };
+        Ok(Self { socket, is_plain: false, families, manner: None, overrun: 0 })
     }
 
     /// Its descriptor.
@@ -217,7 +222,7 @@ impl HostDatagrams {
         to: SocketAddr,
         manner: Manner,
     ) -> Sent {
-        if manner.apply(&mut self.manner, &self.socket, self.is_v6).is_err() {
+        if manner.apply(&mut self.manner, &self.socket, self.families).is_err() {
             return Sent::default();
         }
         let address = SockaddrStorage::from(to);

@@ -1,7 +1,7 @@
 //! A ping socket of the host (`IPPROTO_ICMP` and `IPPROTO_ICMPV6` of datagrams), which needs no
 //! right where the host's `net.ipv4.ping_group_range` has the user's group.
 
-use crate::host_errors::{self, Manner, Undelivered};
+use crate::host_errors::{self, Families, Manner, Undelivered};
 use crate::outbound::Outbound;
 use crate::upstream::{EchoReply, FarEcho};
 use neap::{Events, Poller};
@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 #[derive(Debug)]
 pub(crate) struct HostEcho {
     socket: Socket,
-    is_v6: bool,
+    families: Families,
     manner: Option<Manner>,
 }
 
@@ -30,7 +30,8 @@ impl HostEcho {
         socket.bind(&SockAddr::from(outbound.of(is_v6)))?;
         host_errors::ask(&socket, is_v6)?;
         host_errors::ask_tos(&socket, is_v6)?;
-        Ok(Self { socket, is_v6, manner: None })
+        let families = if is_v6 { Families::V6 } else { Families::V4 };
+        Ok(Self { socket, families, manner: None })
     }
 }
 
@@ -38,7 +39,7 @@ impl FarEcho for HostEcho {
     /// The kernel fills in identifier and checksum. What is pending of an earlier request is not
     /// told here.
     fn send(&mut self, request: &[u8], to: IpAddr, manner: Manner) -> io::Result<()> {
-        manner.apply(&mut self.manner, &self.socket, self.is_v6)?;
+        manner.apply(&mut self.manner, &self.socket, self.families)?;
         let to = SocketAddr::new(to, 0);
         let call = || rustix::net::sendto(&self.socket, request, SendFlags::NOSIGNAL, &to);
         match call() {

@@ -185,31 +185,84 @@ impl Manner {
 
     /// Gives a socket this manner, if it has another one. A guest's socket rarely changes it, so
     /// this costs less than a control message of each datagram.
+    ///
+    /// Cost: a system call for each part that is another one.
     pub(crate) fn apply(
         self,
         to: &mut Option<Self>,
         socket: &impl AsFd,
-        is_v6: bool,
+        families: Families,
     ) -> io::Result<()> {
         if *to == Some(self) {
             return Ok(());
         }
-        let (hops, cuts) = (self.hop_limit, !self.dont_fragment);
-        if is_v6 {
-            use sockopt::Ipv6PathMtuDiscovery as Discovery;
-            let discovery = if cuts { Discovery::WANT } else { Discovery::DO };
-            sockopt::set_ipv6_unicast_hops(socket, Some(hops))?;
-            sockopt::set_ipv6_mtu_discover(socket, discovery)?;
-            sockopt::set_ipv6_tclass(socket, self.tos.into())?;
-        } else {
-            use sockopt::Ipv4PathMtuDiscovery as Discovery;
-            let discovery = if cuts { Discovery::WANT } else { Discovery::DO };
-            sockopt::set_ip_ttl(socket, hops.into())?;
-            sockopt::set_ip_mtu_discover(socket, discovery)?;
+        // What a call that fails leaves is not known.
+        let former = to.take();
+        for part in self.other_than(former) {
+            part.set(socket, families)?;
         }
-        // A socket of IPv6 may send datagrams of IPv4, too.
-        sockopt::set_ip_tos(socket, self.tos)?;
         *to = Some(self);
+        Ok(())
+    }
+
+    /// The parts in which it differs from the former one.
+    fn other_than(self, former: Option<Self>) -> impl Iterator<Item = Part> {
+        let former = former.map(Self::parts);
+        let own = self.parts().into_iter();
+        own.filter(move |part| former.is_none_or(|former| !former.contains(part)))
+    }
+
+    fn parts(self) -> [Part; 3] {
+        let Self { hop_limit, dont_fragment, tos } = self;
+        [Part::HopLimit(hop_limit), Part::DontFragment(dont_fragment), Part::Tos(tos)]
+    }
+}
+
+/// The families of the datagrams that a socket sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Families {
+    V4,
+    V6,
+    /// Those of IPv4 have addresses in the form that IPv6 has for them.
+    Both,
+}
+
+impl Families {
+    /// Whether the addresses of the socket are of IPv6.
+    pub(crate) fn is_v6(self) -> bool {
+        self != Self::V4
+    }
+}
+
+/// A part of a [`Manner`], which is an option of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    HopLimit(u8),
+    DontFragment(bool),
+    Tos(u8),
+}
+
+impl Part {
+    fn set(self, socket: &impl AsFd, families: Families) -> io::Result<()> {
+        use sockopt::{Ipv4PathMtuDiscovery as V4, Ipv6PathMtuDiscovery as V6};
+        match (self, families.is_v6()) {
+            (Self::HopLimit(hops), true) => sockopt::set_ipv6_unicast_hops(socket, Some(hops))?,
+            (Self::HopLimit(hops), false) => sockopt::set_ip_ttl(socket, hops.into())?,
+            (Self::DontFragment(whole), true) => {
+                sockopt::set_ipv6_mtu_discover(socket, if whole { V6::DO } else { V6::WANT })?;
+            }
+            (Self::DontFragment(whole), false) => {
+                sockopt::set_ip_mtu_discover(socket, if whole { V4::DO } else { V4::WANT })?;
+            }
+            (Self::Tos(tos), _) => {
+                if families.is_v6() {
+                    sockopt::set_ipv6_tclass(socket, tos.into())?;
+                }
+                if families != Families::V6 {
+                    sockopt::set_ip_tos(socket, tos)?;
+                }
+            }
+        }
         Ok(())
     }
 }
@@ -238,6 +291,16 @@ mod tests {
         }
         assert_eq!(translated(unreachable(0), false, true), unreachable(0));
         assert_eq!(translated(unreachable(3), true, false), unreachable(1));
+    }
+
+    #[test]
+    fn only_the_parts_of_a_manner_that_are_others_are_set() {
+        let manner = Manner { hop_limit: 63, dont_fragment: true, tos: 2 };
+        let parts = |former| manner.other_than(former).collect::<Vec<_>>();
+        assert_eq!(parts(None), [Part::HopLimit(63), Part::DontFragment(true), Part::Tos(2)]);
+        assert_eq!(parts(Some(Manner { tos: 3, ..manner })), [Part::Tos(2)]);
+        assert_eq!(parts(Some(Manner { hop_limit: 1, ..manner })), [Part::HopLimit(63)]);
+        assert_eq!(parts(Some(manner)), []);
     }
 
     #[test]
