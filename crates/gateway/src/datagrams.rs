@@ -520,7 +520,7 @@ impl Datagrams {
         }
         let is_published = mapping.published.is_some();
         let ports = if is_published { self.published.get_mut(&mapping.guest) } else { None };
-        let (mut ports, mut has_more) = (ports, true);
+        let (mut ports, mut has_more, mut is_used) = (ports, true, false);
         // Each look may bring an error instead, of a datagram that was sent.
         for _ in 0..BATCH {
             if self.batch.len() >= BATCH {
@@ -541,9 +541,8 @@ impl Datagrams {
             };
             self.counters.add(|counters| &counters.overrun_datagrams, arrived.overrun.into());
             let is_peer = mapping.peers.has(arrived.from.ip());
-            if is_peer {
-                mapping.last_used = Instant::now();
-            } else if !mapping.takes(arrived.from, config) {
+            is_used |= is_peer;
+            if !is_peer && !mapping.takes(arrived.from, config) {
                 let denied = arrived.datagrams().count();
                 self.counters.add(|counters| &counters.denied_datagrams, denied as u64);
                 continue;
@@ -555,6 +554,9 @@ impl Datagrams {
                 (datagram.local, datagram.tos) = (Some(from), Some(arrived.tos));
                 datagram
             }));
+        }
+        if is_used {
+            mapping.last_used = Instant::now();
         }
         self.settle(key);
         self.tell_of_errors(key, 0);
