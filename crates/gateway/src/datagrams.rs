@@ -599,7 +599,8 @@ impl Datagrams {
         let mapping = self.mappings.remove(key);
         self.of_guest.remove(&(mapping.guest, mapping.reach));
         self.leave_schedule(mapping.turn, sending);
-        let Self { ages, mappings, of_guest, .. } = self;
+        let Self { ages, openings, mappings, of_guest, .. } = self;
+        openings.drop_first(|slot| !is_opening(mappings, slot));
         ages.drop_gone(of_guest.len(), |Slot { key, generation }| {
             mappings.get(key).is_some_and(|mapping| mapping.generation == generation)
         });
@@ -626,9 +627,22 @@ impl Datagrams {
         }
     }
 
-    /// Whether datagrams of guests wait for the rate.
+    /// Whether datagrams of guests wait for the rate, or for a mapping that cannot send yet.
     pub(crate) fn wait(&self) -> bool {
-        self.waiting.as_ref().is_some_and(|waiting| !waiting.is_empty())
+        let wait_for_rate = self.waiting.as_ref().is_some_and(|waiting| !waiting.is_empty());
+        wait_for_rate || self.openings.next().is_some()
+    }
+
+    /// The run ends: what waits is dropped.
+    pub(crate) fn give_up(&mut self, mut sending: Option<&mut Sending>) {
+        let keys: Vec<usize> = self.mappings.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            let mapping = &mut self.mappings[key];
+            mapping.socket.give_up();
+            let turn = mapping.turn.take();
+            self.settle(key);
+            self.leave_schedule(turn, sending.as_deref_mut());
+        }
     }
 
     /// Whether no guest has a mapping.

@@ -309,7 +309,7 @@ impl Gateway {
     }
 
     /// The run ends, and with it what one side has sent and the gateway has not passed on: no
-    /// other side takes that for the end of its stream.
+    /// other side takes that for the end of its stream, and datagrams are counted.
     fn reset_unfinished(&mut self) {
         for (_, flow) in &mut self.flows {
             if !flow.relay.is_complete(Side::Server) {
@@ -322,6 +322,7 @@ impl Gateway {
             }
         }
         self.flows.clear();
+        self.datagrams.give_up(self.sending.as_mut());
     }
 
     /// How long nothing is to be done without an event; `None` is for ever.

@@ -9,6 +9,7 @@ use etherparse::{
 };
 use neap::time::Rate;
 use neap::{Events, Poller, TcpStream};
+use neap_gateway::proxy::{Protocol, Proxy};
 use neap_gateway::{
     Client, Destination, Direct, End, Far, FarDatagrams, FarEcho, Figures, Gateway, GatewayConfig,
     GatewayHandle, Inspector, MOST_PIECE, Publication, Resolver, Translation, Transport, Upstream,
@@ -17,7 +18,7 @@ use rustix::io::Errno;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -444,6 +445,41 @@ fn the_time_of_a_drain_is_the_longest() {
     world.handle.drain(Duration::from_millis(10)).expect("it runs");
     let figures = world.engine.join().expect("it ends by itself");
     assert_eq!(figures.given_up, 0);
+}
+
+/// A datagram of a guest that has left, to a proxy that has not answered yet.
+fn last_datagram() -> (World, TcpListener) {
+    let proxy = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let server = proxy.local_addr().expect("an address");
+    let upstream = Box::new(Proxy::new(Protocol::Socks5, server, None));
+    let world = World::over(upstream, GatewayConfig::default(), channel().1, Arc::default());
+    let mut packet = Vec::new();
+    let datagram = PacketBuilder::ipv4(GUEST, FAR, 64).udp(PORT, 9);
+    datagram.write(&mut packet, b"last").expect("a packet");
+    world.cable.send(&packet).expect("sent");
+    (world, proxy)
+}
+
+#[test]
+fn the_last_datagrams_of_guests_wait_for_an_association() {
+    let (world, proxy) = last_datagram();
+    let (mut stream, _) = proxy.accept().expect("a connection");
+    world.handle.finish(PATIENCE).expect("it runs");
+    // It is answered behind the other request, unless the run has ended.
+    let _ = world.handle.published();
+    let relay = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let port = relay.local_addr().expect("an address").port().to_be_bytes();
+    let granted = [&[5, 0, 5, 0, 0, 1, 127, 0, 0, 1][..], &port].concat();
+    stream.write_all(&granted).expect("sent");
+    let figures = world.engine.join().expect("no panic");
+    assert_eq!((figures.datagrams_out, figures.unsent_datagrams), (1, 0));
+}
+
+#[test]
+fn datagrams_that_wait_for_an_association_at_the_end_are_counted() {
+    let (world, proxy) = last_datagram();
+    let _stream = proxy.accept().expect("a connection");
+    assert_eq!(world.end().unsent_datagrams, 1);
 }
 
 #[test]
