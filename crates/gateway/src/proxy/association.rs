@@ -281,7 +281,9 @@ mod tests {
         let server = server.local_addr().expect("an address");
         let ours = Ipv4Addr::new(127, 0, 0, 2);
         let outbound = Outbound { v4: Some(ours), ..Outbound::default() };
-        let proxy = Proxy::new(Protocol::Socks5, server, None).outbound(outbound);
+        let mut proxy = Proxy::new(Protocol::Socks5, server, None);
+        // As for a proxy elsewhere.
+        proxy.outbound = outbound;
         let association = Association::open(&proxy).expect("a socket");
         let local = association.socket.local_addr().expect("an address").as_socket();
         assert_eq!(local.expect("of IP").ip(), ours);

@@ -92,10 +92,11 @@ impl Proxy {
         Self { protocol, server, credentials, outbound, early }
     }
 
-    /// Settings of the sockets that reach the proxy.
+    /// Settings of the sockets that reach the proxy. They do not hold for one at a loopback address
+    /// of the host, see [`Outbound::towards`].
     #[must_use]
     pub fn outbound(mut self, outbound: Outbound) -> Self {
-        self.outbound = outbound;
+        self.outbound = outbound.towards(self.server.ip());
         self
     }
 
@@ -143,6 +144,19 @@ mod tests {
         let [server, to] = [1080, 80].map(|port| SocketAddr::from(([192, 0, 2, 1], port)));
         let proxy = Proxy::new(Protocol::Socks5, server, None);
         assert_eq!(proxy.ends_at(&to.into()), server);
+    }
+
+    #[test]
+    fn a_proxy_of_the_host_itself_is_behind_no_interface() {
+        let outbound = Outbound { interface: Some("eth0".to_owned()), ..Outbound::default() };
+        for (server, expected) in [
+            ("192.0.2.1:1080", outbound.clone()),
+            ("127.0.0.1:1080", Outbound::default()),
+            ("[::1]:1080", Outbound::default()),
+        ] {
+            let proxy = Proxy::new(Protocol::Socks5, server.parse().expect("an address"), None);
+            assert_eq!(proxy.outbound(outbound.clone()).outbound, expected, "{server}");
+        }
     }
 
     #[test]
