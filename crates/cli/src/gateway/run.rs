@@ -99,12 +99,20 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     forward(signals, &child, has_ended.clone(), (stop.clone(), over.clone()));
     let status = child.wait().map_err(system("waiting for the command"))?;
     has_ended.store(true, SeqCst);
-    if device_end.has_come() && status.signal() == Some(SIGKILL) {
+    let is_device_gone = device_end.has_come() && status.signal() == Some(SIGKILL);
+    let until = Instant::now() + args.after.time();
+    if is_device_gone {
+        stop.stop();
+    } else {
+        args.after.end(&stop);
+    }
+    // In the end it resets what is unfinished. Behind it the kernel would end the streams.
+    let ended = engine.join().map_err(|_| Failure::System("the gateway ended".to_owned()))?;
+    if is_device_gone {
+        // The resets in a tunnel leave with the end of its stack.
+        drop(tunnel);
         return Err(Failure::System(format!("the interface {} is gone", sandbox::INTERFACE)));
     }
-    let until = Instant::now() + args.after.time();
-    args.after.end(&stop);
-    let ended = engine.join().map_err(|_| Failure::System("the gateway ended".to_owned()))?;
     ended.map_err(|why| Failure::System(format!("the gateway: {why}")))?;
     if let Some(stack) = tunnel.and_then(Arc::into_inner) {
         close(stack, until.saturating_duration_since(Instant::now()), over);

@@ -180,10 +180,7 @@ fn serve(
         .transpose()?;
     if args.runs_command() {
         // A signal ends the gateway, and the namespace with it.
-        let handle = running.handle.clone();
-        let status = running.wait_for(child, until, device);
-        handle.stop();
-        return status;
+        return running.wait_for(child, until, device);
     }
     let ended = running.end();
     drop(until);
@@ -297,8 +294,8 @@ impl Running {
         ended.map_err(system("the gateway"))
     }
 
-    /// Waits until the command has ended. When the gateway ends first, `until` is dropped, and the
-    /// process in the namespace ends with its command.
+    /// Waits until the command has ended, and then ends the gateway. When the gateway ends first,
+    /// `until` is dropped, and the process in the namespace ends with its command.
     ///
     /// # Errors
     /// Why the command had to end: its gateway has failed, or the interface is gone.
@@ -309,15 +306,23 @@ impl Running {
         device: &DeviceOfCommand,
     ) -> Result<ExitCode, Failure> {
         let (tell, ended) = channel();
+        let handle = self.handle.clone();
         spawn("end", move || {
-            // Nobody listens when the command has ended.
+            // Nobody listens when the command cannot be waited for.
             let _ = tell.send(self.end());
             drop(until);
         })?;
-        let status = child.wait().map_err(system("the command"))?;
+        let status = child.wait().map_err(system("the command"));
         // The end of a command may end the interface, too.
-        match ended.try_recv() {
-            Ok(ended) if status.code() == Some(WITHOUT_GATEWAY.into()) => {
+        let ended_before = ended.try_recv().ok();
+        if ended_before.is_none() {
+            handle.stop();
+            // In the end it resets what is unfinished. Behind it the kernel would end the streams.
+            let _ = ended.recv();
+        }
+        let status = status?;
+        match ended_before {
+            Some(ended) if status.code() == Some(WITHOUT_GATEWAY.into()) => {
                 ended?;
                 if device.end.has_come() {
                     return Err(Failure::System(format!("the interface {} is gone", device.name)));

@@ -2,7 +2,7 @@
 
 use super::host::Host;
 use super::namespace::{in_namespace, run};
-use super::{PROGRAM, SERVER, TARGET, gateway, in_network, in_sandbox, serve};
+use super::{PROGRAM, SERVER, TARGET, finish, gateway, in_network, in_sandbox, serve};
 use std::env;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -274,6 +274,37 @@ fn a_command_ends_with_the_interface_of_its_sandbox() {
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(told.contains("the interface tap0 is gone"), "{told}");
         assert_eq!(output.status.code(), Some(1));
+    });
+}
+
+/// In the sandbox: takes the interface away while a connection is open.
+pub(super) fn lose_the_interface(server: SocketAddr) {
+    let mut stream = TcpStream::connect(server).expect("the server accepts");
+    stream.write_all(b"half").expect("sent");
+    stream.read_exact(&mut [0]).expect("the server has it");
+    run("ip link delete tap0");
+    thread::park();
+}
+
+#[test]
+fn the_end_of_the_interface_resets_what_is_unfinished() {
+    in_namespace(|| {
+        in_network(|| {
+            let (server, thread) = serve(SERVER, |mut stream| {
+                stream.read_exact(&mut [0; 4])?;
+                stream.write_all(b"!")?;
+                let error = stream.read(&mut [0]).expect_err("that was not the end");
+                assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+                Ok(())
+            });
+            let own = env::current_exe().expect("the test knows its binary");
+            let mut command = gateway(&["--"]);
+            command.arg(own).args(["--exact", "inside", "--nocapture"]);
+            command.env(PROGRAM, "lose the interface").env(TARGET, server.to_string());
+            let (status, _, told) = finish(command);
+            assert!(status == Some(1) && told.contains("the interface tap0 is gone"), "{told}");
+            thread.join().expect("the server sees a reset");
+        });
     });
 }
 

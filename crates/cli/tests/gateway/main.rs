@@ -122,6 +122,7 @@ fn inside() {
         "hold" => ends::hold(to(&target)),
         "accept" => ends::accept(to(&target)),
         "write and end" => ends::write_and_end(to(&target)),
+        "lose the interface" => ends::lose_the_interface(to(&target)),
         other => panic!("there is no program {other}"),
     }
 }

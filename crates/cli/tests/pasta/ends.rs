@@ -2,9 +2,11 @@
 
 use super::folder::Folder;
 use super::namespace::{in_namespace, run};
-use super::{NO_PORTS, Namespace, finish, host, join, pasta};
+use super::{NO_PORTS, Namespace, PROGRAM, TARGET, finish, host, join, pasta};
+use std::env;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::symlink;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -100,6 +102,34 @@ fn a_command_whose_interface_goes_has_failed() {
         let options = [&["-q"], &NO_PORTS[..], &["--", "sh", "-c", script]].concat();
         let (status, _, said) = finish(pasta(&options));
         assert_eq!((status, said.as_str()), (Some(1), "pasta: the interface eth7 is gone\n"));
+    });
+}
+
+/// In the namespace: sends as much as anybody takes, while the server takes nothing, and ends.
+pub(super) fn upload_and_end(server: SocketAddr) {
+    /// More than all buffers hold.
+    const UPLOAD: usize = 256 << 20;
+    let mut stream = TcpStream::connect(server).expect("the server accepts");
+    stream.set_write_timeout(Some(Duration::from_secs(1))).expect("a timeout");
+    stream.write_all(&vec![0; UPLOAD]).expect_err("nobody takes it all");
+}
+
+#[test]
+fn the_end_of_a_command_resets_what_is_unfinished() {
+    in_namespace(|| {
+        host();
+        run("ip address add 203.0.113.7/24 dev far");
+        let listener = TcpListener::bind(("203.0.113.7", 0)).expect("a port");
+        let server = listener.local_addr().expect("an address");
+        let own = env::current_exe().expect("this binary");
+        let mut command = pasta(&[&["-q", "--config-net"], &NO_PORTS[..], &["--"]].concat());
+        command.arg(own).args(["--exact", "inside", "--nocapture"]);
+        command.env(PROGRAM, "upload and end").env(TARGET, server.to_string());
+        let (status, out, said) = finish(command);
+        assert!(status == Some(0) && out.contains("1 passed"), "{out}{said}");
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let error = stream.read_to_end(&mut Vec::new()).expect_err("that was not the end");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
     });
 }
 

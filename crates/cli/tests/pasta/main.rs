@@ -118,6 +118,7 @@ fn inside() {
         "try to connect" => own::try_to_connect(target),
         "connect twice" => own::connect_twice(target),
         "outlast" => own::outlast(target),
+        "upload and end" => ends::upload_and_end(target),
         "ask for a router" => routers::ask(routers::PATIENCE),
         "ask for no router" => routers::ask(routers::LONGEST),
         other => panic!("there is no program {other}"),
