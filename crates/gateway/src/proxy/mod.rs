@@ -96,7 +96,7 @@ impl Proxy {
     /// of the host, see [`Outbound::towards`].
     #[must_use]
     pub fn outbound(mut self, outbound: Outbound) -> Self {
-        self.outbound = outbound.towards(self.server.ip());
+        self.outbound = if self.server.ip().is_loopback() { Outbound::default() } else { outbound };
         self
     }
 
