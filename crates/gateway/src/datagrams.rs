@@ -560,6 +560,17 @@ impl Datagrams {
         }
         self.settle(key);
         self.tell_of_errors(key, 0);
+        self.deliver(key);
+        self.openings.drop_first(|slot| !is_opening(&self.mappings, slot));
+        if self.mappings[key].socket.is_over() {
+            self.remove(key, sending);
+            return false;
+        }
+        has_more
+    }
+
+    /// Passes to its guest what has come for a mapping.
+    fn deliver(&mut self, key: usize) {
         let mut rest = &self.batch[..];
         while !rest.is_empty() {
             let sent = self.forwarder.send_batch(rest).unwrap_or(0);
@@ -573,12 +584,6 @@ impl Datagrams {
             rest = &rest[sent + dropped..];
         }
         self.batch.clear();
-        self.openings.drop_first(|slot| !is_opening(&self.mappings, slot));
-        if self.mappings[key].socket.is_over() {
-            self.remove(key, sending);
-            return false;
-        }
-        has_more
     }
 
     /// Counts what became of datagrams that had to wait.
