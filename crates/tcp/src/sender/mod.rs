@@ -588,7 +588,9 @@ impl Sender {
             return facts.unsacked_acked + facts.newly_sacked;
         }
         if facts.una_advanced {
-            facts.newly_acked.saturating_sub(sacked_before).max(1)
+            // A part of a segment is no delivery (`tcp_remove_reno_sacks`).
+            let least = u32::from(facts.newly_acked > 0);
+            facts.newly_acked.saturating_sub(sacked_before).max(least)
         } else {
             // No more duplicates than segments that may have caused them (`tcp_limit_reno_sacked`).
             let counts = self.board.counts();

@@ -636,3 +636,16 @@ fn frto_without_room_for_new_data_sends_lost_data_again_at_once() {
     peer.ack(1000);
     assert_eq!(peer.sent(), [(3100, 100)]);
 }
+
+#[test]
+fn without_sack_the_parts_of_a_segment_are_one_delivery() {
+    let mut peer = with(Config::default(), Hello { sack: false, ..Hello::default() });
+    peer.write(1000);
+    peer.take();
+    let before = peer.info().delivered;
+    for part in 1..=10 {
+        peer.advance_ms(1);
+        peer.ack(part * 100);
+    }
+    assert_eq!(peer.info().delivered, before + 1);
+}
