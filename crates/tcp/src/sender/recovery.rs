@@ -687,6 +687,8 @@ impl Sender {
         true
     }
 
+    /// Undoes the episode if the ACK that ends a hole is that of a late segment
+    /// (`tcp_try_undo_partial`). Returns whether nothing may be marked lost now.
     fn try_undo_partial(&mut self, now: Instant, ack: &AckFacts, counters: &Counters) -> bool {
         if self.recovery.undo_marker.is_none() || !self.is_delayed_original(ack) {
             return false;
@@ -701,7 +703,8 @@ impl Sender {
         counters.add(Counter::PartialUndo, 1);
         self.set_state(CaState::Open);
         self.keep_open();
-        true
+        // Other segments may be lost all the same.
+        false
     }
 
     fn try_undo_dsack(&mut self, now: Instant, counters: &Counters) -> bool {

@@ -308,3 +308,24 @@ fn a_loss_behind_a_spurious_timeout_is_a_recovery() {
     assert_eq!(peer.count(Counter::SpuriousRTOs), 1);
     assert_eq!((peer.info().ca_state, peer.info().snd_ssthresh), (CaState::Recovery, 7));
 }
+
+#[test]
+fn a_loss_beside_a_late_segment_waits_for_no_timeout() {
+    let mut peer = with(Config { small_queues: false, ..Config::default() }, Hello::default());
+    // Retransmissions are held back while their originals count as below.
+    peer.wire.completes = false;
+    peer.write(10_000);
+    assert_eq!(peer.sent_bytes(), 10_000);
+    peer.advance_ms(10);
+    // The first segment is late, and the sixth one lost.
+    peer.ack_sack(0, &[(1000, 5000), (6000, 10_000)]);
+    assert_eq!((peer.info().ca_state, peer.info().lost), (CaState::Recovery, 2));
+    peer.nothing();
+    peer.ack_sack(5000, &[(6000, 10_000)]);
+    assert_eq!(peer.count(Counter::PartialUndo), 1);
+    assert_eq!((peer.info().ca_state, peer.info().lost), (CaState::Disorder, 0));
+    peer.wire.credits.clear();
+    peer.advance_ms(3);
+    assert_eq!(peer.sent(), [(5000, 1000)], "after a quarter of a round trip");
+    assert_eq!(peer.info().ca_state, CaState::Recovery);
+}
