@@ -191,14 +191,13 @@ impl Sender {
         counters: &Counters,
     ) -> Option<Nanos> {
         self.recovery.rack.advanced = true;
-        let before = self.board.counts();
+        let (in_flight, lost) = (self.in_flight(), self.rate.lost());
         let wait = self.rack_mark_lost(now);
-        if self.board.counts().lost_out > before.lost_out && self.recovery.state < CaState::Recovery
-        {
+        // Also where a copy that a timeout sent is lost: that is congestion anew.
+        if self.in_flight() != in_flight && self.recovery.state != CaState::Recovery {
             self.enter_recovery(now, false, counters);
             if !self.controller.owns_window() {
-                let lost = self.board.counts().lost_out - before.lost_out;
-                self.reduce(1, lost, false);
+                self.reduce(1, self.rate.lost().wrapping_sub(lost), false);
             }
         }
         wait

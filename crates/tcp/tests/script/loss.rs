@@ -649,3 +649,33 @@ fn without_sack_the_parts_of_a_segment_are_one_delivery() {
     }
     assert_eq!(peer.info().delivered, before + 1);
 }
+
+#[test]
+fn a_copy_that_is_lost_behind_a_timeout_reduces_anew_though_only_a_timer_finds_it() {
+    let config = Config { tcp_early_retrans: 0, tcp_frto: false, ..Config::default() };
+    let mut peer = with(config, Hello::default());
+    // The network reorders, so RACK waits before it takes a segment for lost.
+    peer.write(3000);
+    peer.advance_ms(10);
+    peer.ack_sack(0, &[(1000, 2000)]);
+    peer.ack(3000);
+    peer.take();
+    peer.write(10_000);
+    peer.take();
+    peer.advance_ms(250);
+    assert_eq!(peer.sent(), [(3000, 1000)]);
+    peer.advance_ms(10);
+    peer.ack(4000);
+    assert_eq!(peer.sent(), [(4000, 1000), (5000, 1000)]);
+    peer.advance_ms(10);
+    // The copy at 4000 is lost as well.
+    peer.ack_sack(4000, &[(5000, 6000)]);
+    let reduced = peer.info().snd_ssthresh;
+    assert_eq!(peer.info().ca_state, CaState::Loss);
+    peer.take();
+    peer.advance_ms(3);
+    assert!(peer.sent().contains(&(4000, 1000)));
+    let info = peer.info();
+    assert_eq!(info.ca_state, CaState::Recovery);
+    assert!(info.snd_ssthresh < reduced, "{} {reduced}", info.snd_ssthresh);
+}
