@@ -690,15 +690,15 @@ impl Sender {
         if !self.sack || ack.sack.is_empty() {
             return;
         }
+        let dsacks = usize::from(is_dsack(ack.sack[0], ack.ack, ack.sack.get(1)));
+        if dsacks > 0 {
+            self.process_dsack(ack.sack[0], ack, counters, facts);
+        }
         let high_seq = self.recovery.high_seq();
         // The blocks of one ACK are in no order, so only what was SACKed before it is overtaken.
         let mut lowest = facts.prior_highest;
         let mut board = std::mem::take(&mut self.board);
-        for (index, &block) in ack.sack.iter().enumerate() {
-            if index == 0 && is_dsack(block, ack.ack, ack.sack.get(1)) {
-                self.process_dsack(block, ack, counters, facts);
-                continue;
-            }
+        for &block in &ack.sack[dsacks..] {
             let valid = block.left.before(block.right)
                 && block.right.at_or_before(self.nxt)
                 && block.left.after(self.una);
@@ -751,7 +751,7 @@ impl Sender {
             return;
         }
         facts.dsack = true;
-        facts.dsack_of_probe = self.count_dsack(block.right, segments);
+        facts.dsack_of_probe = self.count_dsack(block, segments);
     }
 
     /// Whether the receiver may have waited with the ACK (`FLAG_ACK_MAYBE_DELAYED`): it is for a

@@ -5,6 +5,7 @@ use super::scoreboard::Sent;
 use super::{AckFacts, Sender};
 use crate::congestion::{CaState, CongestionEvent};
 use crate::counters::{Counter, Counters};
+use crate::segment::SackBlock;
 use crate::seq::SeqNumber;
 use crate::time::{Instant, Nanos};
 
@@ -739,16 +740,23 @@ impl Sender {
         true
     }
 
-    /// A DSACK told of `segments` duplicates up to `end` (`tcp_dsack_seen`, `tcp_check_dsack`).
-    /// Returns whether that is a tail loss probe: a timer sent it, so a wider reordering window
-    /// would not have prevented it; nor would it have where nothing is reordered.
-    pub(super) fn count_dsack(&mut self, end: SeqNumber, segments: u32) -> bool {
+    /// A DSACK told of duplicates of `block`, which is `segments` long (`tcp_dsack_seen`,
+    /// `tcp_check_dsack`). Returns whether that is a tail loss probe: a timer sent it, so a wider
+    /// reordering window would not have prevented it; nor would it have where nothing is reordered.
+    pub(super) fn count_dsack(&mut self, block: SackBlock, segments: u32) -> bool {
+        let end = block.right;
         let of_probe = self.recovery.tlp.is_some_and(|probe| probe.high_seq == end);
         self.recovery.rack.dsack_seen |= self.recovery.rack.reorderings > 0 && !of_probe;
         if self.recovery.undo_marker.is_some_and(|marker| end.after(marker))
-            && let Some(left) = &mut self.recovery.undo_retrans
+            && let Some(left @ 1..) = self.recovery.undo_retrans
         {
-            *left = left.saturating_sub(segments);
+            // The network may make duplicates, too. What was sent again is known only of what is in
+            // flight (`tcp_sacktag_one`).
+            let repeated = match end.after(self.una) {
+                true => self.board.repeated_within(block.left, end),
+                false => segments,
+            };
+            self.recovery.undo_retrans = Some(left.saturating_sub(repeated));
         }
         of_probe
     }

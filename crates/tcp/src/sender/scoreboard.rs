@@ -348,6 +348,14 @@ impl Scoreboard {
         before - self.counts.packets_out
     }
 
+    /// Returns how many segments that lie in `left..right` entirely were ever sent again.
+    pub fn repeated_within(&self, left: SeqNumber, right: SeqNumber) -> u32 {
+        let first = self.sent.partition_point(|sent| sent.end().at_or_before(left));
+        let inside = self.sent.range(first..).take_while(|sent| sent.seq.before(right));
+        let repeated = inside.filter(|sent| sent.ever_retransmitted);
+        repeated.map(|sent| sent.within(left, right).count_ones()).sum()
+    }
+
     /// Marks the segments inside `left..right` as SACKed. `delivered` gets the new ones.
     pub fn sack(
         &mut self,

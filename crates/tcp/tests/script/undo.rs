@@ -329,3 +329,17 @@ fn a_loss_beside_a_late_segment_waits_for_no_timeout() {
     assert_eq!(peer.sent(), [(5000, 1000)], "after a quarter of a round trip");
     assert_eq!(peer.info().ca_state, CaState::Recovery);
 }
+
+#[test]
+fn a_dsack_of_a_segment_that_was_never_sent_again_undoes_nothing() {
+    let mut peer = flight();
+    peer.advance_ms(10);
+    peer.ack_sack(0, &[(1000, 6000)]);
+    assert_eq!(peer.sent().first(), Some(&(0, 1000)));
+    // The network made a second copy of the fourth segment.
+    peer.advance_ms(10);
+    peer.ack_sack(0, &[(3000, 4000), (1000, 6000)]);
+    assert_eq!(peer.count(Counter::DSACKOfoRecv), 1);
+    assert_eq!(peer.count(Counter::DSACKUndo), 0);
+    assert_eq!(peer.info().ca_state, CaState::Recovery);
+}
