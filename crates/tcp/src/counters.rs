@@ -114,9 +114,9 @@ counters! {
     WinProbe = "TcpExtTCPWinProbe",
     /// Connections aborted by user timeout, keepalive or too many retransmissions.
     AbortOnTimeout = "TcpExtTCPAbortOnTimeout",
-    /// Connections reset because data arrived after close.
+    /// Connections reset because data arrived after close, or closed with a linger time of 0.
     AbortOnData = "TcpExtTCPAbortOnData",
-    /// Connections reset because of unread data or linger 0 at close.
+    /// Connections reset because of unread data at close.
     AbortOnClose = "TcpExtTCPAbortOnClose",
     /// Connections without an application that were reset because there were too many, or because
     /// memory ran out.

@@ -32,10 +32,11 @@ impl Connection {
         let lost_data = self.receiver.unread() > 0;
         let now_or_never = self.options.linger == Some(Nanos::ZERO);
         if self.has_peer() && (lost_data || now_or_never) {
-            self.counters.add(Counter::AbortOnClose, 1);
             if lost_data {
+                self.counters.add(Counter::AbortOnClose, 1);
                 self.reset();
             } else {
+                self.counters.add(Counter::AbortOnData, 1);
                 self.abort();
             }
             return;

@@ -186,7 +186,7 @@ fn a_close_with_unread_data_resets() {
     let reset = peer.one();
     assert_eq!((reset.segment.flags, reset.seq(), reset.ack()), (Flags::RST | Flags::ACK, 0, 10));
     assert_eq!(peer.connection.state(), State::Closed);
-    assert_eq!(peer.count(Counter::AbortOnClose), 1);
+    assert_eq!((peer.count(Counter::AbortOnClose), peer.count(Counter::AbortOnData)), (1, 0));
 }
 
 #[test]
@@ -201,6 +201,7 @@ fn linger_of_zero_resets_and_gives_up_what_is_queued() {
     assert!(reset.has(Flags::RST));
     assert_eq!(reset.seq(), 10_000, "behind what was sent");
     assert_eq!(peer.info().wmem_queued, 0);
+    assert_eq!((peer.count(Counter::AbortOnClose), peer.count(Counter::AbortOnData)), (0, 1));
 }
 
 /// A peer in whose connection both ends have sent their FIN; ours is sent if `is_sent`.
