@@ -26,7 +26,7 @@ use delivery_rate::{Newest, RateSampler};
 use pages::Pages;
 use recovery::{AfterAck, Recovery};
 use rto::RttEstimator;
-use scoreboard::{Counts, Delivered, Scoreboard, Sent};
+use scoreboard::{Counts, Delivered, Marked, Scoreboard, Sent};
 use send_queue::SendQueue;
 use std::sync::Arc;
 use steady_rate::SteadyRate;
@@ -976,10 +976,12 @@ impl Sender {
     fn lose(
         &mut self,
         now: Instant,
-        mark: impl FnOnce(&mut Scoreboard, &mut dyn FnMut(&Sent, u32)),
+        counters: &Counters,
+        mark: impl FnOnce(&mut Scoreboard, &mut dyn FnMut(&Sent, Marked)),
     ) {
         let (rate, controller) = (&mut self.rate, self.controller.as_mut());
-        mark(&mut self.board, &mut |sent, segments| {
+        mark(&mut self.board, &mut |sent, Marked { segments, again }| {
+            counters.add(Counter::LostRetransmit, u64::from(again));
             let lost = LostSegments {
                 segments,
                 tx_in_flight: sent.snapshot.in_flight(),

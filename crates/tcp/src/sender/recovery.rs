@@ -193,7 +193,7 @@ impl Sender {
     ) -> Option<Nanos> {
         self.recovery.rack.advanced = true;
         let (in_flight, lost) = (self.in_flight(), self.rate.lost());
-        let wait = self.rack_mark_lost(now);
+        let wait = self.rack_mark_lost(now, counters);
         // Also where a copy that a timeout sent is lost: that is congestion anew.
         if self.in_flight() != in_flight && self.recovery.state != CaState::Recovery {
             self.enter_recovery(now, false, counters);
@@ -269,7 +269,7 @@ impl Sender {
 
     /// Marks what RACK holds for lost (section 6.2 step 5). Returns how long to wait for what may
     /// still be reordering.
-    pub(super) fn rack_mark_lost(&mut self, now: Instant) -> Option<Nanos> {
+    pub(super) fn rack_mark_lost(&mut self, now: Instant, counters: &Counters) -> Option<Nanos> {
         if !self.recovery.rack.advanced {
             return None;
         }
@@ -292,21 +292,26 @@ impl Sender {
             let same = sent.sent_at == rack.sent_at;
             Some(if same { rack.end } else { sent.end() })
         };
-        self.lose(now, |board, note| board.mark_lost(rule, note));
+        self.lose(now, counters, |board, note| board.mark_lost(rule, note));
         wait
     }
 
     /// Classifies losses after an ACK (`tcp_identify_packet_loss`). Returns RACK's waiting time.
-    fn identify_loss(&mut self, now: Instant, ack: &AckFacts) -> Option<Nanos> {
+    fn identify_loss(
+        &mut self,
+        now: Instant,
+        ack: &AckFacts,
+        counters: &Counters,
+    ) -> Option<Nanos> {
         if self.sack {
-            return self.rack_mark_lost(now);
+            return self.rack_mark_lost(now, counters);
         }
         let state = self.recovery.state;
         let duplicates = self.board.counts().sacked_out;
         if (state < CaState::Recovery && duplicates >= self.recovery.reordering)
             || (state == CaState::Recovery && ack.una_advanced)
         {
-            self.lose(now, |board, note| board.mark_head_lost(note));
+            self.lose(now, counters, |board, note| board.mark_head_lost(note));
         }
         None
     }
@@ -355,7 +360,7 @@ impl Sender {
         if self.try_undo_dsack(now, counters) {
             self.try_open(now, ack);
         }
-        self.reorder_wait = self.identify_loss(now, ack).unwrap_or(Nanos::MAX);
+        self.reorder_wait = self.identify_loss(now, ack, counters).unwrap_or(Nanos::MAX);
         if self.recovery.state != CaState::Recovery && self.board.counts().lost_out > 0 {
             self.enter_recovery(now, ack.ece, counters);
         }
@@ -371,7 +376,7 @@ impl Sender {
         if self.recovery.state <= CaState::Disorder {
             self.try_undo_dsack(now, counters);
         }
-        self.reorder_wait = self.identify_loss(now, ack).unwrap_or(Nanos::MAX);
+        self.reorder_wait = self.identify_loss(now, ack, counters).unwrap_or(Nanos::MAX);
         if self.board.counts().lost_out > 0 {
             self.enter_recovery(now, ack.ece, counters);
         } else {
@@ -382,11 +387,8 @@ impl Sender {
     fn react_in_loss(&mut self, now: Instant, ack: &AckFacts, counters: &Counters) -> AfterAck {
         let after = self.process_loss(now, ack, counters);
         let retrans_before = self.board.counts().retrans_out;
-        self.reorder_wait = self.identify_loss(now, ack).unwrap_or(Nanos::MAX);
+        self.reorder_wait = self.identify_loss(now, ack, counters).unwrap_or(Nanos::MAX);
         let lost_again = self.board.counts().retrans_out < retrans_before;
-        if lost_again {
-            counters.add(Counter::LostRetransmit, 1);
-        }
         // The timeout was spurious or is over. A segment that is lost now was lost apart from it.
         let has_ended = self.recovery.state <= CaState::Disorder;
         if (has_ended || lost_again) && self.board.counts().lost_out > 0 {
@@ -502,7 +504,7 @@ impl Sender {
         }
         // RFC 8985 section 6.3, without the reordering window (`tcp_timeout_mark_lost`).
         let recent = (self.sack && !reneged).then(|| now - self.recovery.rack.rtt);
-        self.lose(now, |board, note| board.mark_timed_out(recent, note));
+        self.lose(now, counters, |board, note| board.mark_timed_out(recent, note));
         self.window.cwnd = self.board.counts().in_flight() + 1;
         self.window.cwnd_cnt = 0;
         self.set_state(CaState::Loss);

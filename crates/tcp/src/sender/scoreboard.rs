@@ -234,6 +234,15 @@ pub struct RetransmittedCopy {
     pub is_probe: bool,
 }
 
+/// Segments of one frame that were newly marked lost.
+#[derive(Clone, Copy, Debug)]
+pub struct Marked {
+    /// Number of segments.
+    pub segments: u32,
+    /// How many of them had been sent again and are lost again.
+    pub again: u32,
+}
+
 /// Part of a frame that was newly delivered.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivered<'a> {
@@ -391,11 +400,11 @@ impl Scoreboard {
     ///
     /// `rule` is asked for each frame with segments that are neither SACKed nor lost. It returns
     /// the sequence number up to which the frame's segments are lost, or `None` to end the search.
-    /// `marked` gets each frame and the number of its segments marked.
+    /// `marked` gets each frame and what was marked of it.
     pub fn mark_lost(
         &mut self,
         mut rule: impl FnMut(&Sent) -> Option<SeqNumber>,
-        mut marked: impl FnMut(&Sent, u32),
+        mut marked: impl FnMut(&Sent, Marked),
     ) {
         for (index, sent) in self.sent.iter_mut().enumerate() {
             let open = sent.all() & !sent.sacked & (!sent.lost | sent.retransmitted);
@@ -409,9 +418,10 @@ impl Scoreboard {
             }
             self.counts.lost_out += (lost & !sent.lost).count_ones();
             self.counts.retrans_out -= (lost & sent.retransmitted).count_ones();
+            let again = (lost & sent.lost & sent.retransmitted).count_ones();
             sent.lost |= lost;
             sent.retransmitted &= !lost;
-            marked(sent, lost.count_ones());
+            marked(sent, Marked { segments: lost.count_ones(), again });
             self.retransmit_hint = self.retransmit_hint.min(index);
         }
     }
@@ -421,7 +431,11 @@ impl Scoreboard {
     /// duplicate ACKs without SACK.
     ///
     /// `marked` gets the segments that were not lost before.
-    pub fn mark_timed_out(&mut self, recent: Option<Instant>, mut marked: impl FnMut(&Sent, u32)) {
+    pub fn mark_timed_out(
+        &mut self,
+        recent: Option<Instant>,
+        mut marked: impl FnMut(&Sent, Marked),
+    ) {
         self.counts.lost_out = 0;
         self.counts.retrans_out = 0;
         if recent.is_none() {
@@ -435,10 +449,11 @@ impl Scoreboard {
             if index == 0 || recent.is_none_or(|recent| sent.sent_at <= recent) {
                 let lost = sent.all() & !sent.sacked;
                 let new = lost & (!sent.lost | sent.retransmitted);
+                let again = (new & sent.lost).count_ones();
                 sent.lost = lost;
                 sent.retransmitted = 0;
                 if new != 0 {
-                    marked(sent, new.count_ones());
+                    marked(sent, Marked { segments: new.count_ones(), again });
                 }
             }
             self.counts.lost_out += sent.lost.count_ones();
@@ -456,14 +471,14 @@ impl Scoreboard {
     }
 
     /// Marks the first segment lost, where no SACK can tell (RFC 6582). `marked` gets it.
-    pub fn mark_head_lost(&mut self, mut marked: impl FnMut(&Sent, u32)) {
+    pub fn mark_head_lost(&mut self, mut marked: impl FnMut(&Sent, Marked)) {
         if let Some(first) = self.sent.front_mut()
             && first.lost & 1 == 0
         {
             first.lost |= 1;
             self.counts.lost_out += 1;
             self.retransmit_hint = 0;
-            marked(first, 1);
+            marked(first, Marked { segments: 1, again: 0 });
         }
     }
 

@@ -379,6 +379,7 @@ fn a_lost_retransmission_is_repeated_without_a_timeout() {
     peer.advance_ms(5);
     assert_eq!(peer.sent().first(), Some(&(0, 1000)));
     assert_eq!(peer.count(Counter::Timeouts), 0);
+    assert_eq!(peer.count(Counter::LostRetransmit), 1);
 }
 
 #[test]
@@ -678,4 +679,5 @@ fn a_copy_that_is_lost_behind_a_timeout_reduces_anew_though_only_a_timer_finds_i
     let info = peer.info();
     assert_eq!(info.ca_state, CaState::Recovery);
     assert!(info.snd_ssthresh < reduced, "{} {reduced}", info.snd_ssthresh);
+    assert_eq!(peer.count(Counter::LostRetransmit), 1);
 }
