@@ -31,10 +31,13 @@ impl Sender {
     /// Notes that the way down took a frame, new or not: moves the schedule of departures and
     /// counts.
     pub fn on_departure(&mut self, now: Instant, bytes: u32, segments: u32, config: &Config) {
-        self.totals.data_segs_out += u64::from(segments);
-        self.totals.bytes_sent += u64::from(bytes);
+        // A FIN alone is no data (`tcp_event_data_sent`).
+        if bytes > 0 {
+            self.totals.data_segs_out += u64::from(segments);
+            self.totals.bytes_sent += u64::from(bytes);
+            self.last_sent = now;
+        }
         self.pacer.depart(now, bytes, self.totals.data_segs_out, config);
-        self.last_sent = now;
         self.recovery.count_sent(segments);
     }
 

@@ -375,3 +375,20 @@ fn a_refused_last_ack_leaves_time_wait() {
     assert!(peer.connection.is_closed());
     assert!(peer.connection.take_time_wait().is_some());
 }
+
+#[test]
+fn a_fin_alone_is_no_data() {
+    let mut peer = Peer::plain();
+    peer.write(1000);
+    peer.advance_ms(10);
+    peer.ack(1000);
+    peer.take();
+    let before = peer.info();
+    peer.advance_ms(10);
+    peer.connection.shutdown_write();
+    peer.transmit();
+    assert!(peer.one().has(Flags::FIN));
+    let info = peer.info();
+    assert_eq!((info.data_segs_out, info.bytes_sent), (before.data_segs_out, before.bytes_sent));
+    assert_eq!(info.last_data_sent, Some(Nanos::from_millis(20)));
+}
