@@ -6,7 +6,10 @@
 //! part is retransmitted. Entries are ordered by sequence number in a deque: O(1) per cumulative
 //! ACK and frame sent, O(log n) to find a block, O(distance to the nearer end) to cut an entry.
 //!
-//! Limits: a frame has at most [`MAX_SEGMENTS`] segments. Memory: 176 bytes per frame in flight.
+//! What looks at frames steps over those that are SACKed as a whole. So an ACK costs what is new in
+//! its blocks and what is missing, not what was SACKed before (amortised, up to a logarithm).
+//!
+//! Limits: a frame has at most [`MAX_SEGMENTS`] segments. Memory: 184 bytes per frame in flight.
 
 use super::delivery_rate::TxSnapshot;
 use crate::config::BUFFER_OVERHEAD;
@@ -47,7 +50,11 @@ pub struct Sent {
     sacked: u64,
     lost: u64,
     retransmitted: u64,
+    /// So many frames from this one on are SACKed as a whole; there may be more. 0 says nothing.
+    run: u32,
 }
+
+const _: () = assert!(size_of::<Sent>() <= 184, "a frame in flight would grow");
 
 impl Sent {
     /// Returns the entry for a frame that is sent now.
@@ -77,6 +84,7 @@ impl Sent {
             sacked: 0,
             lost: 0,
             retransmitted: 0,
+            run: 0,
         };
         debug_assert!(sent.segments() <= MAX_SEGMENTS);
         sent
@@ -99,9 +107,14 @@ impl Sent {
         if self.segments() == 1 { self.payload.len() } else { u32::from(self.unit) }
     }
 
+    /// Returns whether all segments are SACKed.
+    fn is_sacked(&self) -> bool {
+        self.begins_sacked() && self.sacked == self.all()
+    }
+
     /// Returns whether a segment that is not SACKed is longer than `mss`.
     fn is_too_long(&self, mss: u16) -> bool {
-        self.sacked != self.all() && self.longest_segment() > u32::from(mss)
+        !self.is_sacked() && self.longest_segment() > u32::from(mss)
     }
 
     /// Cuts behind the first segments that are all SACKed, or none of them; returns the rest if
@@ -267,6 +280,9 @@ pub struct Scoreboard {
     highest_sack: Option<SeqNumber>,
     /// Entries below this hold nothing that waits for retransmission.
     retransmit_hint: usize,
+    /// Frames that were looked at for SACK blocks and losses.
+    #[cfg(test)]
+    visits: usize,
 }
 
 impl Scoreboard {
@@ -345,6 +361,9 @@ impl Scoreboard {
             if whole {
                 let front = self.sent.pop_front().expect("just seen");
                 self.memory -= front.memory();
+                if let Some(next) = self.sent.front_mut() {
+                    next.run = next.run.max(front.run.saturating_sub(1));
+                }
                 self.retransmit_hint = self.retransmit_hint.saturating_sub(1);
             } else {
                 self.memory -= trim(front, ack, covered.count_ones());
@@ -372,11 +391,13 @@ impl Scoreboard {
         right: SeqNumber,
         mut delivered: impl FnMut(Delivered<'_>),
     ) {
-        let first = self.sent.partition_point(|sent| sent.end().at_or_before(left));
-        for sent in self.sent.iter_mut().skip(first) {
+        let mut next = self.sent.partition_point(|sent| sent.end().at_or_before(left));
+        while let Some(index) = self.next_open(next) {
+            let sent = &mut self.sent[index];
             if !sent.seq.before(right) {
                 break;
             }
+            next = index + 1;
             let new = sent.within(left, right) & !sent.sacked;
             if new == 0 {
                 continue;
@@ -396,6 +417,29 @@ impl Scoreboard {
         }
     }
 
+    /// Returns the index of the first frame from `first` on with a segment that is not SACKed.
+    ///
+    /// Every frame on the way learns how far it is, as the elements of a union-find structure do.
+    fn next_open(&mut self, first: usize) -> Option<usize> {
+        let mut end = first;
+        while let Some(sent) = self.sent.get(end) {
+            #[cfg(test)]
+            {
+                self.visits += 1;
+            }
+            if sent.run == 0 && !sent.is_sacked() {
+                break;
+            }
+            end += sent.run.max(1) as usize;
+        }
+        let mut index = first;
+        while index < end {
+            let run = &mut self.sent[index].run;
+            index += std::mem::replace(run, (end - index) as u32).max(1) as usize;
+        }
+        (end < self.sent.len()).then_some(end)
+    }
+
     /// Marks segments as lost, in sequence order.
     ///
     /// `rule` is asked for each frame with segments that are neither SACKed nor lost. It returns
@@ -406,7 +450,10 @@ impl Scoreboard {
         mut rule: impl FnMut(&Sent) -> Option<SeqNumber>,
         mut marked: impl FnMut(&Sent, Marked),
     ) {
-        for (index, sent) in self.sent.iter_mut().enumerate() {
+        let mut next = 0;
+        while let Some(index) = self.next_open(next) {
+            next = index + 1;
+            let sent = &mut self.sent[index];
             let open = sent.all() & !sent.sacked & (!sent.lost | sent.retransmitted);
             if open == 0 {
                 continue;
@@ -445,6 +492,7 @@ impl Scoreboard {
         for (index, sent) in self.sent.iter_mut().enumerate() {
             if recent.is_none() {
                 sent.sacked = 0;
+                sent.run = 0;
             }
             if index == 0 || recent.is_none_or(|recent| sent.sent_at <= recent) {
                 let lost = sent.all() & !sent.sacked;
@@ -504,7 +552,9 @@ impl Scoreboard {
 
     /// Returns the first run of segments that are lost and not retransmitted.
     pub fn next_lost(&mut self) -> Option<Run> {
-        for index in self.retransmit_hint..self.sent.len() {
+        let mut next = self.retransmit_hint;
+        while let Some(index) = self.next_open(next) {
+            next = index + 1;
             let sent = &self.sent[index];
             let waiting = sent.lost & !sent.retransmitted;
             if waiting != 0 {
@@ -731,6 +781,83 @@ mod tests {
         let snapshot = RateSampler::default().on_transmit(now, true, segments);
         board.push(Sent::new(SeqNumber(0), payload, marks, 1000, now, Ticket::NONE, snapshot));
         board
+    }
+
+    /// So many frames of one segment of 1,000 bytes.
+    fn frames(count: u32) -> Scoreboard {
+        let mut board = Scoreboard::default();
+        for index in 0..count {
+            let payload = Payload::from(Bytes::from_static(&[0; 1000]));
+            let (now, seq) = (Instant::ZERO, SeqNumber(index * 1000));
+            let snapshot = RateSampler::default().on_transmit(now, true, 1);
+            let none = (Flags::empty(), Ticket::NONE);
+            board.push(Sent::new(seq, payload, none.0, 1000, now, none.1, snapshot));
+        }
+        board
+    }
+
+    #[test]
+    fn an_ack_costs_what_is_new_in_it_and_what_is_missing() {
+        const FRAMES: u32 = 10_000;
+        let at = |frame: u32| SeqNumber(frame * 1000);
+        let mut board = frames(FRAMES);
+        let mut ack = |left: u32, right: u32| {
+            board.sack(at(left), at(right), |_| {});
+            // The hole was sent again, and its copy may still come.
+            board.mark_lost(|sent| (sent.seq == at(0)).then_some(sent.seq), |_, _| {});
+        };
+        for right in 2..=FRAMES {
+            ack(1, right);
+        }
+        for left in 2..FRAMES {
+            ack(left, FRAMES);
+        }
+        for upto in 1..=FRAMES {
+            board.acknowledge(at(upto), |_| {});
+            board.mark_lost(|_| None, |_, _| {});
+        }
+        assert!(board.is_empty());
+        assert!(board.visits <= 12 * FRAMES as usize, "{}", board.visits);
+    }
+
+    #[test]
+    fn only_frames_that_are_sacked_as_a_whole_are_stepped_over() {
+        let mut random = 1u32;
+        let mut below = |limit: u32| {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (random >> 8) % limit
+        };
+        let mut board = frame_of(60);
+        let mut una = 0;
+        for _ in 0..4000 {
+            match below(40) {
+                0 => board.mark_timed_out(None, |_, _| {}),
+                1 => {
+                    una += below(3) * 500;
+                    board.acknowledge(SeqNumber(una), |_| {});
+                }
+                2..12 => {
+                    let index = below(board.frames() as u32 + 1) as usize;
+                    if let Some(segments) = board.get(index).map(Sent::segments) {
+                        let first = below(segments);
+                        board.isolate(Run { index, first, count: 1 }, 1);
+                    }
+                }
+                12..22 => board.mark_lost(|sent| Some(sent.end()), |_, _| {}),
+                _ => {
+                    let left = una + below(60_000);
+                    board.sack(SeqNumber(left), SeqNumber(left + below(6000)), |_| {});
+                }
+            }
+            if board.is_empty() {
+                (board, una) = (frame_of(60), 0);
+            }
+            for (index, sent) in board.sent.iter().enumerate() {
+                let mut run = board.sent.range(index..index + sent.run as usize);
+                assert!(run.all(Sent::is_sacked));
+            }
+            assert_eq!(board.counts(), board.recount(true));
+        }
     }
 
     #[test]
