@@ -26,6 +26,10 @@ mod transmit;
 
 pub use handle::WireguardHandle;
 
+#[cfg(test)]
+#[path = "../../cli/tests/common/namespace.rs"]
+mod namespace;
+
 use crate::config::WireguardConfig;
 use crate::error::Error;
 use crate::protocol::{OVERHEAD, PADDING};

@@ -264,8 +264,11 @@ impl HostSocket {
                 Ok(()) => return Ok(Sent::Whole),
                 // The way out cannot cut.
                 Err(Errno::EIO) if !is_one => self.is_plain.store(true, Ordering::Relaxed),
-                // The host cuts single datagrams, and no super-datagram into fragments.
-                Err(Errno::EINVAL) if may_be_cut && !is_one => sent = Sent::Fragmentable,
+                // The host cuts single datagrams, and no super-datagram into fragments. Older
+                // kernels say so by EINVAL.
+                Err(Errno::EINVAL | Errno::EMSGSIZE) if may_be_cut && !is_one => {
+                    sent = Sent::Fragmentable;
+                }
                 // The path takes less than these datagrams have.
                 Err(Errno::EINVAL | Errno::EMSGSIZE) => {
                     return self.send_fragmentable(envelope, batch, done);
@@ -345,13 +348,16 @@ impl HostSocket {
         let parts: SmallVec<[_; 4]> = batch.parts.iter().map(|part| IoSlice::new(part)).collect();
         let size = u16::try_from(batch.segment).unwrap_or(u16::MAX);
         let mut control: SmallVec<[ControlMessage<'_>; 3]> = SmallVec::new();
-        if !batch.is_one() {
+        let is_one = batch.is_one();
+        if !is_one {
             control.push(ControlMessage::UdpGsoSegments(&size));
         }
         envelope.add_to(&mut control);
         let (fd, flags, to) = (self.fd(), MsgFlags::MSG_NOSIGNAL, Some(&envelope.to));
-        let (result, was_pending) =
-            past_pending(|| sendmsg(fd.as_raw_fd(), &parts, &control, flags, to).map(drop));
+        // ICMP tells a socket without DF of no size.
+        let size_is_own = !is_one && self.may_be_cut.load(Ordering::Relaxed);
+        let send = || sendmsg(fd.as_raw_fd(), &parts, &control, flags, to).map(drop);
+        let (result, was_pending) = past_pending(size_is_own, send);
         if was_pending {
             self.has_errors.store(true, Ordering::Relaxed);
         }
@@ -522,10 +528,17 @@ fn is_full(errno: Errno) -> bool {
 }
 
 /// Calls again after an error that may be of an earlier datagram: ICMP has brought it, perhaps a
-/// forged one, and the call that fails takes it away. Also returns whether there was such an error.
-fn past_pending(mut call: impl FnMut() -> nix::Result<()>) -> (nix::Result<()>, bool) {
+/// forged one, and the call that fails takes it away. `size_is_own`: `EMSGSIZE` is of this call
+/// alone. Also returns whether there was such an error.
+fn past_pending(
+    size_is_own: bool,
+    mut call: impl FnMut() -> nix::Result<()>,
+) -> (nix::Result<()>, bool) {
     // The host is full, or the way out does not take the datagram.
-    let is_own = |errno| is_full(errno) || matches!(errno, Errno::EINVAL | Errno::EIO);
+    let is_own = |errno| {
+        let is_size = errno == Errno::EMSGSIZE && size_is_own;
+        is_size || is_full(errno) || matches!(errno, Errno::EINVAL | Errno::EIO)
+    };
     let first = call();
     let (mut result, mut calls) = (first, 1);
     while calls < CALLS_MAX && !result.map_or_else(is_own, |()| true) {
@@ -659,6 +672,7 @@ pub(crate) fn path_mtu(to: SocketAddr, fwmark: Option<u32>) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::namespace::{in_namespace, run};
     use rustix::event::PollFlags;
 
     fn pair() -> (HostSocket, HostSocket, SocketAddr) {
@@ -802,6 +816,24 @@ mod tests {
     }
 
     #[test]
+    fn a_super_datagram_that_the_host_does_not_cut_costs_one_call_and_no_setting() {
+        in_namespace(|| {
+            run("ip link set lo up mtu 1280");
+            let (a, b, to) = pair();
+            a.let_be_cut(true);
+            // Whoever sets it anew sets another value.
+            let want = Ipv4PathMtuDiscovery::WANT;
+            sockopt::set_ip_mtu_discover(a.fd(), want).expect("a setting");
+            let (bytes, to) = (vec![7; 2800], to.into());
+            let parts: &[&[u8]] = &[&bytes];
+            let mut batch = Batch { parts, segment: 1400, to, class: 0, may_be_cut: false };
+            assert_eq!(a.send(&mut batch, &mut 0), Ok(Sent::Fragmentable));
+            assert_eq!(sockopt::ip_mtu_discover(a.fd()), Ok(want));
+            assert_eq!(take(&b).iter().map(|(bytes, _)| bytes.len()).sum::<usize>(), 2800);
+        });
+    }
+
+    #[test]
     fn a_batch_that_was_taken_in_part_goes_on_from_there() {
         let (a, b, to) = pair();
         let bytes: Vec<u8> = (0..2500u32).map(|i| (i / 1000) as u8).collect();
@@ -879,9 +911,9 @@ mod tests {
 
     #[test]
     fn any_error_of_icmp_is_taken_away_and_the_datagram_sent() {
-        let calls = |results: &[nix::Result<()>]| {
+        let calls_of = |size_is_own, results: &[nix::Result<()>]| {
             let mut count = 0;
-            let result = past_pending(|| {
+            let result = past_pending(size_is_own, || {
                 count += 1;
                 results.get(count - 1).copied().unwrap_or(Err(Errno::EACCES))
             });
@@ -890,11 +922,13 @@ mod tests {
             assert_eq!(was_pending, result != first);
             (count, result)
         };
+        let calls = |results: &[nix::Result<()>]| calls_of(false, results);
         let pending = [Errno::ENOPROTOOPT, Errno::EACCES, Errno::EHOSTDOWN, Errno::EPROTO];
         for pending in pending.into_iter().chain([Errno::EMSGSIZE]) {
             assert_eq!(calls(&[Err(pending), Ok(())]), (2, Ok(())));
         }
         let size = Err(Errno::EMSGSIZE);
+        assert_eq!(calls_of(true, &[size, Ok(())]), (1, size), "it is not cut");
         for own in [size, Err(Errno::EPERM), Err(Errno::ENETUNREACH), Err(Errno::EAFNOSUPPORT)] {
             assert_eq!(calls(&[own, own, Ok(())]), (2, own), "twice is of the datagram");
         }
