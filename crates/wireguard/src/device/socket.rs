@@ -552,10 +552,14 @@ fn past_pending(
 }
 
 /// Nothing of this size, or nothing at all, leaves to the address: the way is too small, there is
-/// none, or a firewall forbids it. ICMP can say the first two, too, but the same twice is of the
-/// datagram.
+/// none, or a route or a firewall forbids it. ICMP can say most of that, too, but the same twice is
+/// of the datagram.
 fn is_of_way(errno: Errno) -> bool {
-    matches!(errno, Errno::EMSGSIZE | Errno::EPERM | Errno::ENETUNREACH | Errno::EAFNOSUPPORT)
+    let has_no_way = matches!(
+        errno,
+        Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::EACCES | Errno::EAFNOSUPPORT
+    );
+    has_no_way || matches!(errno, Errno::EMSGSIZE | Errno::EPERM)
 }
 
 fn bind(port: u16, is_v6: bool) -> io::Result<Socket> {
@@ -915,7 +919,7 @@ mod tests {
             let mut count = 0;
             let result = past_pending(size_is_own, || {
                 count += 1;
-                results.get(count - 1).copied().unwrap_or(Err(Errno::EACCES))
+                results.get(count - 1).copied().unwrap_or(Err(Errno::EPROTO))
             });
             let (result, was_pending) = result;
             let first = results.first().copied().unwrap_or(result);
@@ -929,7 +933,8 @@ mod tests {
         }
         let size = Err(Errno::EMSGSIZE);
         assert_eq!(calls_of(true, &[size, Ok(())]), (1, size), "it is not cut");
-        for own in [size, Err(Errno::EPERM), Err(Errno::ENETUNREACH), Err(Errno::EAFNOSUPPORT)] {
+        let no_way = [Errno::ENETUNREACH, Errno::EHOSTUNREACH, Errno::EACCES, Errno::EAFNOSUPPORT];
+        for own in no_way.into_iter().chain([Errno::EMSGSIZE, Errno::EPERM]).map(Err) {
             assert_eq!(calls(&[own, own, Ok(())]), (2, own), "twice is of the datagram");
         }
         assert_eq!(calls(&[Err(Errno::ECONNREFUSED), size, Ok(())]), (3, Ok(())));
@@ -937,6 +942,6 @@ mod tests {
         for own in [Errno::EAGAIN, Errno::ENOBUFS, Errno::EINVAL, Errno::EIO] {
             assert_eq!(calls(&[Err(own), Ok(())]), (1, Err(own)));
         }
-        assert_eq!(calls(&[]), (CALLS_MAX, Err(Errno::EACCES)), "an end is found");
+        assert_eq!(calls(&[]), (CALLS_MAX, Err(Errno::EPROTO)), "an end is found");
     }
 }
