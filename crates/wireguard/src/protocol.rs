@@ -98,6 +98,11 @@ pub(crate) fn is_handshake(datagram: &[u8]) -> bool {
     matches!(datagram.first(), Some(1 | 2))
 }
 
+/// Whether a datagram is as long as the step of a handshake that it claims to be.
+pub(crate) fn has_len_of_step(datagram: &[u8]) -> bool {
+    matches!((datagram.first(), datagram.len()), (Some(1), 148) | (Some(2), 92))
+}
+
 /// Why a datagram was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {

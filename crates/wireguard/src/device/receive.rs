@@ -10,7 +10,7 @@ use crate::device::socket::{Arrived, HostSocket, MOST_SEGMENTS};
 use crate::device::toll::TollMeter;
 use crate::engine::{Ends, Outer};
 use crate::protocol::sanstun::Sanstun;
-use crate::protocol::{Open, PeerId, Protocol, is_handshake};
+use crate::protocol::{Open, PeerId, Protocol, has_len_of_step, is_handshake};
 use neap_device::arena::{Arena, PACKET_ROOM};
 use neap_device::clock;
 use neap_stack::device::{Received, RxChecksum, RxQueue};
@@ -93,7 +93,9 @@ impl Receiver {
     fn put_aside(&mut self, Arrived { ends, len, segment, .. }: Arrived) {
         let datagrams = self.buffer[..len].chunks(segment);
         for datagram in datagrams.filter(|datagram| is_handshake(datagram)) {
-            if self.handshakes.len() < HANDSHAKES_MAX {
+            if !has_len_of_step(datagram) {
+                self.shared.counters.dropped_malformed.one();
+            } else if self.handshakes.len() < HANDSHAKES_MAX {
                 self.handshakes.push_back(Handshake { ends, datagram: datagram.to_vec() });
             } else {
                 self.shared.counters.dropped_busy.one();
@@ -356,14 +358,27 @@ mod tests {
     fn handshakes_that_find_no_place_are_dropped_and_counted() {
         let (mut receiver, now) = (receiver(), clock::now());
         let ends = SocketAddr::from(([192, 0, 2, 7], 9)).into();
-        receiver.buffer[..64].fill(1);
+        let (len, segment) = (64 * 92, 92);
+        receiver.buffer[..len].fill(2);
         for _ in 0..3 {
-            receiver.take(Arrived { ends, len: 64, segment: 1, ecn: 0, lost: 0 }, now);
+            receiver.take(Arrived { ends, len, segment, ecn: 0, lost: 0 }, now);
         }
         assert_eq!(
             (receiver.handshakes.len(), receiver.shared.counters.dropped_busy.get()),
             (128, 64)
         );
+    }
+
+    #[test]
+    fn what_has_not_the_length_of_a_handshake_does_not_wait_as_one() {
+        let (mut receiver, now) = (receiver(), clock::now());
+        let ends = SocketAddr::from(([192, 0, 2, 7], 9)).into();
+        for (kind, segment) in [(1, 1), (1, 92), (2, 148)] {
+            receiver.buffer[..64 * segment].fill(kind);
+            receiver.take(Arrived { ends, len: 64 * segment, segment, ecn: 0, lost: 0 }, now);
+        }
+        assert_eq!(receiver.handshakes.len(), 0);
+        assert_eq!(receiver.shared.counters.dropped_malformed.get(), 192);
     }
 
     #[test]
