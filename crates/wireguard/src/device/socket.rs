@@ -146,11 +146,13 @@ impl HostSocket {
         let failed = |source| Error::Port { port, source };
         let socket = bind(port, self.is_v6).map_err(failed)?;
         let fd = Arc::new(prepare(socket, self.is_v6, fwmark)?);
-        let dont_fragment = !self.may_be_cut.load(Ordering::Relaxed);
-        set_dont_fragment(&fd, self.is_v6, dont_fragment).map_err(failed)?;
         watch(&self.events, &fd).map_err(|errno| failed(errno.into()))?;
         let old = {
             let mut current = self.fd.write().unwrap_or_else(PoisonError::into_inner);
+            // With the lock: who says something else meanwhile sets it for the new socket, or has
+            // said it before.
+            let dont_fragment = !self.may_be_cut.load(Ordering::Relaxed);
+            set_dont_fragment(&fd, self.is_v6, dont_fragment).map_err(failed)?;
             core::mem::replace(&mut *current, fd)
         };
         // It may live on for a moment in a thread that sends by it.
@@ -678,6 +680,7 @@ mod tests {
     use super::*;
     use crate::device::namespace::{in_namespace, run};
     use rustix::event::PollFlags;
+    use std::sync::Barrier;
 
     fn pair() -> (HostSocket, HostSocket, SocketAddr) {
         let open = || HostSocket::open(0, None).expect("a socket");
@@ -835,6 +838,24 @@ mod tests {
             assert_eq!(sockopt::ip_mtu_discover(a.fd()), Ok(want));
             assert_eq!(take(&b).iter().map(|(bytes, _)| bytes.len()).sum::<usize>(), 2800);
         });
+    }
+
+    #[test]
+    fn a_port_that_changes_has_df_as_was_said_last() {
+        let (a, ..) = pair();
+        let barrier = Barrier::new(2);
+        for may_be_cut in [true, false].repeat(500) {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    barrier.wait();
+                    a.rebind(0, None).expect("a port");
+                });
+                barrier.wait();
+                a.let_be_cut(may_be_cut);
+            });
+            let has_df = sockopt::ip_mtu_discover(a.fd()) == Ok(Ipv4PathMtuDiscovery::DO);
+            assert_eq!(has_df, !may_be_cut);
+        }
     }
 
     #[test]
