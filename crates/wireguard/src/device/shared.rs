@@ -166,8 +166,9 @@ impl Shared {
         let class = if first.message.is_step() { HANDSHAKE_CLASS } else { 0 };
         let (segment, to) = (first.message.bytes().len(), first.to);
         let batch = Batch { parts: &parts, segment, to, class, may_be_cut: false };
-        if self.send_batch(batch, &mut 0).is_err() {
-            self.counters.dropped_send_error.add(messages.len() as u64);
+        let mut done = 0;
+        if self.send_batch(batch, &mut done).is_err() {
+            self.counters.dropped_send_error.add((messages.len() - done) as u64);
         }
     }
 
@@ -413,6 +414,7 @@ fn check_peers(peers: &[Peer]) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::namespace::{in_namespace, run};
     use crate::protocol::Message;
     use std::sync::Barrier;
 
@@ -452,6 +454,27 @@ mod tests {
             shared.send(core::slice::from_ref(&outgoing));
             assert_eq!(class_of_next(&peer), class, "{outgoing:?}");
         }
+    }
+
+    #[test]
+    fn messages_that_have_left_before_the_host_was_full_are_not_dropped() {
+        const SENT: u64 = 4000;
+        in_namespace(|| {
+            run("ip tuntap add dev held0 mode tap");
+            run("ip address add 10.9.9.1/24 dev held0");
+            run("ip link set held0 up");
+            // The host holds what it is given for an address that does not answer.
+            let most = "/proc/sys/net/ipv4/neigh/held0/unres_qlen_bytes";
+            std::fs::write(most, "100000000").expect("a setting");
+            let shared = Shared::open(&WireguardConfig::new(PrivateKey::from([1; 32])));
+            let shared = shared.expect("a socket");
+            shared.socket.is_plain_now();
+            let to = SocketAddr::from(([10, 9, 9, 2], 9)).into();
+            let message = |_| Outgoing { to, message: Message::Initiation(vec![1; 148]) };
+            shared.send(&(0..SENT).map(message).collect::<Vec<_>>());
+            let dropped = shared.counters.dropped_send_error.get();
+            assert!((1..SENT).contains(&dropped), "{dropped} of {SENT}");
+        });
     }
 
     #[test]
