@@ -55,7 +55,8 @@ pub struct Peer {
     /// Addresses inside the tunnel that are the peer's. Packets to them go to it, and packets of
     /// others from it are dropped.
     pub allowed_ips: Vec<IpNet>,
-    /// Where the peer is reached; `None` waits for it to come.
+    /// Where the peer is reached; `None` waits for it to come. Packets to it wait for 90 seconds at
+    /// the most.
     ///
     /// An address that the peer is heard from later takes its place.
     pub endpoint: Option<SocketAddr>,

@@ -71,9 +71,9 @@ counters! {
     dropped_ecn,
     /// Frames to addresses of no peer.
     dropped_no_peer,
-    /// Frames to peers whose address is not known.
+    /// Frames that waited for the endpoint of their peer, which nobody has told.
     dropped_no_endpoint,
-    /// Frames beyond those that may wait for a handshake: the oldest ones.
+    /// Frames beyond those that may wait for a handshake or an endpoint: the oldest ones.
     dropped_waiting,
     /// Frames that waited for a handshake that did not come.
     dropped_unanswered,

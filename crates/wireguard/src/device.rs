@@ -23,6 +23,7 @@ mod socket;
 mod suspends;
 mod toll;
 mod transmit;
+mod unreachable;
 
 pub use handle::WireguardHandle;
 

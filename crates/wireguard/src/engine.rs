@@ -34,6 +34,10 @@ const OUTBOX_MAX: usize = 1024;
 /// The engine does not ask for time again before this, whatever the protocol says.
 const LEAST_PAUSE: Nanos = Nanos::from_millis(1);
 
+/// How long frames wait for the endpoint of their peer: as long as for the end of a handshake
+/// (WireGuard's paper, `Rekey-Attempt-Time`).
+const ENDPOINT_WAIT: Nanos = Nanos::from_secs(90);
+
 /// The time of day is put forward by more than this. What a clock drifts is less.
 const STEP: Duration = Duration::from_secs(1);
 
@@ -76,6 +80,8 @@ struct Entry {
     deadline: Instant,
     /// When a handshake begins without a packet, for a persistent keepalive.
     restart: Option<Instant>,
+    /// Until when frames wait for an endpoint.
+    awaits_endpoint: Option<Instant>,
     /// An initiation was sent and not answered.
     awaits_answer: bool,
     /// An initiation was answered, and nothing was heard in the session that it began.
@@ -115,12 +121,10 @@ pub(crate) struct Outgoing {
 pub(crate) enum Way {
     /// To this endpoint. As many counters as asked for were reserved.
     To(Ends),
-    /// It waits for a handshake with this peer.
+    /// It waits for a handshake with this peer, or for its endpoint before.
     Waits(PeerId),
     /// Nobody has its address. It is counted.
     NoPeer,
-    /// Nobody knows where its peer is. It is counted.
-    NoEndpoint,
 }
 
 /// Addresses and ECN of the outer header of a datagram.
@@ -250,6 +254,7 @@ impl<P: Protocol> Engine<P> {
                 self.initiate(id, now);
             }
         }
+        self.greet(id, now);
         self.keep_alive(id, now, Nanos::ZERO);
         self.plan(id, now);
     }
@@ -372,9 +377,18 @@ impl<P: Protocol> Engine<P> {
             (entry.endpoint, entry.own) = (Some(canonical(endpoint)), None);
         }
         (self.is_revived, self.known) = (true, None);
+        self.greet(id, now);
         self.keep_alive(id, now, Nanos::ZERO);
         self.plan(id, now);
         Ok(())
+    }
+
+    /// Begins a handshake with a peer that frames wait for, once it has an endpoint.
+    fn greet(&mut self, id: PeerId, now: Instant) {
+        let entry = self.peers[id].as_mut().filter(|entry| entry.endpoint.is_some());
+        if entry.is_some_and(|entry| entry.awaits_endpoint.take().is_some()) {
+            self.initiate(id, now);
+        }
     }
 
     /// Where peers are reached.
@@ -433,8 +447,8 @@ impl<P: Protocol> Engine<P> {
             return Way::NoPeer;
         };
         let Some(to) = self.entry(id).and_then(Entry::ends) else {
-            self.counters.dropped_no_endpoint.one();
-            return Way::NoEndpoint;
+            self.await_endpoint(id, now);
+            return Way::Waits(id);
         };
         let reserved = core::iter::from_fn(|| self.protocol.begin_seal(id, now));
         let before = seals.len();
@@ -452,6 +466,15 @@ impl<P: Protocol> Engine<P> {
         self.counters.datagrams_sealed.add(count as u64);
         self.plan(id, now);
         Way::To(to)
+    }
+
+    /// A frame waits for the endpoint of a peer. Later ones do not lengthen the time of the first.
+    fn await_endpoint(&mut self, id: PeerId, now: Instant) {
+        let Some(entry) = self.peers[id].as_mut() else { return };
+        if entry.awaits_endpoint.is_none() {
+            entry.awaits_endpoint = Some(now + ENDPOINT_WAIT);
+            self.plan(id, now);
+        }
     }
 
     /// The peer with an address, if there is a session with it.
@@ -595,7 +618,8 @@ impl<P: Protocol> Engine<P> {
         entry.own = ends.own;
         if entry.endpoint != Some(ends.peer) {
             self.counters.roamed.add(u64::from(entry.endpoint.is_some()));
-            entry.endpoint = Some(ends.peer);
+            // Frames that wait go in the session that the peer has just begun.
+            (entry.endpoint, entry.awaits_endpoint) = (Some(ends.peer), None);
             (self.known, self.has_moved) = (None, true);
         }
     }
@@ -686,9 +710,17 @@ impl<P: Protocol> Engine<P> {
         core::mem::take(&mut self.has_failed)
     }
 
-    /// Whether frames for a peer have reason to wait: a handshake is on its way.
+    /// Whether frames for a peer have reason to wait: a handshake is on its way, or it may get an
+    /// endpoint yet.
     pub(crate) fn awaits_answer(&self, id: PeerId) -> bool {
-        self.entry(id).is_some_and(|entry| entry.awaits_answer || entry.awaits_data)
+        self.entry(id).is_some_and(|entry| {
+            entry.awaits_answer || entry.awaits_data || entry.awaits_endpoint.is_some()
+        })
+    }
+
+    /// Whether nobody knows where a peer is.
+    pub(crate) fn lacks_endpoint(&self, id: PeerId) -> bool {
+        self.entry(id).is_some_and(|entry| entry.endpoint.is_none())
     }
 
     /// Whether there is a session with a peer.
@@ -732,6 +764,12 @@ impl<P: Protocol> Engine<P> {
                 }
             }
         }
+        if let Some(entry) = self.peers[id].as_mut()
+            && entry.awaits_endpoint.is_some_and(|until| until <= now)
+        {
+            entry.awaits_endpoint = None;
+            self.is_revived = true;
+        }
         let restart = self.entry(id).and_then(|entry| entry.restart);
         if restart.is_some_and(|at| at <= now) {
             if let Some(entry) = self.peers[id].as_mut() {
@@ -758,7 +796,8 @@ impl<P: Protocol> Engine<P> {
     fn plan(&mut self, id: PeerId, earliest: Instant) {
         let due = self.protocol.deadline(id);
         let Some(entry) = self.peers[id].as_mut() else { return };
-        let due = due.min(entry.restart.unwrap_or(Instant::FAR_FUTURE)).max(earliest);
+        let others = [entry.restart, entry.awaits_endpoint];
+        let due = others.into_iter().flatten().fold(due, Instant::min).max(earliest);
         if due < entry.deadline {
             self.deadlines.remove(&(entry.deadline, id));
             entry.deadline = due;
@@ -775,6 +814,7 @@ impl Entry {
             peer,
             deadline: Instant::FAR_FUTURE,
             restart: None,
+            awaits_endpoint: None,
             awaits_answer: false,
             awaits_data: false,
             latest_handshake: None,

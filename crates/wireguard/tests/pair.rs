@@ -263,6 +263,17 @@ fn a_path_that_loses_large_packets_without_a_word_is_passed_by_smaller_ones() {
 }
 
 #[test]
+fn a_connection_to_where_nobody_is_fails_at_once() {
+    let pairs = [(["10.7.5.1", "10.7.5.2"], "10.7.5.9"), (["fd07::1", "fd07::2"], "fd07::9")];
+    for (insides, nobody) in pairs {
+        let [near, _far] = pair(insides, "127.0.0.1");
+        let to = SocketAddr::new(nobody.parse().expect("an address"), 80);
+        let error = TcpStream::connect(&near.stack, to).expect_err("no way there");
+        assert_eq!(error.kind(), std::io::ErrorKind::HostUnreachable, "{nobody}");
+    }
+}
+
+#[test]
 fn a_path_that_takes_no_full_packet_is_looked_at_a_few_times() {
     in_namespace(|| {
         run("ip link set lo up mtu 1280");

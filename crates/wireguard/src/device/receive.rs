@@ -212,6 +212,9 @@ impl Receiver {
 
     /// The next packet, of as many calls as it takes.
     fn next(&mut self, now: Instant) -> Option<Received> {
+        if let Some(data) = self.shared.unreachables.take() {
+            return Some(Received { data, gso_size: 0, checksum: RxChecksum::Good });
+        }
         let mut vain = 0;
         while vain < VAIN_MAX {
             if let Some(packet) = self.ready.pop_front() {
@@ -255,7 +258,8 @@ impl RxQueue for Receiver {
     }
 
     fn next_event(&self) -> Instant {
-        if self.shared.is_revived() { Instant::ZERO } else { self.shared.deadline() }
+        let has_work = self.shared.is_revived() || self.shared.unreachables.has_some();
+        if has_work { Instant::ZERO } else { self.shared.deadline() }
     }
 
     fn arrival(&self, now: Instant) -> Instant {

@@ -5,6 +5,7 @@ use crate::counters::Counters;
 use crate::device::path::{LEAST, Path};
 use crate::device::socket::{Batch, HANDSHAKE_CLASS, HostSocket, MOST_SEGMENTS, Sent};
 use crate::device::suspends::Suspends;
+use crate::device::unreachable::Unreachables;
 use crate::engine::{Engine, Outgoing};
 use crate::error::Error;
 use crate::keys::{KeyError, PrivateKey, PublicKey};
@@ -37,10 +38,11 @@ pub(crate) struct Shared {
     pub(crate) socket: HostSocket,
     pub(crate) counters: Arc<Counters>,
     pub(crate) path: Path,
+    pub(crate) unreachables: Unreachables,
     engine: Mutex<Engine<Sanstun>>,
     /// When the engine has something to do, in nanoseconds.
     deadline: AtomicU64,
-    /// Frames that wait for a handshake may be able to go.
+    /// Frames that wait for a handshake or an endpoint may be able to go.
     is_revived: AtomicBool,
     /// Threads that wait for the engine.
     waiting: AtomicUsize,
@@ -72,6 +74,7 @@ impl Shared {
         Ok(Self {
             deadline: AtomicU64::new(engine.deadline().as_nanos()),
             is_revived: AtomicBool::new(false),
+            unreachables: Unreachables::default(),
             waiting: AtomicUsize::new(0),
             has_error: AtomicBool::new(false),
             suspends: Suspends::new(),

@@ -1,5 +1,6 @@
 //! Frames to datagrams: routing, sealing, one call per frame, and what the host has let go of.
 
+use crate::counters::Counters;
 use crate::device::black_hole::BlackHole;
 use crate::device::credits::{Account, Credits};
 use crate::device::path;
@@ -19,7 +20,8 @@ use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Frames that wait for a handshake, for each peer. Small queues keep a flow's share small.
+/// Frames that wait for a handshake, or an endpoint, for each peer. Small queues keep a flow's
+/// share small.
 const WAITING_MAX: usize = 128;
 /// When a frame that the host's qdisc had no room for is tried again, if no other event comes
 /// first. Nothing tells when somebody else's queue has room.
@@ -164,7 +166,12 @@ impl Sender {
                 waiting.push_back(frame);
                 Outcome::Complete
             }
-            Way::NoPeer | Way::NoEndpoint => Outcome::Complete,
+            Way::NoPeer => {
+                if self.shared.unreachables.add(&frame, now) {
+                    self.shared.ring();
+                }
+                Outcome::Complete
+            }
         }
     }
 
@@ -264,15 +271,19 @@ impl Sender {
     fn send_waiting(&mut self, now: Instant) {
         let peers: Vec<PeerId> = self.waiting.keys().copied().collect();
         for peer in peers {
-            let (is_ready, is_hopeful) = self
-                .shared
-                .engine(|engine| (engine.has_session(peer, now), engine.awaits_answer(peer)));
+            let (is_ready, is_hopeful, lacks_endpoint) = self.shared.engine(|engine| {
+                let is_ready = engine.has_session(peer, now);
+                (is_ready, engine.awaits_answer(peer), engine.lacks_endpoint(peer))
+            });
             if !is_ready && is_hopeful {
                 continue;
             }
             let mut frames = self.waiting.remove(&peer).unwrap_or_default();
             if !is_ready {
-                self.shared.counters.dropped_unanswered.add(frames.len() as u64);
+                let Counters { dropped_no_endpoint, dropped_unanswered, .. } =
+                    &*self.shared.counters;
+                let dropped = if lacks_endpoint { dropped_no_endpoint } else { dropped_unanswered };
+                dropped.add(frames.len() as u64);
                 continue;
             }
             while self.pending.is_none()
@@ -346,7 +357,7 @@ mod tests {
     use super::*;
     use crate::config::{Peer, WireguardConfig};
     use crate::device::receive::Receiver;
-    use crate::keys::PrivateKey;
+    use crate::keys::{PrivateKey, PublicKey};
     use core::net::SocketAddr;
     use neap_stack::device::RxQueue;
     use neap_stack::frame::{Gso, GsoKind, Headers};
@@ -430,6 +441,57 @@ mod tests {
             }
         }
         assert_eq!(numbers, [0, 1]);
+    }
+
+    /// Two ends of a tunnel of which none knows where the other is, the key of the second, and
+    /// where that is.
+    fn apart() -> ([Arc<Shared>; 2], PublicKey, SocketAddr) {
+        let [near, far] = ends();
+        let (mut peer, at) = (Peer::new(far.status().public_key), near.status().peers[0].endpoint);
+        peer.allowed_ips = near.status().peers[0].allowed_ips.clone();
+        near.set_peers(Vec::new()).expect("nobody");
+        near.set_peers(vec![peer.clone()]).expect("a peer");
+        ([near, far], peer.public_key, at.expect("the far end"))
+    }
+
+    #[test]
+    fn a_frame_to_a_peer_without_an_endpoint_arrives_once_it_has_one() {
+        let ([near, far], key, at) = apart();
+        let mut sender = Sender::new(near.clone(), 0);
+        let now = neap_device::clock::now();
+        let mut receivers = [Receiver::new(near.clone()), Receiver::new(far.clone())];
+        assert!(sender.submit(numbered(7), now).is_ok());
+        sender.reap(now);
+        near.set_endpoint(&key, at).expect("a peer");
+        assert_eq!(near.counters.initiations_sent.get(), 1);
+        sender.reap(now);
+        for (end, receiver) in [(&far, 1), (&near, 0)] {
+            end.socket.wait(rustix::event::PollFlags::IN);
+            assert!(receivers[receiver].receive(now).is_none());
+        }
+        sender.reap(now);
+        let packet = loop {
+            match receivers[1].receive(now) {
+                Some(packet) => break packet,
+                None => far.socket.wait(rustix::event::PollFlags::IN),
+            }
+        };
+        assert_eq!(packet.data.last(), Some(&7));
+    }
+
+    #[test]
+    fn a_frame_waits_for_an_endpoint_for_ninety_seconds() {
+        let ([near, _far], ..) = apart();
+        let mut sender = Sender::new(near.clone(), 0);
+        let now = neap_device::clock::now();
+        assert!(sender.submit(numbered(7), now).is_ok());
+        let dropped = || near.counters.dropped_no_endpoint.get();
+        sender.reap(now + Nanos::from_secs(89));
+        assert_eq!((sender.waiting[&0].len(), dropped()), (1, 0));
+        assert!(near.deadline() <= now + Nanos::from_secs(90));
+        sender.reap(now + Nanos::from_secs(90));
+        assert_eq!((sender.waiting.len(), dropped()), (0, 1));
+        assert_eq!(near.counters.dropped_unanswered.get(), 0);
     }
 
     #[test]
