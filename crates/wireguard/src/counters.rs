@@ -85,7 +85,8 @@ counters! {
     socket_full,
     /// Super-datagrams that left one by one, because the way out cannot cut them.
     sent_one_by_one,
-    /// Datagrams that left without DF, because they were made before the path became smaller.
+    /// Frames that were too large for a path, as the host or their losses have told. They left
+    /// without DF, a datagram at a time.
     sent_fragmentable,
     /// Times that the host was asked what the paths take.
     path_looks,
