@@ -225,6 +225,7 @@ fn inside(to: SocketAddr, path: u32) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::namespace::{in_namespace, run};
     use crate::protocol::sealed_len;
 
     #[test]
@@ -282,15 +283,17 @@ mod tests {
 
     #[test]
     fn a_path_that_does_not_take_a_full_packet_is_narrow_and_looked_at_again() {
-        let loopback = || core::iter::once("127.0.0.1:9".parse().expect("an address"));
-        let (path, start) = (Path::new(65_000, None), Instant::ZERO + Nanos::from_secs(1000));
-        path.look(loopback(), None, start);
-        assert!(!path.is_narrow());
-        // As if the MTU could not be made smaller than this.
-        path.is_narrow.store(true, Ordering::Relaxed);
-        assert!(!path.wants_look(start + PAUSE) && path.wants_look(start + CAUTION));
-        path.look(loopback(), None, start);
-        assert!(!path.is_narrow());
+        in_namespace(|| {
+            let loopback = || core::iter::once("127.0.0.1:9".parse().expect("an address"));
+            let (path, start) = (Path::new(LEAST, None), Instant::ZERO + Nanos::from_secs(1000));
+            for (mtu, is_narrow) in [(1500, false), (1280, true), (1500, false)] {
+                run(&format!("ip link set lo up mtu {mtu}"));
+                path.look(loopback(), None, start);
+                assert_eq!((path.is_narrow(), path.mtu()), (is_narrow, LEAST));
+                assert!(!path.wants_look(start + PAUSE));
+                assert_eq!(path.wants_look(start + CAUTION), is_narrow);
+            }
+        });
     }
 
     #[test]
