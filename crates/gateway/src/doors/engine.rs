@@ -10,7 +10,7 @@ use super::lookups::{Done, Lookups, Waiter};
 use super::mappings::{Mappings, Ways};
 use super::near::Near;
 use super::ports::{Arrived, CHANGES, Port};
-use super::session::{Joined, Next, Opens, PIECE_OF_HEAD, Session, Stage, Wanted};
+use super::session::{Attempt, Joined, Next, Opens, PIECE_OF_HEAD, Session, Stage, Wanted};
 use super::step::{Failure, Fault, Found, Request as Wish, Step};
 use super::tls::TlsIdentity;
 use super::users::Users;
@@ -384,7 +384,7 @@ impl Doors {
         for event in events.drain(..) {
             match Token::from_bits(event.token) {
                 Token::Flow(slot) => self.on_side(slot, News::of(Side::Client, event.events)),
-                Token::Far(slot) => self.on_side(slot, News::of(Side::Server, event.events)),
+                Token::Far(far) => self.on_far(far, News::of(Side::Server, event.events)),
                 Token::Query(slot) => self.lookups.on_server(slot, &self.poller),
                 // What arrives is served at once, or a socket of the stack would overflow.
                 Token::Published(index) => self.take_turn(Turn::Published(index)),
@@ -393,6 +393,14 @@ impl Doors {
             }
         }
         self.take_names();
+    }
+
+    fn on_far(&mut self, far: Slot, news: News) {
+        let session = self.sessions.get(far.key);
+        if let Some(session) = session.filter(|session| session.has_far(far.generation)) {
+            let slot = Slot { generation: session.generation, ..far };
+            self.on_side(slot, news);
+        }
     }
 
     fn on_side(&mut self, slot: Slot, news: News) {

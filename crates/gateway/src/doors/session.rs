@@ -89,12 +89,20 @@ pub(super) struct Opens {
     pub(super) others: VecDeque<SocketAddr>,
 }
 
-/// A connection that is begun, and how others see it.
-pub(super) type Attempt = (Box<dyn Far>, FlowView);
+/// A connection that is begun.
+pub(super) struct Attempt {
+    pub(super) far: Box<dyn Far>,
+    /// How others see it.
+    pub(super) view: FlowView,
+    /// What its events have. The other attempts of the session have others.
+    pub(super) generation: Generation,
+}
 
 /// Two halves that are open.
 pub(super) struct Joined {
     pub(super) far: Box<dyn Far>,
+    /// What the events of the far half have.
+    generation: Generation,
     pub(super) relay: Relay,
     pub(super) view: FlowView,
     /// Bytes to the client, and to the far side, may move.
@@ -122,6 +130,18 @@ const GIVEN_UP: Next = Next::Over("given up", |counters| &counters.given_up);
 const FINISHED: Next = Next::Over("finished", |counters| &counters.finished);
 
 impl Session {
+    /// Whether events with this number are of a far half that the session has. One that was given
+    /// up may have some yet.
+    pub(super) fn has_far(&self, generation: Generation) -> bool {
+        match &self.stage {
+            Stage::Opens(opens) => {
+                opens.attempts.iter().flatten().any(|attempt| attempt.generation == generation)
+            }
+            Stage::Joins { joined } | Stage::Joined(joined) => joined.generation == generation,
+            _ => false,
+        }
+    }
+
     /// Notes what has happened at one side.
     pub(super) fn note(&mut self, news: News) {
         // A far half that is not open yet says by itself what is wrong.
@@ -290,8 +310,8 @@ impl Opens {
     /// Takes the first attempt that is open, and resets all others. Notes those that have failed.
     pub(super) fn take_open(&mut self) -> Option<Attempt> {
         for index in 0..self.attempts.len() {
-            let Ok((far, _)) = &mut self.attempts[index] else { continue };
-            match far.is_open() {
+            let Ok(attempt) = &mut self.attempts[index] else { continue };
+            match attempt.far.is_open() {
                 Ok(false) => {}
                 Ok(true) => {
                     let open = self.attempts.remove(index).ok();
@@ -314,22 +334,18 @@ impl Opens {
     }
 
     fn view(&self) -> Option<FlowView> {
-        self.attempts.iter().rev().flatten().next().map(|&(_, view)| view)
+        self.attempts.iter().rev().flatten().next().map(|attempt| attempt.view)
     }
 
     pub(super) fn reset(&mut self) {
-        self.attempts.iter_mut().flatten().for_each(|(far, _)| far.reset());
+        self.attempts.iter_mut().flatten().for_each(|attempt| attempt.far.reset());
     }
 }
 
 impl Joined {
     /// The far half is open.
-    pub(super) fn new(
-        wanted: &mut Wanted,
-        near: &mut Near,
-        far: Box<dyn Far>,
-        view: FlowView,
-    ) -> Self {
+    pub(super) fn new(wanted: &mut Wanted, near: &mut Near, open: Attempt) -> Self {
+        let Attempt { far, view, generation } = open;
         near.body = wanted.request.body;
         let mut received = std::mem::take(&mut wanted.received);
         // What is behind the body is for nobody. What is no body was refused.
@@ -337,7 +353,7 @@ impl Joined {
         received.truncate(count);
         let head = std::mem::take(&mut wanted.request.head);
         let relay = Relay::with_first([head, received]);
-        Self { far, relay, view, is_due: [true; 2], is_finished: false }
+        Self { far, generation, relay, view, is_due: [true; 2], is_finished: false }
     }
 
     fn pump(
@@ -407,6 +423,8 @@ pub(super) mod tests {
     pub(in crate::doors) struct Script {
         /// It holds sealed bytes that its socket has no room for.
         pub(in crate::doors) is_full: bool,
+        /// Its connection is not open yet.
+        pub(in crate::doors) is_opening: bool,
         /// Its connection is lost, which only sending tells.
         pub(in crate::doors) is_lost: bool,
         /// Its stream has ended.
@@ -449,7 +467,7 @@ pub(super) mod tests {
 
     impl Far for Fake {
         fn is_open(&mut self) -> io::Result<bool> {
-            Ok(true)
+            Ok(!self.script().is_opening)
         }
         fn enter(&self, _: &Poller, _: u64, _: Events) -> io::Result<()> {
             Ok(())
@@ -464,9 +482,11 @@ pub(super) mod tests {
         let mut wanted = Wanted { dialogue, request, received: Bytes::new() };
         let view = FlowView { local: nobody, guest: nobody, far: nobody, held: 0 };
         let mut near = Near::new(Box::new(near.clone()));
-        let joined = Joined::new(&mut wanted, &mut near, Box::new(far.clone()), view);
+        let generation = Generation::default();
+        let open = Attempt { far: Box::new(far.clone()), view, generation };
+        let joined = Joined::new(&mut wanted, &mut near, open);
         Session {
-            generation: Generation::default(),
+            generation,
             door: 0,
             near,
             client: nobody,

@@ -6,9 +6,9 @@
 //! stack, or a descriptor, for each of [`MOST_ADDRESSES`].
 
 use super::{
-    Arc, CHANGES, Clock, Direct, Done, Door, Doors, Failure, Far, FlowView, Found, GuestStream,
-    Host, IpAddr, Joined, Next, Opens, Slot, SocketAddr, Stage, Target, Token, Upstream, VecDeque,
-    Waiter, Wanted, Wish, io, stack_upstream,
+    Arc, Attempt, CHANGES, Clock, Direct, Done, Door, Doors, Failure, Far, FlowView, Found,
+    GuestStream, Host, IpAddr, Joined, Next, Opens, Slot, SocketAddr, Stage, Target, Token,
+    Upstream, VecDeque, Waiter, Wanted, Wish, io, stack_upstream,
 };
 use bytes::BytesMut;
 use std::net::SocketAddrV6;
@@ -132,11 +132,11 @@ impl Doors {
     /// if there is none, and nothing is begun.
     fn open_next(&mut self, key: usize, mut opens: Box<Opens>) {
         while let Some(to) = opens.others.pop_front() {
-            let session = &self.sessions[key];
-            let slot = Slot { key, generation: session.generation };
+            // News of this attempt must not be taken for that of another one.
+            let slot = Slot { key, generation: self.generation.advance() };
             let begun = self.connect(key, to).and_then(|(far, view)| {
                 far.enter(&self.poller, Token::Far(slot).to_bits(), CHANGES)?;
-                Ok((far, view))
+                Ok(Attempt { far, view, generation: slot.generation })
             });
             opens.add(begun);
             if !opens.has_lost_last() {
@@ -186,16 +186,16 @@ impl Doors {
         let next = Stage::Leaves { has_ended: false };
         let opens = std::mem::replace(&mut session.stage, next);
         let Stage::Opens(mut opens) = opens else { return Next::Waits };
-        let Some((far, view)) = open else {
+        let Some(open) = open else {
             self.open_next(key, opens);
             return Next::GoesOn;
         };
         self.counters.count(|counters| &counters.opened);
         let is_own = !matches!(self.doors[session.door], Door::Server { .. });
         let wanted = &mut opens.wanted;
-        let answer = wanted.dialogue.opened(is_own.then_some(view.local));
+        let answer = wanted.dialogue.opened(is_own.then_some(open.view.local));
         session.out.extend((!answer.is_empty()).then_some(answer));
-        let joined = Joined::new(wanted, &mut session.near, far, view);
+        let joined = Joined::new(wanted, &mut session.near, open);
         session.stage = Stage::Joins { joined: Box::new(joined) };
         session.due = None;
         debug!(client = %session.client, far = %wanted.request.target, "connection opened");
@@ -274,7 +274,7 @@ mod tests {
     use crate::news::News;
     use crate::relay::Side;
     use bytes::Bytes;
-    use neap::{Events, InterfaceConfig, Stack, TcpListener};
+    use neap::{Event, Events, InterfaceConfig, Stack, TcpListener};
     use std::os::unix::net::UnixDatagram;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
@@ -320,15 +320,23 @@ mod tests {
         (doors(near), stack(other, &["10.0.2.4/24"]))
     }
 
-    /// A connection whose name has just got these addresses.
-    fn named(doors: &mut Doors, found: &[&str]) -> Slot {
-        let (slot, near) = (doors.next_slot(), Near::new(Box::new(Fake::default())));
+    fn wanted() -> Wanted {
         let request = Wish::plain("both.test:7".parse().expect("a target"));
         let dialogue = Dialogue::Fixed(request.target.clone());
-        let wanted = Wanted { dialogue, request, received: Bytes::new() };
-        let stage = Stage::LooksUp(Box::new(wanted));
+        Wanted { dialogue, request, received: Bytes::new() }
+    }
+
+    /// A session of a client at this stage.
+    fn begun(doors: &mut Doors, stage: Stage) -> Slot {
+        let (slot, near) = (doors.next_slot(), Near::new(Box::new(Fake::default())));
         let session = joined(&Fake::default(), &Fake::default());
         doors.sessions.insert(Session { generation: slot.generation, near, stage, ..session });
+        slot
+    }
+
+    /// A connection whose name has just got these addresses.
+    fn named(doors: &mut Doors, found: &[&str]) -> Slot {
+        let slot = begun(doors, Stage::LooksUp(Box::new(wanted())));
         let found = found.iter().map(|text| text.parse().expect("an address"));
         doors.on_name(slot, &Ok(found.collect()));
         slot
@@ -373,6 +381,36 @@ mod tests {
         until(&mut doors, slot, |stage| matches!(stage, Stage::Joined(_)));
         until_tried(&doors, &both[..1]);
         assert_eq!(doors.figures().opened, 1);
+    }
+
+    #[test]
+    fn news_of_an_attempt_that_was_given_up_is_none_of_the_connection_that_is_taken() {
+        let (own, _cable) = UnixDatagram::pair().expect("a pair");
+        let mut doors = doors(stack(own, &["10.0.2.3/24"]));
+        let fars = [Fake::default(), Fake::default()];
+        fars[0].script().is_opening = true;
+        let nobody = "0.0.0.0:0".parse().expect("an address");
+        let view = FlowView { local: nobody, guest: nobody, far: nobody, held: 0 };
+        let mut opens = Opens::new(wanted(), VecDeque::new());
+        let generations = fars.each_ref().map(|far| {
+            let generation = doors.generation.advance();
+            opens.add(Ok(Attempt { far: Box::new(far.clone()), view, generation }));
+            generation
+        });
+        let slot = begun(&mut doors, Stage::Opens(Box::new(opens)));
+        let [given_up, taken] =
+            generations.map(|generation| Token::Far(Slot { generation, ..slot }).to_bits());
+        let mut events = vec![
+            Event { token: taken, events: Events::OUT },
+            Event { token: given_up, events: Events::ERR | Events::HUP },
+        ];
+        doors.on_events(&mut events);
+        assert!(fars[0].script().was_reset);
+        let session = doors.session(slot).expect("it goes on");
+        assert!(matches!(session.stage, Stage::Joined(_)) && !session.has_error);
+        let mut events = vec![Event { token: taken, events: Events::ERR }];
+        doors.on_events(&mut events);
+        assert!(doors.session(slot).is_some_and(|session| session.has_error));
     }
 
     #[test]
