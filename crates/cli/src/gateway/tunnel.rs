@@ -22,6 +22,11 @@ use std::sync::Arc;
 const FIRST_FREE_PORT: u16 = 1024;
 /// The setting of congestion control.
 const CONGESTION: &str = "net.ipv4.tcp_congestion_control";
+/// The setting of send buffers, and its value: as much as the largest receive buffer, since a
+/// tunnel leads over long paths. A flow that fills its buffer looks to BBR as one whose application
+/// has no more, so BBR would stay in its first phase, and keep a queue on the path. What is not
+/// sent yet has a bound of its own.
+const SEND_BUFFERS: (&str, &str) = ("net.ipv4.tcp_wmem", "4096 16384 33554432");
 /// Longest name of an interface, bytes: what a control socket takes.
 const LONGEST_NAME: usize = 32;
 
@@ -86,7 +91,8 @@ impl Prepared {
         let handle = wireguard.handle();
         let network = Network::of(&file);
         let interface = network.configure(InterfaceConfig::new(wireguard.into_device()));
-        let mut builder = Stack::builder().interface(interface);
+        let (buffers, sizes) = SEND_BUFFERS;
+        let mut builder = Stack::builder().interface(interface).sysctl(buffers, sizes);
         if let Some(name) = &settings.congestion {
             builder = builder.sysctl(CONGESTION, name);
         }
@@ -300,6 +306,14 @@ pub(super) mod tests {
         let prepared = Prepared::open(file("", ""), &Settings::default());
         let tunnel = prepared.and_then(Prepared::start);
         tunnel.unwrap_or_else(|_| panic!("a tunnel"))
+    }
+
+    #[test]
+    fn a_tunnel_has_send_buffers_for_long_paths() {
+        let tunnel = tunnel();
+        let config = tunnel.stack.config();
+        assert!(config.tcp_wmem.max > Config::default().tcp_wmem.max);
+        assert_eq!(config.tcp_wmem.max, config.tcp_rmem.max);
     }
 
     #[test]
