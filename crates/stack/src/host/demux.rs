@@ -220,12 +220,12 @@ impl Demux {
         let mut tables = self.lock();
         let Tables { connections, uses, .. } = &mut *tables;
         let is_it = |one: &Arc<TcpSocket>| Arc::ptr_eq(one, socket);
-        if socket.reuse_address() != on && connections.find(hash, is_it).is_some() {
+        if socket.cell.reuse_address() != on && connections.find(hash, is_it).is_some() {
             let local = socket.tuple().local_addr();
             uses.add(local, on);
             uses.remove(local, !on);
         }
-        socket.store_reuse_address(on);
+        socket.cell.store_reuse_address(on);
     }
 
     /// Takes a connection out. Whether it was there.
@@ -241,7 +241,7 @@ impl Demux {
         }
         let tuple = *socket.tuple();
         let Tables { remains: table, uses, exhausted, .. } = &mut *tables;
-        let reuse = socket.reuse_address();
+        let reuse = socket.cell.reuse_address();
         let gone = &mut |gone: &FourTuple, reuse| free_port(uses, exhausted, gone, reuse);
         if table.insert((tuple, reuse), remains, options, gone) {
             uses.add(tuple.local_addr(), reuse);
@@ -485,7 +485,7 @@ impl Tables {
             }
             remains.remove(slot, &mut |gone, reuse| free_port(uses, exhausted, gone, reuse));
         }
-        uses.add(tuple.local_addr(), socket.reuse_address());
+        uses.add(tuple.local_addr(), socket.cell.reuse_address());
         connections.insert_unique(hash, socket.clone(), |one| key.hash(one.tuple()));
         Ok(old.is_some())
     }
@@ -508,7 +508,7 @@ impl Tables {
             return false;
         };
         entry.remove();
-        let reuse = socket.reuse_address();
+        let reuse = socket.cell.reuse_address();
         free_port(&mut self.uses, &mut self.exhausted, socket.tuple(), reuse);
         let connections = &mut self.connections;
         // Memory of a burst is given back; each shrink is paid for by the removals before it.

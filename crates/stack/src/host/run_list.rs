@@ -174,7 +174,12 @@ pub(crate) struct RunCell {
     share: Share,
     is_queued: AtomicBool,
     work: AtomicU8,
+    /// `SO_REUSEADDR` of a connection, which is here because a byte in its socket would be eight.
+    reuse_address: AtomicBool,
 }
+
+#[cfg(all(target_pointer_width = "64", not(loom)))]
+const _: () = assert!(size_of::<RunCell>() <= 48, "an idle connection would grow");
 
 impl RunCell {
     pub(crate) fn new(id: SocketId, list: Arc<RunList>) -> Arc<Self> {
@@ -185,7 +190,18 @@ impl RunCell {
             share: Share::default(),
             is_queued: AtomicBool::new(false),
             work: AtomicU8::new(0),
+            reuse_address: AtomicBool::new(false),
         })
+    }
+
+    /// `SO_REUSEADDR`, as the tables of ports have counted it.
+    pub(crate) fn reuse_address(&self) -> bool {
+        self.reuse_address.load(Ordering::Relaxed)
+    }
+
+    /// Stores `SO_REUSEADDR`, under the lock of the tables of ports.
+    pub(crate) fn store_reuse_address(&self, on: bool) {
+        self.reuse_address.store(on, Ordering::Relaxed);
     }
 
     pub(crate) fn id(&self) -> SocketId {

@@ -14,7 +14,7 @@ use crate::net::Visit;
 use crate::net::egress::{CachedRoute, IpOptions};
 use crate::net::interface::InterfaceId;
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use neap_tcp::connection::{Connection, Path, WriteError, WriteFlags};
 use neap_tcp::counters::Counter;
 use neap_tcp::info::{TcpInfo, Timer};
@@ -386,8 +386,6 @@ pub(crate) struct TcpSocket {
     pub(crate) cell: Arc<RunCell>,
     /// Memory of the backlog at the most.
     backlog_limit: AtomicU32,
-    /// `SO_REUSEADDR`: the tables count by it, so it changes under their lock alone.
-    reuse_address: AtomicBool,
 }
 
 impl core::fmt::Debug for TcpSocket {
@@ -419,19 +417,9 @@ impl TcpSocket {
             place: None,
             is_retired: false,
         };
-        let reuse_address = AtomicBool::new(reuse_address);
+        cell.store_reuse_address(reuse_address);
         let (state, readiness) = (HandOff::new(state), Readiness::new());
-        Self { tuple, state, readiness, cell, backlog_limit, reuse_address }
-    }
-
-    /// `SO_REUSEADDR`, as the tables have counted it.
-    pub(crate) fn reuse_address(&self) -> bool {
-        self.reuse_address.load(Relaxed)
-    }
-
-    /// Stores `SO_REUSEADDR`, under the lock of the tables.
-    pub(crate) fn store_reuse_address(&self, on: bool) {
-        self.reuse_address.store(on, Relaxed);
+        Self { tuple, state, readiness, cell, backlog_limit }
     }
 
     /// What a connection is to know of a path of this MTU.
@@ -862,6 +850,6 @@ mod tests {
             + 3 * size_of::<[usize; 2]>();
         let state = size_of::<TcpState>() - size_of::<Connection>();
         let tables = 9 + 32;
-        assert!(arcs + state + tables < 528, "{arcs} + {state} + {tables} bytes");
+        assert!(arcs + state + tables < 520, "{arcs} + {state} + {tables} bytes");
     }
 }
