@@ -14,10 +14,6 @@ use neap_tcp::transmit::autosize::Load;
 /// The rate is measured over so much time: longer than bursts, as in `neap_tcp`'s steady rate.
 const WINDOW: Nanos = Nanos::from_millis(8);
 
-/// A longer window was idle time for the most part. Flows whose round trips are longer than it are
-/// not bounded by the rate of all.
-const LONGEST_WINDOW: Nanos = Nanos::from_millis(32);
-
 /// Visits over which the mean is taken: few enough that a flow that is alone finds itself in it at
 /// once.
 const VISITS: u64 = 16;
@@ -65,8 +61,7 @@ impl CommonLoad {
         let since = Instant::from_nanos(self.since.load(Relaxed));
         let (elapsed, sent) = (now.since(since), self.sent.load(Relaxed));
         if since == Instant::ZERO || elapsed >= WINDOW {
-            // After idle time the last rate is the best guess.
-            if since != Instant::ZERO && elapsed <= LONGEST_WINDOW {
+            if since != Instant::ZERO {
                 self.rate.store(Rate::from_bytes_in(sent, elapsed).0.max(1), Relaxed);
             }
             self.since.store(now.as_nanos(), Relaxed);
@@ -120,14 +115,5 @@ mod tests {
         common.count(Instant::from_nanos(1), u64::MAX / 64, 0);
         common.count(Instant::from_nanos(1), u64::MAX / 64, 0);
         assert_eq!(common.get(), None);
-    }
-
-    #[test]
-    fn an_idle_time_is_no_rate() {
-        let common = CommonLoad::default();
-        for ms in (1..=100).chain(1000..1004) {
-            common.count(Instant::ZERO + Nanos::from_millis(ms), 100_000, 0);
-        }
-        assert_eq!(common.get().expect("windows are over").rate, Rate(100_000_000));
     }
 }

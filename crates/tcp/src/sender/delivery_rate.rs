@@ -157,11 +157,6 @@ impl RateSampler {
         }
     }
 
-    /// Returns when something was last delivered, or sent with nothing in flight if that was later.
-    pub fn delivered_time(&self) -> Instant {
-        self.delivered_time
-    }
-
     /// Returns the segments marked lost so far, modulo 2^32. A segment that is lost again counts
     /// again.
     pub fn lost(&self) -> u32 {

@@ -64,12 +64,7 @@ impl Sender {
         ticket: Ticket,
     ) {
         let in_flight = self.in_flight() + segments;
-        let is_first = self.board.is_empty();
-        if is_first {
-            let (at, delivered) = (self.rate.delivered_time(), self.rate.delivered());
-            self.steady.resume(departure, at, delivered);
-        }
-        let snapshot = self.rate.on_transmit(departure, is_first, in_flight);
+        let snapshot = self.rate.on_transmit(departure, self.board.is_empty(), in_flight);
         let sent = Sent::new(self.nxt, payload, marks, unit, departure, ticket, snapshot);
         self.nxt = sent.end();
         self.queue.pass_records(self.nxt);

@@ -36,17 +36,6 @@ impl SteadyRate {
         }
     }
 
-    /// Notes that a frame leaves at `departure` while nothing is in flight. `delivered` segments are
-    /// delivered, the last one at `last_delivery`.
-    ///
-    /// A window with so much silence would be no rate of the flow, so one begins anew. Until it is
-    /// over the last rate is the best guess.
-    pub fn resume(&mut self, departure: Instant, last_delivery: Instant, delivered: u64) {
-        if self.since != Instant::ZERO && departure.since(last_delivery) >= WINDOW {
-            (self.since, self.delivered) = (departure, delivered as u32);
-        }
-    }
-
     /// Returns the rate of the last window in segments of `mss` bytes; `None` before there is one.
     pub fn rate(&self, mss: u32) -> Option<Rate> {
         (self.per_second != 0).then(|| Rate(u64::from(self.per_second) * u64::from(mss)))
@@ -86,24 +75,5 @@ mod tests {
         assert_eq!(steady.rate(1), Some(Rate(1000)));
         steady.on_ack(now, 100, true);
         assert_eq!(steady.rate(1), None);
-    }
-
-    #[test]
-    fn silence_ends_a_window_but_a_short_gap_does_not() {
-        let mut steady = SteadyRate::default();
-        let mut now = Instant::from_nanos(1);
-        for delivered in 0..100 {
-            now += Nanos::from_millis(1);
-            steady.on_ack(now, delivered, false);
-        }
-        let last = now;
-        steady.resume(last + Nanos::from_millis(7), last, 99);
-        assert_eq!(steady.since, last - Nanos::from_millis(3));
-        now += Nanos::from_secs(1);
-        steady.resume(now, last, 99);
-        steady.on_ack(now + Nanos::from_millis(1), 109, false);
-        assert_eq!(steady.rate(1), Some(Rate(1000)), "as before");
-        steady.on_ack(now + Nanos::from_millis(10), 119, false);
-        assert_eq!(steady.rate(1), Some(Rate(2000)), "anew");
     }
 }

@@ -523,33 +523,3 @@ fn a_fin_does_not_go_beyond_the_window() {
     peer.ack(1128);
     assert!(peer.one().has(Flags::FIN));
 }
-
-/// A time with nothing in flight says nothing about how fast the flow is when it moves.
-#[test]
-fn frames_after_an_idle_time_are_not_those_of_a_slow_flow() {
-    let config = Config { tcp_slow_start_after_idle: false, ..Config::default() };
-    let hello = Hello { mss: Some(1448), window: 300_000, ..Hello::default() };
-    let mut peer = Peer::opening(config, SocketOptions::default(), hello);
-    peer.transmit();
-    peer.take();
-    peer.advance_ms(1);
-    let synack = peer.syn(Flags::SYN | Flags::ACK);
-    peer.inject(synack);
-    for round in 0..70 {
-        while round < 50 && peer.try_write(60_000) > 0 {}
-        peer.transmit();
-        peer.take();
-        peer.advance_ms(1);
-        peer.ack(peer.end());
-    }
-    peer.take();
-    assert_eq!((peer.info().unacked, peer.info().notsent_bytes), (0, 0));
-    peer.advance_ms(1000);
-    while peer.try_write(60_000) > 0 {}
-    peer.transmit();
-    let (seq, len) = peer.sent()[0];
-    peer.advance_ms(1);
-    peer.ack(seq + len as i32);
-    let longest = peer.sent().iter().map(|&(_, len)| len / 1448).max();
-    assert!(longest > Some(2), "{longest:?} segments");
-}
