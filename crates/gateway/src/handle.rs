@@ -46,8 +46,8 @@ impl GatewayHandle {
 
     /// Ends the run when no flow is left and guests have acknowledged all that was sent to them, as
     /// has the [upstream](crate::Upstream::has_delivered), and after `time` at the latest. A guest
-    /// that is gone without a word before it has acknowledged all is waited for until its connection
-    /// times out. New connections, mappings and identifiers are refused until then, and
+    /// that is gone without a word before it has acknowledged all is waited for until its
+    /// connection times out. New connections, mappings and identifiers are refused until then, and
     /// [counted](crate::Figures::draining).
     ///
     /// # Errors

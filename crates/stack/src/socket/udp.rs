@@ -169,8 +169,8 @@ impl UdpHandle {
         self.0.socket.receive_batch(most, take)
     }
 
-    /// As [`recv_batch`](Self::recv_batch) for a call that has taken some datagrams before: a pending
-    /// ICMP error ends it, and stays for the next call (`do_recvmmsg`).
+    /// As [`recv_batch`](Self::recv_batch) for a call that has taken some datagrams before: a
+    /// pending ICMP error ends it, and stays for the next call (`do_recvmmsg`).
     ///
     /// # Errors
     /// As [`recv_from`](Self::recv_from).

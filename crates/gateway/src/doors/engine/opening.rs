@@ -315,9 +315,14 @@ mod tests {
 
     /// Both ends of a cable of which the far one knows IPv4 alone: it swallows what comes by IPv6.
     fn without_far_v6() -> (Doors, Arc<Stack>) {
+        let (doors, far) = without_far();
+        (doors, stack(far, &["10.0.2.4/24"]))
+    }
+
+    /// Doors of a stack, and the end of its cable, where nobody answers yet.
+    fn without_far() -> (Doors, UnixDatagram) {
         let (one, other) = UnixDatagram::pair().expect("a pair");
-        let near = stack(one, &["10.0.2.3/24", "fd00::3/64"]);
-        (doors(near), stack(other, &["10.0.2.4/24"]))
+        (doors(stack(one, &["10.0.2.3/24", "fd00::3/64"])), other)
     }
 
     fn wanted() -> Wanted {
@@ -367,8 +372,7 @@ mod tests {
 
     #[test]
     fn an_address_that_swallows_all_is_soon_followed_by_the_next_and_reset_once_that_is_open() {
-        let (mut doors, far) = without_far_v6();
-        let _listener = TcpListener::bind(&far, "0.0.0.0:7").expect("a listener");
+        let (mut doors, far) = without_far();
         let slot = named(&mut doors, &["fd00::4", "10.0.2.4"]);
         let both = ["10.0.2.4:7", "[fd00::4]:7"].map(|text| text.parse().expect("an address"));
         assert_eq!(tried(&doors), both[1..]);
@@ -378,6 +382,14 @@ mod tests {
         assert_eq!(tried(&doors), both);
         let begun = doors.session(slot).map(|session| session.stage.begun());
         assert_eq!(begun, Some(2), "the first one is still tried");
+        // It reads what has come once the listener is there.
+        let device = device::device("cable", far).expect("a device");
+        let address = "10.0.2.4/24".parse().expect("an address");
+        let interface = InterfaceConfig::new(device).address(address).begin_unread();
+        let far = Stack::builder().interface(interface).build().expect("a stack");
+        let _listener = TcpListener::bind(&far, "0.0.0.0:7").expect("a listener");
+        let id = far.host().interfaces()[0].id;
+        assert!(far.begin_reading(id).expect("an interface"));
         until(&mut doors, slot, |stage| matches!(stage, Stage::Joined(_)));
         until_tried(&doors, &both[..1]);
         assert_eq!(doors.figures().opened, 1);
