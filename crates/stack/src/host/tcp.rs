@@ -160,6 +160,7 @@ impl TcpState {
         // The route before the settings: settings that change in between are taken up at the next
         // visit, since the route is old then.
         let route = self.route.refresh(&cx.host.net, cx.now, tuple);
+        self.connection.on_way_change();
         let mtu = route.map(|route| route.mtu);
         if mtu.is_none() {
             self.connection.on_no_route();
@@ -191,7 +192,7 @@ impl TcpState {
     /// Sends what is owed, tells the waiters, publishes the next deadline. To be called after every
     /// change and before the socket is given up.
     fn finish(&mut self, cx: &mut Context<'_>) {
-        let blocked = if self.connection.has_something_to_send() {
+        let blocked = if self.connection.needs_way() {
             self.with_egress(cx, |connection, now, egress| connection.transmit(now, egress))
         } else {
             self.connection.rest(cx.now)

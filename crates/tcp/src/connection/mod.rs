@@ -171,6 +171,8 @@ pub struct Connection {
     late_queue: Option<Box<LateQueue>>,
     /// The small-queue check was waived although the limit was reached.
     was_waived: bool,
+    /// `gso` is that of the way down as it is now.
+    knows_way: bool,
     chronograph: Chronograph,
     /// End of the last short segment sent (Minshall).
     small_end: SeqNumber,
@@ -251,6 +253,7 @@ impl Connection {
             blocked: TxBlocked::NotOpen,
             late_queue: None,
             was_waived: false,
+            knows_way: false,
             chronograph: Chronograph::default(),
             small_end: setup.isn,
             is_started: false,

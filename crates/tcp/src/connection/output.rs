@@ -69,8 +69,8 @@ impl Connection {
     ///
     /// The caller calls it after input, writes, deadlines and completions.
     pub fn transmit(&mut self, now: Instant, egress: &mut dyn Egress) -> TxBlocked {
-        self.gso = egress.gso();
-        if !self.has_something_to_send() {
+        (self.gso, self.knows_way) = (egress.gso(), true);
+        if !self.needs_way() {
             return self.rest(now);
         }
         self.adapt_queue(now);
@@ -105,13 +105,15 @@ impl Connection {
         blocked
     }
 
-    /// Returns whether [`transmit`](Self::transmit) has something to send, if its gates allow it.
-    /// Otherwise [`rest`](Self::rest) does the same, and needs no way down.
+    /// Returns whether [`transmit`](Self::transmit) needs the way down: there is something to send,
+    /// or the connection does not know yet how large a frame that way takes, by which it cuts what
+    /// is written. Otherwise [`rest`](Self::rest) does the same.
     ///
     /// Cost: some comparisons. Most visits of a socket bring nothing that could leave.
-    pub fn has_something_to_send(&mut self) -> bool {
+    pub fn needs_way(&mut self) -> bool {
         let is_open = !matches!(self.state, State::Closed | State::SynSent | State::SynReceived);
         !is_open
+            || !self.knows_way
             || !self.owed.is_empty()
             || self.has_waiting()
             || self.receiver.ack_due() == AckDue::Now
@@ -119,10 +121,16 @@ impl Connection {
             || self.sender.next_lost().is_some()
     }
 
+    /// Tells that packets to the peer leave by another way, which may take larger frames or only
+    /// smaller ones.
+    pub fn on_way_change(&mut self) {
+        self.knows_way = false;
+    }
+
     /// Ends a visit at which nothing could be sent, as [`transmit`](Self::transmit) would. It is
-    /// for callers whom [`has_something_to_send`](Self::has_something_to_send) has told so.
+    /// for callers whom [`needs_way`](Self::needs_way) has told so.
     pub fn rest(&mut self, now: Instant) -> TxBlocked {
-        debug_assert!(!self.has_something_to_send());
+        debug_assert!(!self.needs_way());
         self.adapt_queue(now);
         self.deadlines.clear(Deadline::Probe);
         self.deadlines.clear(Deadline::Pacing);
