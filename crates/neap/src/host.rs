@@ -14,7 +14,6 @@ use neap_tcp::config::Config;
 use neap_tcp::counters::Counter;
 use neap_tcp::lateness::Departures;
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The figures of a running stack: flows, interfaces, routes, counters, drops.
@@ -60,10 +59,11 @@ impl<'a> Host<'a> {
     }
 
     /// The interface of a socket with these ends, for reports of it.
+    #[cfg(feature = "control")]
     pub(crate) fn interface_of(
         &self,
-        local: SocketAddr,
-        remote: Option<SocketAddr>,
+        local: core::net::SocketAddr,
+        remote: Option<core::net::SocketAddr>,
     ) -> Option<InterfaceId> {
         self.engine.stack.interface_of(clock::now(), local, remote)
     }
