@@ -622,40 +622,55 @@ mod tests {
         drop(server);
     }
 
+    /// A resolver that has a question.
+    struct Asked {
+        server: UdpSocket,
+        address: SocketAddr,
+        answer: Vec<u8>,
+        asker: SocketAddr,
+    }
+
+    impl Asked {
+        fn answers(&self) {
+            self.server.send_to(&self.answer, self.asker).expect("sent");
+        }
+    }
+
+    /// Two resolvers that have the same question. The first one is late.
+    fn late_and_next(world: &World) -> (Queries, Asked, Asked) {
+        let mut queries = world.queries(Outbound::default());
+        let ((first, first_address), (second, second_address)) = (server(), server());
+        let servers = ServerList::from_slice(&[first_address, second_address]);
+        queries.ask(&question(), servers, AskedBy::Host, world.ways());
+        let of = |server, address| {
+            let (answer, asker) = asked(&server);
+            Asked { server, address, answer, asker }
+        };
+        let late = of(first, first_address);
+        queries.expire(queries.next_expiry().expect("it waits"), world.ways(), |_, _| {});
+        (queries, late, of(second, second_address))
+    }
+
     #[test]
     fn a_late_answer_without_knowledge_leaves_the_question_to_the_next_resolver() {
         let world = World::new();
-        let mut queries = world.queries(Outbound::default());
-        let (first, first_address) = server();
-        let (second, second_address) = server();
-        let servers = ServerList::from_slice(&[first_address, second_address]);
-        queries.ask(&question(), servers, AskedBy::Host, world.ways());
-        let (mut failure, asker) = asked(&first);
-        queries.expire(queries.next_expiry().expect("it waits"), world.ways(), |_, _| {});
-        let (answer, asker_of_second) = asked(&second);
-        failure[3] |= 2;
-        first.send_to(&failure, asker).expect("sent");
-        assert_eq!(world.look(&mut queries), Some(first_address));
+        let (mut queries, mut late, next) = late_and_next(&world);
+        late.answer[3] |= 2;
+        late.answers();
+        assert_eq!(world.look(&mut queries), Some(late.address));
         assert!(queries.next_expiry().is_some(), "it still waits");
-        second.send_to(&answer, asker_of_second).expect("sent");
-        assert_eq!(world.look(&mut queries), Some(second_address));
+        next.answers();
+        assert_eq!(world.look(&mut queries), Some(next.address));
     }
 
     #[test]
     fn a_resolver_is_heard_after_another_one_has_answered() {
         let world = World::new();
-        let mut queries = world.queries(Outbound::default());
-        let (first, first_address) = server();
-        let (second, second_address) = server();
-        let servers = ServerList::from_slice(&[first_address, second_address]);
-        queries.ask(&question(), servers, AskedBy::Host, world.ways());
-        let (late, asker) = asked(&first);
-        queries.expire(queries.next_expiry().expect("it waits"), world.ways(), |_, _| {});
-        let (answer, asker_of_second) = asked(&second);
-        second.send_to(&answer, asker_of_second).expect("sent");
-        assert_eq!(world.look(&mut queries), Some(second_address));
-        first.send_to(&late, asker).expect("sent");
-        assert_eq!(world.look(&mut queries), Some(first_address));
+        let (mut queries, late, next) = late_and_next(&world);
+        next.answers();
+        assert_eq!(world.look(&mut queries), Some(next.address));
+        late.answers();
+        assert_eq!(world.look(&mut queries), Some(late.address));
         assert_eq!((queries.table.len(), queries.next_expiry()), (0, None));
         assert_eq!(world.counters.figures().dns_answers, 1);
     }
@@ -663,19 +678,13 @@ mod tests {
     #[test]
     fn one_that_says_nothing_after_another_one_has_answered_is_forgotten() {
         let world = World::new();
-        let mut queries = world.queries(Outbound::default());
-        let (first, first_address) = server();
-        let (second, second_address) = server();
-        let servers = ServerList::from_slice(&[first_address, second_address]);
-        queries.ask(&question(), servers.clone(), AskedBy::Host, world.ways());
-        asked(&first);
-        queries.expire(queries.next_expiry().expect("it waits"), world.ways(), |_, _| {});
-        let (answer, asker) = asked(&second);
-        second.send_to(&answer, asker).expect("sent");
-        assert_eq!(world.look(&mut queries), Some(second_address));
+        let (mut queries, late, next) = late_and_next(&world);
+        next.answers();
+        assert_eq!(world.look(&mut queries), Some(next.address));
         // The same question is a new one.
+        let servers = ServerList::from_slice(&[late.address, next.address]);
         queries.ask(&question(), servers, AskedBy::Host, world.ways());
-        asked(&first);
+        asked(&late.server);
         let due = queries.next_expiry().expect("it waits");
         queries.expire(due, world.ways(), |_, _| panic!("it was told"));
         assert_eq!(queries.table.len(), 1);
