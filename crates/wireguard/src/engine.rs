@@ -62,6 +62,8 @@ pub(crate) struct Engine<P> {
     is_revived: bool,
     /// A peer is somewhere else.
     has_moved: bool,
+    /// A peer has an address, and had none.
+    has_appeared: bool,
     /// An initiation was not answered.
     has_failed: bool,
     counters: Arc<Counters>,
@@ -168,6 +170,7 @@ impl<P: Protocol> Engine<P> {
             outbox: VecDeque::new(),
             is_revived: false,
             has_moved: false,
+            has_appeared: false,
             has_failed: false,
             counters,
             start: now,
@@ -617,10 +620,13 @@ impl<P: Protocol> Engine<P> {
         let Some(entry) = self.peers[id].as_mut() else { return };
         entry.own = ends.own;
         if entry.endpoint != Some(ends.peer) {
-            self.counters.roamed.add(u64::from(entry.endpoint.is_some()));
+            let is_first = entry.endpoint.is_none();
+            self.counters.roamed.add(u64::from(!is_first));
             // Frames that wait go in the session that the peer has just begun.
             (entry.endpoint, entry.awaits_endpoint) = (Some(ends.peer), None);
-            (self.known, self.has_moved) = (None, true);
+            self.known = None;
+            self.has_moved |= !is_first;
+            self.has_appeared |= is_first;
         }
     }
 
@@ -698,6 +704,11 @@ impl<P: Protocol> Engine<P> {
     /// Whether frames that wait may be able to go, since this was last asked.
     pub(crate) fn take_revival(&mut self) -> bool {
         core::mem::take(&mut self.is_revived)
+    }
+
+    /// Whether a peer was heard that had no address before, since this was last asked.
+    pub(crate) fn take_appearance(&mut self) -> bool {
+        core::mem::take(&mut self.has_appeared)
     }
 
     /// Whether a peer was heard from another address, since this was last asked.

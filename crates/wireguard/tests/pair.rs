@@ -302,7 +302,7 @@ fn a_tunnel_that_needs_no_ipv6_inside_follows_a_path_that_takes_less() {
             end.handle.set_least_mtu(Some(576)).expect("it may be so small");
         }
         for end in &transfer_between(ends, insides[1], 300_000) {
-            assert_eq!(counter(end, "sent_fragmentable"), 0);
+            assert_eq!(counter(end, "sent_fragmentable"), 0, "{:?}", end.handle.status());
         }
     });
 }

@@ -15,7 +15,8 @@
 //! Nothing tells when a path takes more: the host forgets what ICMP has said, or a route gets a
 //! larger MTU. So the paths are looked at every ten minutes while the MTU inside is below the one
 //! that is configured (RFC 1191 section 6.3, RFC 8201 section 4), and once a peer is heard from
-//! elsewhere.
+//! elsewhere. The first time that a peer is heard, its path is looked at as if the host had told
+//! of it: the next frames for it are cut by what it takes.
 //!
 //! Where a path seems to lose large packets and no ICMP comes ([`black_hole`]), the MTU inside is
 //! at most 1280 for ten minutes, and then as before.

@@ -113,12 +113,19 @@ impl Shared {
         if engine.take_revival() {
             self.is_revived.store(true, Ordering::Release);
         }
-        if engine.take_move() {
-            self.path.has_moved();
-            self.socket.way_has_changed();
-        }
+        let (has_moved, has_appeared) = (engine.take_move(), engine.take_appearance());
         let unsent = engine.outgoing();
         drop(engine);
+        if has_moved {
+            self.path.has_moved();
+        }
+        // Nothing was known of its path, and frames are cut for it from now on.
+        if has_appeared && self.path.tell() {
+            self.ring();
+        }
+        if has_moved || has_appeared {
+            self.socket.way_has_changed();
+        }
         if has_failed && let Some(tell) = self.on_failure.get() {
             tell();
         }

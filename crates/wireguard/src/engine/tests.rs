@@ -302,8 +302,18 @@ fn lost_initiations_are_repeated_and_given_up_after_ninety_seconds() {
 
 #[test]
 fn an_endpoint_roams_when_a_datagram_is_authentic_and_not_before() {
-    let mut two = Two::joined();
+    let mut two = Two::with(|end, peer| {
+        if end == THERE {
+            peer.endpoint = None;
+        }
+    });
+    two.join();
     let old = two.addresses[HERE];
+    let moves = |two: &mut Two| {
+        let engine = &mut two.engines[THERE];
+        (engine.take_appearance(), engine.take_move())
+    };
+    assert_eq!(moves(&mut two), (true, false), "the other end heard it for the first time");
     let elsewhere = SocketAddr::from(([203, 0, 113, 9], 9));
     assert!(two.say(HERE));
     let (_, mut forged) = two.path.pop_first().expect("a datagram");
@@ -315,6 +325,7 @@ fn an_endpoint_roams_when_a_datagram_is_authentic_and_not_before() {
     assert_eq!(two.count(THERE, "dropped_not_authentic"), 1);
     two.receive(Flying { from: elsewhere, ..good });
     assert_eq!(two.peer(THERE).endpoint, Some(elsewhere));
+    assert_eq!(moves(&mut two), (false, true));
     two.addresses[HERE] = elsewhere;
     assert!(two.say(THERE));
     two.run(second(1));
