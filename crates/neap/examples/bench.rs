@@ -5,7 +5,7 @@
 //! bench MODE [--interface I] [--target A] [--port P] [--ports N] [--flows N] [--seconds S]
 //!            [--write BYTES] [--size BYTES] [--face F] [--congestion C] [--sysctl NAME=VALUE]...
 //!            [--qdisc Q] [--fq-rate BITS] [--scheduling HOW]... [--device D]
-//!            [--gso-max-size BYTES] [--show WHAT]
+//!            [--gso-max-size BYTES] [--busy-poll MICROSECONDS] [--show WHAT]
 //! ```
 //! Modes: `send` `send-zero-copy` `receive` `ping-pong` `connect` `idle`. One flow uses blocking
 //! calls; several are served by one thread with non-blocking sockets and a [`Poller`]. Each mode
@@ -63,6 +63,7 @@ struct Args {
     gso_max_size: u32,
     /// Figures of each flow on stderr.
     shows_flows: bool,
+    busy_poll: Duration,
 }
 
 impl Args {
@@ -94,6 +95,7 @@ impl Args {
             device: "tun".to_owned(),
             gso_max_size: u32::from(u16::MAX),
             shows_flows: false,
+            busy_poll: Duration::ZERO,
         };
         while let Some(name) = given.next() {
             let value = given.next().ok_or_else(|| format!("{name} needs a value"))?;
@@ -111,6 +113,7 @@ impl Args {
                 "--qdisc" => args.qdisc = Some(value),
                 "--scheduling" => args.scheduling.push(value.parse()?),
                 "--fq-rate" => args.max_pacing_rate = Some(value.parse::<u64>()? / 8),
+                "--busy-poll" => args.busy_poll = Duration::from_micros(value.parse()?),
                 "--device" => args.device = value,
                 "--gso-max-size" => args.gso_max_size = value.parse()?,
                 "--show" => args.shows_flows = value == "flows",
@@ -158,6 +161,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (name, value) in &args.sysctls {
         builder = builder.sysctl(name, value);
     }
+    builder = builder.busy_poll(args.busy_poll);
     if let Some(qdisc) = &args.qdisc {
         builder = builder.qdisc(qdisc);
     }

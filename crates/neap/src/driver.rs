@@ -14,7 +14,7 @@ use crate::clock;
 use crate::condition::Armed;
 use crate::descriptors::Descriptors;
 use crate::lease::{Lease, Stays};
-use crate::sleeper::{self, Seen, Sleeper, Sources};
+use crate::sleeper::{self, Seen, Sleeper, Sources, Vigil};
 use crate::sync::lock;
 use neap_stack::driving::roles::{Next, Rest, Roles, Ticket};
 use neap_stack::interface::InterfaceId;
@@ -100,15 +100,15 @@ impl Driver {
     /// The process has no descriptors left.
     pub(crate) fn new(
         shard: usize,
-        spin: Nanos,
+        vigil: Vigil,
         descriptors: &Arc<Descriptors>,
     ) -> io::Result<Self> {
         let bell = Arc::new(Bell::new()?);
         let is_asleep = AtomicBool::new(false);
         let call_leader = Arc::new(CallLeader { is_asleep, bell: bell.clone() });
         let mut sources = Sources::new(bell.clone());
-        let leader = Sleeper::new(&mut sources, spin)?;
-        let worker = Sleeper::new(&mut sources, spin)?;
+        let leader = Sleeper::new(&mut sources, vigil)?;
+        let worker = Sleeper::new(&mut sources, vigil)?;
         let sources = Arc::new(Mutex::new(sources));
         descriptors.add_shard(sources.clone());
         Ok(Self {
@@ -184,9 +184,9 @@ impl Driver {
         lock(&self.sources)
     }
 
-    /// The last part of a sleep that whoever drives shall spend awake.
-    pub(crate) fn spin(&self) -> Nanos {
-        self.leader.spin()
+    /// Which parts of a sleep whoever drives shall spend awake.
+    pub(crate) fn vigil(&self) -> Vigil {
+        self.leader.vigil()
     }
 
     /// Takes up what a sleep on the sources has seen.
@@ -433,7 +433,7 @@ mod tests {
 
     #[test]
     fn a_lease_grows_from_what_was_set_to_four_times_as_much() {
-        let driver = Driver::new(0, Nanos::ZERO, &Arc::default()).expect("descriptors");
+        let driver = Driver::new(0, Vigil::default(), &Arc::default()).expect("descriptors");
         let length = || Nanos(driver.lease_length.load(Ordering::Relaxed));
         assert_eq!(length(), LEASE);
         driver.set_lease(Nanos::from_millis(10));
@@ -449,7 +449,7 @@ mod tests {
 
     #[test]
     fn a_leader_that_sleeps_for_long_each_time_leaves_no_lease_to_end_in_vain() {
-        let driver = Driver::new(0, Nanos::ZERO, &Arc::default()).expect("descriptors");
+        let driver = Driver::new(0, Vigil::default(), &Arc::default()).expect("descriptors");
         let stack = Stack::new(StackConfig::default()).expect("a stack");
         // The times at which a stay's first sleep begins and its last poll is, microseconds.
         let stay = |from: u64, to: u64| {
@@ -495,7 +495,7 @@ mod tests {
 
     #[test]
     fn a_follower_whose_time_is_over_leaves_no_waker_behind() {
-        let driver = Driver::new(0, Nanos::ZERO, &Arc::default()).expect("descriptors");
+        let driver = Driver::new(0, Vigil::default(), &Arc::default()).expect("descriptors");
         let stack = Stack::new(StackConfig::default()).expect("a stack");
         let idle = Idle::default();
         let lead = driver.try_lead(&stack).expect("nobody leads");
@@ -538,7 +538,7 @@ mod tests {
 
     #[test]
     fn of_followers_that_wait_for_datagrams_each_sleeps_until_there_is_one_for_it() {
-        let driver = Driver::new(0, Nanos::ZERO, &Arc::default()).expect("descriptors");
+        let driver = Driver::new(0, Vigil::default(), &Arc::default()).expect("descriptors");
         let stack = Stack::new(StackConfig::default()).expect("a stack");
         let to = "127.0.0.1:53".parse().expect("an address");
         let socket = stack.bind_udp(to, UdpOptions::default()).expect("a free port");
@@ -599,7 +599,7 @@ mod tests {
 
     #[test]
     fn a_follower_that_was_called_and_need_not_lead_passes_the_call_on() {
-        let driver = Driver::new(0, Nanos::ZERO, &Arc::default()).expect("descriptors");
+        let driver = Driver::new(0, Vigil::default(), &Arc::default()).expect("descriptors");
         let stack = Stack::new(StackConfig::default()).expect("a stack");
         let condition = &mut MetLate { lead: driver.try_lead(&stack), looks: 0 };
         let other = Arc::<Called>::default();
@@ -612,7 +612,7 @@ mod tests {
 
     #[test]
     fn the_worker_receives_what_was_left_since_its_alarm_went_off() {
-        let driver = Driver::new(0, Nanos::ZERO, &Arc::default()).expect("descriptors");
+        let driver = Driver::new(0, Vigil::default(), &Arc::default()).expect("descriptors");
         let stack = Stack::new(StackConfig::default()).expect("a stack");
         let packets = Packets::default();
         let device = holding(&packets);
@@ -642,7 +642,8 @@ mod tests {
 
     #[test]
     fn a_leader_that_stops_the_lease_leaves_the_end_of_the_stack_to_the_worker() {
-        let driver = Arc::new(Driver::new(0, Nanos::ZERO, &Arc::default()).expect("descriptors"));
+        let driver =
+            Arc::new(Driver::new(0, Vigil::default(), &Arc::default()).expect("descriptors"));
         let stack = Stack::new(StackConfig::default()).expect("a stack");
         driver.stays.note(true);
         drop(driver.try_lead(&stack));
@@ -713,7 +714,7 @@ impl Driver {
     /// # Errors
     /// The process has no descriptors left.
     pub(crate) fn sleeper(&self) -> io::Result<Sleeper> {
-        Sleeper::new(&mut lock(&self.sources), Nanos::ZERO)
+        Sleeper::new(&mut lock(&self.sources), Vigil::default())
     }
 }
 

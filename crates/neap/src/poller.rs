@@ -14,15 +14,16 @@ use crate::bell::Bell;
 use crate::clock;
 use crate::driver::{Driver, Follower, Lead};
 use crate::engine::Engine;
-use crate::sleeper::{NO_EVENT, Seen, TOKENS, stay_awake};
+use crate::sleeper::{NO_EVENT, Seen, TOKENS, Vigil};
 use crate::sync::lock;
 use crate::watch::{Pollable, Target, WeakSocket};
 use neap_stack::socket::readiness::Ready;
 use neap_stack::stack::Why;
 use neap_stack::wait::Source;
-use neap_tcp::time::{Instant, Nanos};
+use neap_tcp::time::Instant;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -506,26 +507,28 @@ impl Poller {
         }
     }
 
-    /// Sleeps until an event or `until`, the last part of it awake if the drivers shall
-    /// ([`Builder::spin`](crate::Builder::spin)). Whether only its alarm or the time has ended it.
+    /// Sleeps until an event or `until`, parts of it awake if the drivers shall
+    /// ([`Builder::spin`](crate::Builder::spin) and
+    /// [`busy_poll`](crate::Builder::busy_poll)). Whether only its alarm or the time has ended it.
     fn sleep(&self, shards: &[Sleep], until: Instant, now: Instant) -> bool {
-        let spin = shards.iter().map(|shard| shard.driver().spin()).max().unwrap_or(Nanos::ZERO);
-        let asleep_until = if until == Instant::FAR_FUTURE { until } else { until - spin };
+        let vigils = shards.iter().map(|shard| shard.driver().vigil());
         // Without a look there may be anything.
-        let mut only_alarm = false;
-        if asleep_until > now {
-            self.alarm.set(asleep_until, now);
-            let seen = self.look(shards, None);
-            only_alarm = seen.alarms > 0 && seen.others == 0;
-            if !only_alarm {
-                return false;
-            }
-        }
-        stay_awake(until, spin, || {
-            only_alarm = self.look(shards, Some(&timespec(0))).others == 0;
-            !only_alarm
-        });
-        only_alarm
+        let only_alarm = Cell::new(false);
+        vigils.fold(Vigil::default(), Vigil::longer).sleep(
+            until,
+            now,
+            || {
+                only_alarm.set(self.look(shards, Some(&timespec(0))).others == 0);
+                !only_alarm.get()
+            },
+            |asleep_until, now| {
+                self.alarm.set(asleep_until, now);
+                let seen = self.look(shards, None);
+                only_alarm.set(seen.alarms > 0 && seen.others == 0);
+                !only_alarm.get()
+            },
+        );
+        only_alarm.get()
     }
 
     /// Takes the events of the set, and waits for one for at most `timeout`.
@@ -799,7 +802,7 @@ mod tests {
         // There is no worker, which would look too.
         let stack = Stack::new(StackConfig::default()).expect("a stack");
         let descriptors = Arc::<Descriptors>::default();
-        let driver = Driver::new(0, Nanos::ZERO, &descriptors).expect("descriptors");
+        let driver = Driver::new(0, Vigil::default(), &descriptors).expect("descriptors");
         let id = stack.add_interface(clock::now(), device, &[]).expect("an interface");
         driver.attach_monitor(id, bell.clone()).expect("a descriptor");
         let kinds = Default::default();

@@ -7,6 +7,7 @@ use neap_stack::interface::InterfaceId;
 use neap_tcp::time::{Instant, Nanos};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::cell::Cell;
 use std::io;
 use std::sync::{Arc, Weak};
 
@@ -196,13 +197,63 @@ impl Sources {
     }
 }
 
+/// Which parts of a sleep are spent awake, looking for events again and again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Vigil {
+    /// The first part: an event often follows the one before at once.
+    pub(crate) first: Nanos,
+    /// The last part before a given time: the alarm may be late.
+    pub(crate) last: Nanos,
+}
+
+impl Vigil {
+    /// The longer ones of the parts of two.
+    pub(crate) fn longer(self, other: Self) -> Self {
+        Self { first: self.first.max(other.first), last: self.last.max(other.last) }
+    }
+
+    /// Spends a sleep of a thread from `now` until an event or `until`. `look` looks for an event
+    /// once and returns whether there was one. `rest` sleeps until there is one, or until the first
+    /// of its times, with the same answer; the second one is the time of its call.
+    pub(crate) fn sleep(
+        self,
+        until: Instant,
+        mut now: Instant,
+        mut look: impl FnMut() -> bool,
+        rest: impl FnOnce(Instant, Instant) -> bool,
+    ) {
+        let mut look_until = |end: Instant| {
+            while clock::now() < end {
+                if look() {
+                    return true;
+                }
+                core::hint::spin_loop();
+            }
+            false
+        };
+        if self.first > Nanos::ZERO {
+            if look_until(until.min(now + self.first)) {
+                return;
+            }
+            now = clock::now();
+        }
+        let asleep_until = if until == Instant::FAR_FUTURE { until } else { until - self.last };
+        if asleep_until > now && rest(asleep_until, now) {
+            return;
+        }
+        // An alarm that came early has the caller sleep again.
+        if clock::now() >= asleep_until {
+            look_until(until);
+        }
+    }
+}
+
 /// An epoll set over the sources of a shard, with an alarm.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     set: Arc<OwnedFd>,
     alarm: Alarm,
-    /// The last part of a sleep that is spent awake.
-    spin: Nanos,
+    vigil: Vigil,
 }
 
 impl Sleeper {
@@ -210,11 +261,11 @@ impl Sleeper {
     ///
     /// # Errors
     /// The process has no descriptors left.
-    pub(crate) fn new(sources: &mut Sources, spin: Nanos) -> io::Result<Self> {
+    pub(crate) fn new(sources: &mut Sources, vigil: Vigil) -> io::Result<Self> {
         let set = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let alarm = Alarm::new(&set, ALARM)?;
         sources.enter(&set, 0)?;
-        Ok(Self { set, alarm, spin })
+        Ok(Self { set, alarm, vigil })
     }
 
     /// Its descriptor, to be slept on together with others: readable when there is an event.
@@ -222,29 +273,28 @@ impl Sleeper {
         &self.set
     }
 
-    /// The last part of a sleep that is spent awake.
-    pub(crate) fn spin(&self) -> Nanos {
-        self.spin
+    /// Which parts of its sleeps are spent awake.
+    pub(crate) fn vigil(&self) -> Vigil {
+        self.vigil
     }
 
     /// Sleeps until an event or `until`.
     pub(crate) fn sleep(&self, until: Instant, now: Instant) -> Seen {
-        let mut seen = Seen::default();
-        if until == Instant::FAR_FUTURE {
-            self.alarm.set(until, now);
-            return self.wait(None);
-        }
-        if until.since(now) > self.spin {
-            self.alarm.set(until - self.spin, now);
-            seen = self.wait(None);
-        }
-        if !seen.is_event() {
-            stay_awake(until, self.spin, || {
-                seen = self.wait(Some(&timespec(0)));
-                seen.is_event()
-            });
-        }
-        seen
+        let seen = Cell::new(Seen::default());
+        let wait = |timeout: Option<&Timespec>| {
+            seen.set(self.wait(timeout));
+            seen.get().is_event()
+        };
+        self.vigil.sleep(
+            until,
+            now,
+            || wait(Some(&timespec(0))),
+            |asleep_until, now| {
+                self.alarm.set(asleep_until, now);
+                wait(None)
+            },
+        );
+        seen.get()
     }
 
     /// Sleeps until an event, or until the time that [`wake_exactly_at`](Self::wake_exactly_at) has
@@ -286,19 +336,6 @@ impl Sleeper {
     }
 }
 
-/// Spends the last part of a sleep awake, the time `spin` before `until`: takes a `look` again and
-/// again until one sees an event. It returns at once if that part has not begun, as after an alarm
-/// that came early.
-pub(crate) fn stay_awake(until: Instant, spin: Nanos, mut look: impl FnMut() -> bool) {
-    loop {
-        let left = until.since(clock::now());
-        if left == Nanos::ZERO || left > spin || look() {
-            return;
-        }
-        core::hint::spin_loop();
-    }
-}
-
 /// Place for an event, before there is one.
 pub(crate) const NO_EVENT: epoll::Event =
     epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
@@ -331,5 +368,57 @@ impl Seen {
         let flags = event.flags;
         let has_failed = token == base + QUEUE && flags.intersects(errors);
         self.links |= token == base + MONITOR || has_failed;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Nanos = Nanos::from_secs(3600);
+
+    /// Looks of a sleep from now until `until`, of which number `event` sees an event, and when
+    /// it rests until.
+    fn slept(vigil: Vigil, until: Instant, event: u32) -> (u32, Option<Instant>) {
+        let (mut looks, mut rests) = (0, None);
+        let look = || {
+            looks += 1;
+            looks == event
+        };
+        vigil.sleep(until, clock::now(), look, |until, now| {
+            assert!(now < until);
+            rests = Some(until);
+            true
+        });
+        (looks, rests)
+    }
+
+    #[test]
+    fn a_sleep_is_spent_asleep_unless_told_otherwise() {
+        let until = clock::now() + LONG;
+        assert_eq!(slept(Vigil::default(), until, 1), (0, Some(until)));
+        assert_eq!(slept(Vigil::default(), Instant::FAR_FUTURE, 1), (0, Some(Instant::FAR_FUTURE)));
+    }
+
+    #[test]
+    fn an_event_in_the_first_part_ends_the_sleep() {
+        let vigil = Vigil { first: LONG, last: Nanos::ZERO };
+        assert_eq!(slept(vigil, Instant::FAR_FUTURE, 3), (3, None));
+        assert_eq!(slept(vigil, clock::now() + LONG, 3), (3, None));
+    }
+
+    #[test]
+    fn behind_the_first_part_there_is_rest() {
+        let vigil = Vigil { first: Nanos::from_micros(100), last: Nanos::ZERO };
+        let (looks, rests) = slept(vigil, Instant::FAR_FUTURE, u32::MAX);
+        assert!(looks > 0 && rests == Some(Instant::FAR_FUTURE), "{looks} looks, {rests:?}");
+    }
+
+    #[test]
+    fn the_last_part_is_spent_awake() {
+        let vigil = Vigil { first: Nanos::ZERO, last: LONG };
+        let until = clock::now() + LONG + LONG;
+        assert_eq!(slept(vigil, until, 1), (0, Some(until - LONG)));
+        assert_eq!(slept(vigil, clock::now() + LONG, 5), (5, None));
     }
 }

@@ -1,6 +1,7 @@
 //! A stack with nothing to do: no thread of it is woken, whatever its threads wait in.
 
 use std::io::{Read, Write};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -183,5 +184,80 @@ fn a_thread_that_spins_does_not_sleep_before_its_time() {
         };
         assert!((0..50).any(|_| in_poller() == 0), "a poller sleeps");
         assert!((0..50).any(|_| in_read() == 0), "a read sleeps");
+    });
+}
+
+/// What comes within the budget ends no sleep. A thread sleeps while it waits for a lock, and may
+/// find at once what has come while it waited for a processor, so most waits decide.
+#[test]
+fn a_thread_that_polls_busily_does_not_sleep_before_its_budget_is_over() {
+    const WAITS: usize = 20;
+    in_namespace(|| {
+        quieten();
+        for (budget, sleeps_most_times) in
+            [(Duration::from_secs(10), false), (Duration::ZERO, true)]
+        {
+            let stack = Stack::builder()
+                .tun("t0")
+                .host_address(Family::V4.cidr(Family::V4.kernel()))
+                .address(Family::V4.cidr(Family::V4.ours()))
+                .busy_poll(budget)
+                .build()
+                .expect("a stack on a TUN");
+            let (ours, mut theirs) = Family::V4.pair(&stack);
+            let poller = Poller::new().expect("descriptors");
+            poller.add(&ours, 0, Events::IN).expect("a socket");
+            let (ask, asked) = mpsc::channel();
+            let answering = thread::spawn(move || {
+                for () in asked {
+                    // Long enough for a thread without a budget to fall asleep.
+                    thread::sleep(Duration::from_millis(20));
+                    theirs.write_all(b"a").expect("written");
+                }
+            });
+            let waits_asleep = |wait: &dyn Fn()| {
+                let sleeps_in_one = |_: &usize| {
+                    let sleeps = || sleeps_of("/proc/thread-self".as_ref());
+                    ask.send(()).expect("a thread that answers");
+                    let before = sleeps();
+                    wait();
+                    sleeps() > before
+                };
+                (0..WAITS).filter(sleeps_in_one).count()
+            };
+            let read = || assert_eq!((&ours).read(&mut [0; 10]).expect("read"), 1);
+            let of_reads = waits_asleep(&read);
+            let of_polls = waits_asleep(&|| {
+                let mut events = Vec::new();
+                while events.is_empty() {
+                    poller.wait(&mut events, None).expect("a wait");
+                }
+                read();
+            });
+            for count in [of_reads, of_polls] {
+                assert_eq!(count > WAITS / 2, sleeps_most_times, "{of_reads} and {of_polls} slept");
+            }
+            drop((ask, ours, poller));
+            answering.join().expect("the end");
+        }
+    });
+}
+
+#[test]
+fn a_thread_that_polls_busily_sleeps_when_its_budget_is_over() {
+    in_namespace(|| {
+        quieten();
+        let busy = Stack::builder()
+            .tun("t0")
+            .host_address(Family::V4.cidr(Family::V4.kernel()))
+            .address(Family::V4.cidr(Family::V4.ours()))
+            .busy_poll(Duration::from_micros(100))
+            .build()
+            .expect("a stack on a TUN");
+        let (ours, mut theirs) = Family::V4.pair(&busy);
+        let reading = thread::spawn(move || (&ours).read(&mut [0; 10]));
+        expect_that_nothing_wakes();
+        theirs.write_all(b"a").expect("write");
+        assert_eq!(reading.join().expect("a thread").expect("data"), 1);
     });
 }
