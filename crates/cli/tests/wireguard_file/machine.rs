@@ -225,39 +225,50 @@ fn what_is_routed_into_a_tun_goes_through_a_tunnel_by_the_chosen_congestion_cont
     });
 }
 
-/// Joins this host and another one by a router, behind which packets may have `mtu` bytes. Returns
-/// the address of the other one.
-fn join_by_router(router: &Host, far: &Host, mtu: u16) -> &'static str {
+/// Joins this host and another one by two routers, between which packets may have `mtu` bytes: no
+/// end knows it from a link of its own. Returns the address of the other host.
+fn join_by_routers([first, second]: &[Host; 2], far: &Host, mtu: u16) -> &'static str {
     let far_address = "198.51.100.2";
     run("ip link set lo up");
-    run(&format!("ip link add near type veth peer name left netns {}", router.pid()));
+    run(&format!("ip link add near type veth peer name left netns {}", first.pid()));
     run(&format!("ip address add {NEAR}/24 dev near"));
     run("ip link set near up");
-    router.inside(|| {
-        run(&format!("ip link add right mtu {mtu} type veth peer name far netns {}", far.pid()));
+    first.inside(|| {
+        let second = second.pid();
+        run(&format!("ip link add right mtu {mtu} type veth peer name left netns {second}"));
         run(&format!("ip address add {FAR}/24 dev left"));
-        run("ip address add 198.51.100.1/24 dev right");
+        run("ip address add 203.0.113.1/24 dev right");
         run("ip link set left up");
         run("ip link set right up");
         run("sysctl -qw net.ipv4.ip_forward=1");
+        run("ip route add default via 203.0.113.2");
     });
     run(&format!("ip route add default via {FAR}"));
+    second.inside(|| {
+        run(&format!("ip link add right type veth peer name far netns {}", far.pid()));
+        run("ip address add 203.0.113.2/24 dev left");
+        run("ip address add 198.51.100.1/24 dev right");
+        run(&format!("ip link set left mtu {mtu} up"));
+        run("ip link set right up");
+        run("sysctl -qw net.ipv4.ip_forward=1");
+        run("ip route add default via 203.0.113.1");
+    });
     far.inside(|| {
         run("ip link set lo up");
         run(&format!("ip address add {far_address}/24 dev far"));
-        run(&format!("ip link set far mtu {mtu} up"));
+        run("ip link set far up");
         run("ip route add default via 198.51.100.1");
     });
     far_address
 }
 
-/// Sends a pattern there and back over a path whose far part takes less than its near part.
+/// Sends a pattern there and back over a path whose middle takes less than its ends.
 /// `interface` are more lines of `[Interface]`. Returns whether super-frames might be cut although
 /// the router has told of its path.
 fn pass_router(mtu: u16, interface: &str) -> bool {
     let folder = Folder::new(&format!("router-{mtu}-{}", interface.len()));
-    let (router, far_host) = (Host::new(false), Host::new(false));
-    let far_address = join_by_router(&router, &far_host, mtu);
+    let (routers, far_host) = ([(); 2].map(|()| Host::new(false)), Host::new(false));
+    let far_address = join_by_routers(&routers, &far_host, mtu);
     let keys = Keys::new();
     let far = folder.write("far.conf", &keys.far(interface, SERVER));
     let near = keys.near(interface, &client(9001)).replace(FAR, far_address);
