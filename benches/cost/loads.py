@@ -20,6 +20,8 @@ MSS = 1448
 WARM_UP = 2.0
 # A connection has nothing left to do so long after its handshake, seconds: the last ACK, entries of neighbours.
 SETTLE = 8.0
+# What Linux recommends for `net.core.busy_read`.
+BUSY_POLL_US = 50
 # The most connections of one process of the kernel: it has a descriptor for each, and one port has so many pairs.
 # What else a process has open.
 MOST_OF_A_PORT, OTHER_FILES = 40_000, 100
@@ -222,15 +224,16 @@ def most_flows(setting, peer, mbit):
     return {**results[low], "flows_at_rate": low}
 
 
-def transactions(setting, peer, mode, far_mode, size, flows):
-    """Requests and answers, or connections with one of each."""
+def transactions(setting, peer, mode, far_mode, size, flows, busy_poll_us=0):
+    """Requests and answers, or connections with one of each. neap looks at its device for so long before it sleeps."""
+    own = ("--busy-poll", busy_poll_us) if busy_poll_us and peer != KERNEL else ()
     seconds = setting.seconds(10.0)
     with network.Network() as net:
         role, target = net.beside(peer == KERNEL, NEAP_TUN)
         net.start(FAR, setting.kb, far_mode, "--port", PORT, "--seconds", seconds + 10, *CUBIC)
         time.sleep(0.3)
         stack = net.start(role, *setting.program(peer), mode, "--target", target, "--port", PORT, "--flows", flows,
-                          "--size", size, "--seconds", seconds, *CUBIC, show_errors=True)
+                          "--size", size, "--seconds", seconds, *CUBIC, *own, show_errors=True)
         result = finished(stack, peer, "per_second", "p99_us")
     if result["errors"]:
         raise Failure(f"{peer} had {result['errors']} errors")
@@ -349,7 +352,9 @@ def transaction_loads():
         return (rate, Bar("p99_us", "p99 us", 1, most_ratio=1.2))
 
     for size, flows in ((1, 1), (1, 100), (16384, 1), (16384, 100)):
-        yield load("requests", f"request-{size}x{flows}", transactions, "ping-pong", "echo", size, flows, bars=bars(1.0))
+        for name, busy_poll_us in (("", 0), ("-busy", BUSY_POLL_US)):
+            yield load("requests", f"request-{size}x{flows}{name}", transactions, "ping-pong", "echo", size, flows,
+                       busy_poll_us, bars=bars(1.0))
     yield load("connect", "connect", transactions, "connect", "connect-echo", 1, 1, bars=bars(1.1)[:1])
 
 
