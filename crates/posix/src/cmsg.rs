@@ -194,28 +194,27 @@ fn byte_or_default(value: i32) -> Result<Option<u8>, Errno> {
     if value == -1 { Ok(None) } else { byte(value).map(Some) }
 }
 
-/// An index of an interface, where 0 asks for none.
-fn interface(bytes: &[u8]) -> Result<Option<InterfaceId>, Errno> {
-    match int(bytes)? {
-        0 => Ok(None),
-        index => {
-            let index = u32::try_from(index).map_err(|_| Errno::ENODEV)?;
-            InterfaceId::from_index(index).ok_or(Errno::ENODEV).map(Some)
-        }
-    }
+/// Takes the way of a datagram from the index of an interface, where 0 asks for none. Whether it is
+/// the loopback, which has no name in the stack.
+fn take_way(datagram: &mut SendDatagram, index: &[u8]) -> Result<bool, Errno> {
+    let index = u32::try_from(int(index)?).map_err(|_| Errno::ENODEV)?;
+    datagram.interface = InterfaceId::from_index(index);
+    Ok(index == LOOPBACK)
 }
 
 /// Takes the settings of a datagram, which goes to `remote`, from the control messages of its call.
+/// Whether they say that it goes by the loopback.
 ///
 /// # Errors
 /// `EINVAL` for a message that is cut off, has a bad value or is unknown at a level that the
-/// protocol serves; `ENODEV` for the index of no interface.
+/// protocol serves; `ENODEV` for a negative index of an interface.
 pub(crate) fn apply(
     datagram: &mut SendDatagram,
     domain: Domain,
     remote: Option<SocketAddr>,
     control: &[u8],
-) -> Result<(), Errno> {
+) -> Result<bool, Errno> {
+    let mut is_by_loopback = false;
     let is_v4 = remote.map_or(domain == Domain::V4, |remote| remote.is_ipv4());
     for message in Messages(control) {
         let (level, kind, data) = message?;
@@ -230,13 +229,14 @@ pub(crate) fn apply(
                 if ip.is_ipv4() != is_v4 {
                     return Err(Errno::EINVAL);
                 }
-                (datagram.from, datagram.interface) = (Some(ip), interface(index)?);
+                datagram.from = Some(ip);
+                is_by_loopback = take_way(datagram, index)?;
             }
             (SOL_IP, IP_PKTINFO) if is_v4 => {
                 let info: &[u8; PKTINFO_LEN_V4] = data.try_into().map_err(|_| Errno::EINVAL)?;
                 let ip = Ipv4Addr::new(info[4], info[5], info[6], info[7]);
                 datagram.from = Some(SocketAddr::new(ip.into(), 0));
-                datagram.interface = interface(&info[..4])?;
+                is_by_loopback = take_way(datagram, &info[..4])?;
             }
             (SOL_IP, IP_TTL) if is_v4 => {
                 let hops = byte(int(data)?)?;
@@ -257,7 +257,7 @@ pub(crate) fn apply(
             _ => {}
         }
     }
-    Ok(())
+    Ok(is_by_loopback)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::sockaddr::{self, Domain};
 use crate::socket::{Kind, SharedSocket};
 use crate::{Fd, Posix, Received};
 use bytes::Bytes;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use neap_stack::socket::SocketError;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
@@ -232,7 +232,8 @@ impl Posix {
     /// `EOPNOTSUPP` for `MSG_OOB`, `MSG_FASTOPEN` and `MSG_MORE` of datagrams; `EDESTADDRREQ`,
     /// `EMSGSIZE`, `ENOBUFS`; `EACCES` for a broadcast address without `SO_BROADCAST`; `EINVAL` for
     /// a bad control message, and for a source that is no own address; `ENODEV` for an interface
-    /// that is not there; the error that ended the connection, once.
+    /// that is not there; `ENETUNREACH` without a way, which by the loopback (index 1) there is to
+    /// own addresses alone; the error that ended the connection, once.
     #[expect(clippy::too_many_arguments, reason = "those of the system call")]
     pub fn send_msg(
         &self,
@@ -301,9 +302,14 @@ impl Posix {
         let is_v4 = remote.is_some_and(|remote| remote.is_ipv4());
         datagram.dont_fragment = if is_v4 { whole_v4 } else { whole_v6 };
         if !control.is_empty() {
-            cmsg::apply(&mut datagram, domain, remote, control)?;
+            let is_by_loopback = cmsg::apply(&mut datagram, domain, remote, control)?;
             if datagram.interface.is_some_and(|one| !self.stack.has_interface(one)) {
                 return Err(Errno::ENODEV);
+            }
+            let is_elsewhere =
+                |remote: SocketAddr| self.stack.check_local(remote.ip(), false).is_err();
+            if is_by_loopback && remote.is_some_and(is_elsewhere) {
+                return Err(Errno::ENETUNREACH);
             }
         }
         Ok((handle, datagram))

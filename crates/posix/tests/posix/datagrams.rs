@@ -646,6 +646,42 @@ fn control_messages_of_ipv6_say_how_a_datagram_is_to_leave() {
 }
 
 #[test]
+fn who_answers_with_the_message_that_came_over_the_loopback_is_heard() {
+    let v4 = (AF_INET, "0.0.0.0:53", SOL_IP, IP_PKTINFO);
+    let v6 = (AF_INET6, "[::]:53", SOL_IPV6, IPV6_RECVPKTINFO);
+    for ((domain, any, level, option), to, own) in [
+        (v4, "127.0.0.1:53", "127.0.0.1:54"),
+        (v4, "192.0.2.1:53", "192.0.2.1:54"),
+        (v6, "[::1]:53", "[::1]:54"),
+        (v6, "[2001:db8::1]:53", "[2001:db8::1]:54"),
+        (v6, "[::ffff:127.0.0.1]:53", "[::ffff:127.0.0.1]:54"),
+    ] {
+        let mut p = Process::new();
+        let server = p.posix.socket(domain, SOCK_DGRAM, 0).expect("a descriptor");
+        p.bind(server, any).expect("free");
+        p.set(server, level, option, &int(1)).expect("known");
+        let client = p.posix.socket(domain, SOCK_DGRAM, 0).expect("a descriptor");
+        p.bind(client, own).expect("free");
+        assert_eq!(send_to(&mut p, client, b"question", Some(to)), Ok(8));
+        p.settle();
+        let (_, control) = recv_msg(&mut p, server, 0).expect("one");
+        let [(level, kind, info)] = &control[..] else { panic!("one message: {control:?}") };
+        let info = message(*level, *kind, info);
+        assert_eq!(send_msg(&mut p, server, &info, own), Ok(4), "{own}");
+        p.settle();
+        let (got, _) = recv_msg(&mut p, client, 0).expect("an answer");
+        assert_eq!(got.from, Some(to.parse().expect("an address")));
+        // By the loopback no other host is reached.
+        let elsewhere = match (domain, own.contains("ffff")) {
+            (AF_INET, _) => "192.0.2.9:9",
+            (_, true) => "[::ffff:192.0.2.9]:9",
+            (_, false) => "[2001:db8::9]:9",
+        };
+        assert_eq!(send_msg(&mut p, server, &info, elsewhere), Err(Errno::ENETUNREACH));
+    }
+}
+
+#[test]
 fn the_tos_byte_is_set_and_read() {
     let mut p = Process::new();
     let fd = p.udp();
