@@ -45,8 +45,9 @@ impl GuestStream {
         let options = ConnectOptions {
             local: Some(from),
             options,
+            // Clients that are seen by one address may have one port towards several guests.
+            reuse_address: true,
             transparent: true,
-            ..ConnectOptions::default()
         };
         Self::new(TcpStream::connect_nonblocking(stack, to, options)?)
     }

@@ -232,7 +232,8 @@ impl Stack {
     /// # Errors
     /// `NetworkUnreachable` without a route and for broadcast addresses, `AddressNotAvailable` when
     /// no port is left or the local address is not one of this host, `AddressInUse` when the given
-    /// ports are in use, `AddressFamily`, `InvalidArgument` for port 0, a group or an option out of
+    /// ports are in use or a socket that does not share it has the given local one,
+    /// `AddressFamily`, `InvalidArgument` for port 0, a group or an option out of
     /// range, `ShutDown`.
     pub fn connect(
         &self,
@@ -240,7 +241,7 @@ impl Stack {
         remote: SocketAddr,
         options: ConnectOptions,
     ) -> Result<TcpHandle, SocketError> {
-        let socket = self.host.connect(now, remote, options)?;
+        let socket = self.host.connect(now, remote, options, false)?;
         Ok(TcpHandle::new(socket, self.host.clone()))
     }
 

@@ -207,7 +207,11 @@ impl Posix {
         let options = socket.options_for(remote.is_ipv4());
         let reuse_address = socket.common.reuse_address;
         let options = ConnectOptions { local, options, reuse_address, transparent };
-        let handle = self.stack.connect(now, remote, options).map_err(|error| match error {
+        let opened = match &socket.port {
+            Some(port) => port.connect(now, remote, options),
+            None => self.stack.connect(now, remote, options),
+        };
+        let handle = opened.map_err(|error| match error {
             SocketError::AddressInUse => Errno::EADDRNOTAVAIL,
             error => error.into(),
         })?;

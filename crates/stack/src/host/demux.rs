@@ -159,16 +159,24 @@ impl Demux {
     }
 
     /// Adds a connection under its addresses, in the place of one in TIME-WAIT if it began with the
-    /// `heritage` of that one. Whether it did.
+    /// `heritage` of that one. Whether it did. With `is_exclusive` its own end has to be free as
+    /// for [`bind`](Self::bind).
     ///
     /// # Errors
-    /// [`SocketError::AddressInUse`] if there is one; [`SocketError::ShutDown`].
+    /// [`SocketError::AddressInUse`] if there is one, or another socket is in the way;
+    /// [`SocketError::ShutDown`].
     pub(crate) fn insert(
         &self,
         socket: &Arc<TcpSocket>,
+        is_exclusive: bool,
         heritage: Option<Heritage>,
     ) -> Result<bool, SocketError> {
-        self.lock().insert(self.key, socket, heritage)
+        let mut tables = self.lock();
+        if is_exclusive {
+            let (local, reuse) = (socket.tuple().local_addr(), socket.cell.reuse_address());
+            tables.check(&Bound::new(local, false, reuse), None)?;
+        }
+        tables.insert(self.key, socket, heritage)
     }
 
     /// What a connection of this flow begins with if it is to take the place of one in TIME-WAIT.

@@ -31,12 +31,14 @@ const CONNECT_TRIES: u32 = 16;
 /// Options of [`Stack::connect`](crate::stack::Stack::connect).
 #[derive(Clone, Debug, Default)]
 pub struct ConnectOptions {
-    /// Address and port of this end. The stack chooses an unspecified address and port 0.
+    /// Address and port of this end. The stack chooses an unspecified address and port 0. No other
+    /// socket may have a port that is given at an own address, as with `bind`; see
+    /// `reuse_address`.
     pub local: Option<SocketAddr>,
     /// Socket options, which act from the SYN on.
     pub options: SocketOptions,
-    /// `SO_REUSEADDR`: sockets that have it too may be bound to the address and port of the
-    /// connection, while it is open and in TIME-WAIT.
+    /// `SO_REUSEADDR`: sockets that have it too and do not listen may have the address and port of
+    /// the connection, while it is open and in TIME-WAIT, and the connection may have theirs.
     pub reuse_address: bool,
     /// `IP_TRANSPARENT`: `local` may be an address of others. Answers come back only through an
     /// interface that takes any destination.
@@ -95,6 +97,8 @@ struct Wanted {
     tuple: FourTuple,
     /// `SO_REUSEADDR`
     reuse_address: bool,
+    /// Whether its own end has to be free of sockets that do not share it, as for `bind`.
+    is_exclusive: bool,
     /// What it begins with if it takes the place of one in TIME-WAIT.
     heritage: Option<Heritage>,
 }
@@ -105,12 +109,14 @@ fn check(options: &SocketOptions) -> Result<(), SocketError> {
 }
 
 impl Host {
-    /// As [`Stack::connect`](crate::stack::Stack::connect).
+    /// As [`Stack::connect`](crate::stack::Stack::connect). `is_bound` says that the socket has its
+    /// own port already.
     pub(crate) fn connect(
         &self,
         now: Instant,
         remote: SocketAddr,
         options: ConnectOptions,
+        is_bound: bool,
     ) -> Result<Arc<TcpSocket>, SocketError> {
         let ConnectOptions { local, options, reuse_address, transparent } = options;
         let options = self.share(options)?;
@@ -146,6 +152,8 @@ impl Host {
             scope: scope_of(remote_ip, link),
         };
         let is_ephemeral = tuple.local_port == 0;
+        // The ports of others are theirs to share.
+        let is_exclusive = !(is_ephemeral || is_foreign || is_bound);
         let mut route = CachedRoute::new(is_foreign);
         if route.refresh(&self.net, now, &tuple).is_none() {
             return Err(SocketError::NetworkUnreachable);
@@ -154,14 +162,14 @@ impl Host {
             if is_ephemeral {
                 tuple.local_port = self.demux.choose_port(now, &tuple)?;
             }
-            // Who asks for a port gets it from TIME-WAIT at once, as in Linux.
+            // Who has a port of its own gets it from TIME-WAIT at once, as in Linux.
             let heritage = self.demux.heritage(&tuple);
             let visit = Visit::new(now, self.shard_for(&route, &tuple));
             let open = |setup| match heritage {
                 None => Connection::connect(now, setup),
                 Some(heritage) => Connection::succeed(now, setup, heritage),
             };
-            let wanted = Wanted { tuple, reuse_address, heritage };
+            let wanted = Wanted { tuple, reuse_address, is_exclusive, heritage };
             match self.open(visit, wanted, options.clone(), route.clone(), open) {
                 // Another thread took the port in between.
                 Err(SocketError::AddressInUse) if is_ephemeral => {}
@@ -198,7 +206,7 @@ impl Host {
     ) -> Result<Arc<TcpSocket>, SocketError> {
         let accept = |setup| Connection::accept(visit.now, setup, accepted);
         let reuse_address = listener.reuse_address();
-        let wanted = Wanted { tuple, reuse_address, heritage: None };
+        let wanted = Wanted { tuple, reuse_address, is_exclusive: false, heritage: None };
         self.open(visit, wanted, listener.options(tuple.local), route, accept)
     }
 
@@ -251,7 +259,7 @@ impl Host {
             Connection::answer(now, Setup { isn, ..setup }, &syn.segment())
         };
         // The address is not the application's choice: no server of it is to be in the way.
-        let wanted = Wanted { tuple, reuse_address: true, heritage: None };
+        let wanted = Wanted { tuple, reuse_address: true, is_exclusive: false, heritage: None };
         let socket = self.open(visit, wanted, options, route, answer);
         // The socket is in the tables before the pending connection leaves its own, so a SYN that
         // comes meanwhile finds one of them.
@@ -272,7 +280,7 @@ impl Host {
         mut route: CachedRoute,
         make: impl FnOnce(Setup) -> Connection,
     ) -> Result<Arc<TcpSocket>, SocketError> {
-        let Wanted { tuple, reuse_address, heritage } = wanted;
+        let Wanted { tuple, reuse_address, is_exclusive, heritage } = wanted;
         let Visit { now, shard, .. } = visit;
         let shard = &self.shards[shard % self.shards.len()];
         let cell = shard.cell(self.registry.reserve());
@@ -302,8 +310,8 @@ impl Host {
         let ends = (tuple, reuse_address);
         let socket = Arc::new(TcpSocket::new(ends, make(setup), route, mtu, cell));
         let target = Target::Tcp(socket.clone());
-        let is_recycled =
-            self.registry.enter(id, target, || self.demux.insert(&socket, heritage))?;
+        let insert = || self.demux.insert(&socket, is_exclusive, heritage);
+        let is_recycled = self.registry.enter(id, target, insert)?;
         shard.counters().add(Counter::TimeWaitRecycled, u64::from(is_recycled));
         Ok(socket)
     }

@@ -691,7 +691,8 @@ mod tests {
         let start = Instant::from_nanos(1_000_000_000);
         let to = "127.0.0.1:80".parse().expect("an address");
         let listener = host.listen(to, ListenOptions::default(), None).expect("nobody listens");
-        let connect = || host.connect(start, to, ConnectOptions::default()).expect("a free port");
+        let connect =
+            || host.connect(start, to, ConnectOptions::default(), false).expect("a free port");
         let client = loop {
             let client = connect();
             if client.cell.list().shard() == shard {

@@ -1,11 +1,13 @@
 //! [`BoundPort`]: a TCP address that a socket is bound to.
 
 use super::listener::ListenerHandle;
+use super::tcp::TcpHandle;
 use crate::host::Host;
 use crate::host::bound::Bound;
 use crate::host::error::SocketError;
-use crate::host::opening::ListenOptions;
+use crate::host::opening::{ConnectOptions, ListenOptions};
 use core::net::SocketAddr;
+use neap_tcp::time::Instant;
 use std::sync::Arc;
 
 /// Address that a TCP socket is bound to. No other socket of the host gets it until this is
@@ -50,5 +52,20 @@ impl BoundPort {
     ) -> Result<ListenerHandle, SocketError> {
         let listener = self.host.listen(local, options, Some(&self.bound))?;
         Ok(ListenerHandle::new(listener, self.host.clone()))
+    }
+
+    /// As [`Stack::connect`](crate::stack::Stack::connect) from `options.local`, an address with
+    /// the bound port. Who shares the port is no obstacle, if its connection has other ends.
+    ///
+    /// # Errors
+    /// As [`Stack::connect`](crate::stack::Stack::connect).
+    pub fn connect(
+        &self,
+        now: Instant,
+        remote: SocketAddr,
+        options: ConnectOptions,
+    ) -> Result<TcpHandle, SocketError> {
+        let socket = self.host.connect(now, remote, options, true)?;
+        Ok(TcpHandle::new(socket, self.host.clone()))
     }
 }

@@ -235,3 +235,71 @@ fn an_address_is_shared_with_connections_that_have_the_switch_too() {
         assert_eq!(world.a.listen(own, ListenOptions::default()).is_ok(), reuse_address);
     }
 }
+
+#[test]
+fn who_connects_from_a_port_has_it_as_one_who_binds_it() {
+    let mut world = with_second_address();
+    let servers: Vec<_> = ["10.0.0.2:7", "10.0.0.2:8"]
+        .map(|to| world.b.listen(address(to), ListenOptions::default()).unwrap())
+        .into();
+    let from = |world: &World, local: &str, server: usize, reuse_address| {
+        let local = Some(address(local));
+        let options = ConnectOptions { local, reuse_address, ..ConnectOptions::default() };
+        world.a.connect(world.now, servers[server].local_addr(), options)
+    };
+    let taken = Some(SocketError::AddressInUse);
+    // The port of a listener, which nobody shares, and that of a bound socket.
+    let listener = world.a.listen(address("0.0.0.0:5557"), ListenOptions::default()).unwrap();
+    for reuse_address in [false, true] {
+        assert_eq!(from(&world, "10.0.0.1:5557", 0, reuse_address).err(), taken);
+    }
+    listener.close(world.now);
+    let bind = BindOptions { reuse_address: true, ..BindOptions::default() };
+    let bound = world.a.bind_tcp(address("10.0.0.1:5557"), bind).unwrap();
+    assert_eq!(from(&world, "10.0.0.1:5557", 0, false).err(), taken);
+    assert!(from(&world, "10.0.0.1:5557", 0, true).is_ok());
+    // Another address has ports of its own.
+    assert!(from(&world, "10.0.0.9:5557", 0, false).is_ok());
+    drop(bound);
+    world.run(Nanos::from_millis(10));
+    // That of a connection, and what is left of one.
+    let alone = from(&world, "10.0.0.1:5555", 0, false).unwrap();
+    for reuse_address in [false, true] {
+        assert_eq!(from(&world, "10.0.0.1:5555", 1, reuse_address).err(), taken);
+    }
+    let shared = from(&world, "10.0.0.1:5556", 0, true).unwrap();
+    assert_eq!(from(&world, "10.0.0.1:5556", 1, false).err(), taken);
+    let beside = from(&world, "10.0.0.1:5556", 1, true).unwrap();
+    world.run(Nanos::from_millis(10));
+    assert_eq!(from(&world, "10.0.0.1:5556", 1, true).err(), taken, "the same ends");
+    beside.abort(world.now);
+    alone.close(world.now);
+    shared.close(world.now);
+    world.run(Nanos::from_millis(10));
+    while let Ok((server, _)) = servers[0].accept() {
+        server.close(world.now);
+    }
+    world.run(Nanos::from_millis(10));
+    assert_eq!(world.a.usage().tcp.time_wait, 2);
+    assert_eq!(from(&world, "10.0.0.1:5555", 1, true).err(), taken);
+    assert_eq!(from(&world, "10.0.0.1:5556", 1, false).err(), taken);
+    assert!(from(&world, "10.0.0.1:5556", 1, true).is_ok());
+}
+
+#[test]
+fn a_bound_socket_connects_from_its_port_whatever_shares_it() {
+    let mut world = World::new(&WireConfig::default());
+    let to = ["10.0.0.2:7", "10.0.0.2:8"].map(address);
+    let _servers = to.map(|to| world.b.listen(to, ListenOptions::default()).unwrap());
+    let bind = BindOptions { reuse_address: true, ..BindOptions::default() };
+    let local = address("10.0.0.1:5555");
+    let [one, other] = [(); 2].map(|()| world.a.bind_tcp(local, bind).unwrap());
+    let options = || ConnectOptions { local: Some(local), ..ConnectOptions::default() };
+    let _first = one.connect(world.now, to[0], options()).unwrap();
+    let second = other.connect(world.now, to[0], options()).map(drop);
+    assert_eq!(second, Err(SocketError::AddressInUse), "the same ends");
+    let second = other.connect(world.now, to[1], options()).unwrap();
+    world.run(Nanos::from_millis(10));
+    assert_eq!(second.local_addr(), local);
+    assert_eq!(world.b.usage().tcp.connections, 2);
+}

@@ -157,12 +157,12 @@ fn a_port_in_time_wait_towards_another_host_is_had_again_if_tcp_tw_reuse_says_so
 }
 
 #[test]
-fn who_binds_a_port_in_time_wait_connects_from_it_at_once() {
+fn who_shares_a_port_in_time_wait_connects_from_it_at_once() {
     let mut world = World::new(&WireConfig::default());
     let listener = listen_on(&world.b, "10.0.0.2:80");
     let local = Some(address("10.0.0.1:5000"));
     for round in 0..3 {
-        let options = ConnectOptions { local, ..ConnectOptions::default() };
+        let options = ConnectOptions { local, reuse_address: true, ..ConnectOptions::default() };
         let client = world.a.connect(world.now, listener.local_addr(), options).unwrap();
         world.run(Nanos::from_millis(5));
         assert_eq!(world.a.tcp_counter(Counter::TimeWaitRecycled), round);
@@ -174,6 +174,9 @@ fn who_binds_a_port_in_time_wait_connects_from_it_at_once() {
         world.run(Nanos::from_millis(5));
         assert_eq!(world.a.usage().tcp.time_wait, 1);
     }
+    let options = ConnectOptions { local, ..ConnectOptions::default() };
+    let alone = world.a.connect(world.now, listener.local_addr(), options);
+    assert_eq!(alone.unwrap_err(), SocketError::AddressInUse);
 }
 
 #[test]

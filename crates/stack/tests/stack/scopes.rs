@@ -422,7 +422,7 @@ fn two_links_have_a_connection_each_with_the_same_addresses_and_ports() {
     let listener = world.b.listen(address("[::]:80"), ListenOptions::default()).unwrap();
     let local = Some(address("[fe80::1]:5000"));
     let clients = [world.a_interface, links.a].map(|link| {
-        let options = ConnectOptions { local, ..ConnectOptions::default() };
+        let options = ConnectOptions { local, reuse_address: true, ..ConnectOptions::default() };
         world.a.connect(world.now, on("fe80::9", 80, link), options).unwrap()
     });
     world.run(SECOND);
