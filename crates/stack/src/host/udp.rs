@@ -577,6 +577,11 @@ impl UdpSocket {
         if let Some(peer) = remote.as_mut().filter(|peer| is_link_local(peer.ip())) {
             *peer = with_scope(*peer, scope_of(peer.ip(), link));
         }
+        let of_many = |remote: SocketAddr| {
+            let chosen = lock(&self.state).source;
+            self.link_of_many(host, None, chosen, remote.ip())
+        };
+        let link = link.or_else(|| remote.and_then(of_many));
         // The unspecified address means this host, to which there is always a way.
         if let Some(wanted) = wanted.filter(|wanted| !wanted.ip().is_unspecified()) {
             self.check_way(host, wanted.ip(), link)?;

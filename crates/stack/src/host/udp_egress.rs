@@ -330,7 +330,7 @@ impl UdpSocket {
         {
             return Err(error);
         }
-        let interface = way_out(remote, interface, way.remote)?;
+        let interface = self.interface_for(host, way, remote, from, interface)?;
         if self.waits_for_all.load(Relaxed) {
             self.admit(0, 0)?;
         }
@@ -373,6 +373,33 @@ impl UdpSocket {
         Ok(count as usize)
     }
 
+    /// The only interface that a datagram may leave by: as [`way_out`], or that of its source.
+    fn interface_for(
+        &self,
+        host: &Host,
+        way: &Sending,
+        remote: SocketAddr,
+        from: Option<SocketAddr>,
+        asked: Option<InterfaceId>,
+    ) -> Result<Option<InterfaceId>, SocketError> {
+        let named = way_out(remote, asked, way.remote)?;
+        Ok(named.or_else(|| self.link_of_many(host, from, way.source, remote.ip())))
+    }
+
+    /// The interface of the source of a datagram to many; `from` is the source that was asked for,
+    /// `chosen` the one of `connect`.
+    pub(super) fn link_of_many(
+        &self,
+        host: &Host,
+        from: Option<SocketAddr>,
+        chosen: Option<IpAddr>,
+        remote: IpAddr,
+    ) -> Option<InterfaceId> {
+        let from = from.map(|from| from.ip()).filter(|from| !from.is_unspecified());
+        let bound = Some(self.binding.local.ip()).filter(|_| !self.has_no_address());
+        host.net.topology.link_of_many(from.or(bound).or(chosen)?, remote)
+    }
+
     /// The source of a datagram to `remote`; `from` is the one that was asked for.
     fn source(
         &self,
@@ -409,7 +436,11 @@ impl UdpSocket {
             None if self.has_no_address() => {
                 let chosen = way.source.filter(|own| own.is_ipv4() == remote.is_ipv4());
                 let link = way.remote.and_then(named_interface);
-                if let Some(chosen) = chosen.filter(|_| interface.is_none() || interface == link) {
+                let is_on_way = |chosen: &IpAddr| {
+                    let of_many = || host.net.topology.link_of_many(*chosen, remote);
+                    interface.is_none() || interface == link || interface == of_many()
+                };
+                if let Some(chosen) = chosen.filter(is_on_way) {
                     return Ok(SocketAddr::new(chosen, port));
                 }
                 match host.net.topology.source_for(remote, interface) {

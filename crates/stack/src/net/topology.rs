@@ -512,6 +512,17 @@ impl Topology {
         found.map(Some).ok_or(NoSource::NoRoute)
     }
 
+    /// The interface by which datagrams from the own address `local` to a group, or to all hosts of
+    /// a link, leave whatever the routes say (`ip_route_output_key_hash_rcu`). `None` for other
+    /// destinations. Two comparisons for those.
+    pub(crate) fn link_of_many(&self, local: IpAddr, remote: IpAddr) -> Option<InterfaceId> {
+        if !remote.is_multicast() && remote != Ipv4Addr::BROADCAST {
+            return None;
+        }
+        let interfaces = &lock(&self.tables).interfaces;
+        interfaces.iter().find(|interface| interface.has(local)).map(|interface| interface.id())
+    }
+
     /// Whether packets to `remote` may be from the own address `local`, through the interface
     /// `only` if one is given: a link-local one is on one link alone (RFC 4007 section 6). What has
     /// no way is not judged.

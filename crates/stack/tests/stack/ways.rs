@@ -5,6 +5,7 @@ use super::{SECOND, address};
 use bytes::Bytes;
 use neap_stack::device::{LinkState, LinkStatus};
 use neap_stack::neighbor::NeighborState;
+use neap_stack::route::{Route, RouteEntry};
 use neap_stack::socket::SocketError;
 use neap_stack::socket::icmp::{IcmpMessage, IcmpOptions};
 use neap_stack::socket::udp::{SendDatagram, UdpHandle};
@@ -43,6 +44,8 @@ fn nothing_leaves_from_a_loopback_address() {
         let socket = bind(&world, own);
         assert_eq!(send(&world, &socket, to(far)), refused, "{own} to {far}");
         assert_eq!(socket.connect(Some(address(far))), refused);
+        let group = if own.starts_with('[') { "[ff05::7]:9" } else { "239.1.2.3:9" };
+        assert_eq!(send(&world, &socket, to(group)), refused);
         assert_eq!(send(&world, &socket, to(near)), Ok(()));
         let options = UdpOptions { transparent: true, ..UdpOptions::default() };
         let transparent = world.a.bind_udp(address(own), options).unwrap();
@@ -89,6 +92,68 @@ fn a_datagram_to_a_group_goes_to_the_stations_of_the_group() {
             assert_eq!((&frame[..6], frame[14 + if is_v4 { 8 } else { 7 }]), (&link[..], hops));
         }
         assert!(world.a.neighbors(world.now).is_empty());
+    }
+}
+
+/// Host a has a second interface with an address of each family, which all routes lead through.
+/// Returns its wire.
+fn with_routes_elsewhere(world: &World) -> Shared {
+    let there = Shared::default();
+    let device = common::device(&WireConfig::default(), 9, &there, &Shared::default());
+    let addresses = ["192.0.2.1/24", "2001:db8::1/64"].map(|own| own.parse().unwrap());
+    let interface = world.a.add_interface(world.now, device, &addresses).unwrap();
+    for (prefix, gateway) in [("0.0.0.0/0", "192.0.2.9"), ("::/0", "2001:db8::9")] {
+        let gateway = Some(gateway.parse().unwrap());
+        let route = Route { interface, gateway, mtu: None, pref_src: None };
+        world
+            .a
+            .add_route(RouteEntry { prefix: prefix.parse().unwrap(), metric: 0, route })
+            .unwrap();
+    }
+    there
+}
+
+#[test]
+fn what_is_for_many_leaves_by_the_interface_of_its_source() {
+    for has_routes in [false, true] {
+        for (own, far) in [
+            ("10.0.0.1:0", "255.255.255.255:9"),
+            ("10.0.0.1:0", "239.1.2.3:9"),
+            ("[fd00::1]:0", "[ff05::7]:9"),
+        ] {
+            let mut world = World::new(&WireConfig::default());
+            let there = has_routes.then(|| with_routes_elsewhere(&world));
+            let bound = bind(&world, own);
+            let any = if own.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
+            let unbound = bind(&world, any);
+            if far.starts_with("255") {
+                let forbidden = Err(SocketError::Reported(ConnectionError::Forbidden));
+                assert_eq!(send(&world, &bound, to(far)), forbidden);
+                assert_eq!(bound.connect(Some(address(far))), forbidden);
+                bound.set_broadcast(true);
+                unbound.set_broadcast(true);
+            }
+            assert_eq!(send(&world, &bound, to(far)), Ok(()), "{own} to {far}");
+            let from = Some(address(own));
+            assert_eq!(send(&world, &unbound, SendDatagram { from, ..to(far) }), Ok(()));
+            assert_eq!(bound.connect(Some(address(far))), Ok(()));
+            for _ in 0..2 {
+                let sent = bound.send_to(world.now, Bytes::from_static(b"x"), None);
+                assert_eq!(sent, Ok(()));
+            }
+            let unreachable = Err(SocketError::NetworkUnreachable);
+            let by_route = if has_routes { Ok(()) } else { unreachable };
+            assert_eq!(send(&world, &unbound, to(far)), by_route);
+            // Who is connected has a source, too.
+            let near = if any.starts_with('[') { "[fd00::2]:9" } else { "10.0.0.2:9" };
+            unbound.connect(Some(address(near))).unwrap();
+            assert_eq!(send(&world, &unbound, to(far)), Ok(()));
+            world.run(SECOND);
+            assert_eq!(world.ab.lock().unwrap().sent.len(), 5, "{own} to {far}");
+            if let Some(there) = there {
+                assert_eq!(there.lock().unwrap().sent.len(), 1);
+            }
+        }
     }
 }
 
