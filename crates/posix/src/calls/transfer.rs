@@ -306,9 +306,11 @@ impl Posix {
             if datagram.interface.is_some_and(|one| !self.stack.has_interface(one)) {
                 return Err(Errno::ENODEV);
             }
-            let is_elsewhere =
-                |remote: SocketAddr| self.stack.check_local(remote.ip(), false).is_err();
-            if is_by_loopback && remote.is_some_and(is_elsewhere) {
+            let is_here = |remote: SocketAddr| {
+                let ip = remote.ip();
+                ip.is_loopback() || self.stack.check_local(ip, false).is_ok()
+            };
+            if is_by_loopback && !remote.is_none_or(is_here) {
                 return Err(Errno::ENETUNREACH);
             }
         }

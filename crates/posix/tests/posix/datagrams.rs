@@ -272,7 +272,7 @@ fn only_who_waits_hears_that_reading_has_ended() {
 fn broadcast_needs_the_option() {
     let mut p = Process::new();
     let fd = p.udp();
-    let all = ["192.0.2.255:9", "192.0.2.255:10"];
+    let all = ["192.0.2.255:9", "192.0.2.255:10", "127.255.255.255:9"];
     for to in all {
         assert_eq!(send_to(&mut p, fd, b"x", Some(to)), Err(Errno::EACCES));
         assert_eq!(p.connect(fd, to), Err(Errno::EACCES));

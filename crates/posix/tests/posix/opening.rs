@@ -351,7 +351,10 @@ fn all_hosts_of_a_network_are_nobody_to_connect_to() {
     let tcp = p.tcp();
     assert_eq!(p.connect(tcp, "192.0.2.255:9"), Err(Errno::ENETUNREACH));
     assert_eq!(p.connect(tcp, "255.255.255.255:9"), Err(Errno::ENETUNREACH));
-    assert_eq!(p.bind(tcp, "192.0.2.255:0"), Err(Errno::EADDRNOTAVAIL));
+    assert_eq!(p.connect(tcp, "127.255.255.255:9"), Err(Errno::ENETUNREACH));
+    for own in ["192.0.2.255:0", "127.255.255.255:0"] {
+        assert_eq!(p.bind(tcp, own), Err(Errno::EADDRNOTAVAIL));
+    }
     assert_eq!(p.connect(tcp, "127.0.0.1:0"), Err(Errno::EINVAL), "nobody listens on port 0");
 }
 

@@ -287,7 +287,7 @@ impl Host {
     /// Refuses a loopback address as the source of packets to another host, as Linux does over IPv4
     /// (`__mkroute_output`). A comparison for any other source.
     pub(crate) fn check_ends(&self, local: IpAddr, remote: IpAddr) -> Result<(), SocketError> {
-        if local.is_loopback() && !self.net.topology.locals().contains(remote) {
+        if local.is_loopback() && !self.net.topology.locals().keeps(remote) {
             return Err(SocketError::InvalidArgument);
         }
         Ok(())

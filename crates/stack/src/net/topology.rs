@@ -40,6 +40,9 @@ fn is_mapped(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some())
 }
 
+/// Broadcast address of the network of the loopback, 127.0.0.0/8.
+const LOOPBACK_BROADCAST: Ipv4Addr = Ipv4Addr::new(127, 255, 255, 255);
+
 /// The addresses of a host, as they were at one generation of the [`Topology`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Locals {
@@ -51,12 +54,19 @@ pub(crate) struct Locals {
 impl Locals {
     /// Whether `address` is this host. Cost: a comparison per address.
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
-        address.is_loopback() || self.own.contains(&address)
+        (address.is_loopback() && address != LOOPBACK_BROADCAST) || self.own.contains(&address)
+    }
+
+    /// Whether packets to `address` stay on this host: it is an own address, or all those of the
+    /// loopback. Cost: a comparison per address.
+    pub(crate) fn keeps(&self, address: IpAddr) -> bool {
+        self.contains(address) || address == LOOPBACK_BROADCAST
     }
 
     /// Whether packets to `address` go to all hosts of a network. Cost: a comparison per network.
     pub(crate) fn is_broadcast(&self, address: IpAddr) -> bool {
-        matches!(address, IpAddr::V4(ip) if ip.is_broadcast() || self.broadcast.contains(&ip))
+        let is_fixed = |ip: Ipv4Addr| ip.is_broadcast() || ip == LOOPBACK_BROADCAST;
+        matches!(address, IpAddr::V4(ip) if is_fixed(ip) || self.broadcast.contains(&ip))
     }
 
     /// Whether no packet can be between these addresses; `is_from_outside` says that it came in on
@@ -474,7 +484,7 @@ impl Topology {
         if local.is_some_and(|local| !tables.locals.contains(local)) {
             return None;
         }
-        if tables.locals.contains(remote) {
+        if tables.locals.keeps(remote) {
             let (next_hop, mtu) = (NextHop::Loopback, LOOPBACK_MTU);
             return Some(ResolvedRoute { generation, expires, next_hop, mtu });
         }
@@ -550,6 +560,9 @@ impl Topology {
         let tables = lock(&self.tables);
         if tables.locals.contains(remote) {
             return Ok(remote);
+        }
+        if tables.locals.keeps(remote) {
+            return Ok(Ipv4Addr::LOCALHOST.into());
         }
         let (route, interface, neighbor) = tables.route(remote, only).ok_or(NoSource::NoRoute)?;
         let source = route.pref_src.or_else(|| interface.source_towards(remote, neighbor));

@@ -531,6 +531,42 @@ fn only_udp_speaks_to_all_hosts() {
     assert!(taken(&world.ba, false).is_empty());
 }
 
+#[test]
+fn the_loopback_has_a_broadcast_address_like_any_network() {
+    let mut world = World::new(&WireConfig::default());
+    let all = address("127.255.255.255:67");
+    let socket = bind(&world.a, "0.0.0.0:0");
+    assert_eq!(send(&world, &socket, to(all, b"x")), Err(FORBIDDEN));
+    assert_eq!(socket.connect(Some(all)), Err(FORBIDDEN));
+    socket.set_broadcast(true);
+    let reuse = UdpOptions { reuse_address: true, ..UdpOptions::default() };
+    let listen = |local: &str| world.a.bind_udp(address(local), reuse).unwrap();
+    let takers = ["0.0.0.0:67", "[::]:67", "127.255.255.255:67"].map(listen);
+    let other = listen("127.0.0.1:67");
+    send(&world, &socket, to(all, b"to all")).unwrap();
+    world.run(SECOND);
+    for taker in &takers {
+        let got = received(taker);
+        assert_eq!(got.len(), 1, "{}", taker.local_addr());
+        assert!(got[0].is_broadcast && got[0].to == all && got[0].interface.is_none());
+        assert_eq!(got[0].from.ip(), address("127.0.0.1:0").ip());
+    }
+    assert!(received(&other).is_empty());
+    // Whoever is bound to it sends from an own address.
+    takers[2].send_to(world.now, Bytes::new(), Some(other.local_addr())).unwrap();
+    world.run(SECOND);
+    assert_eq!(received(&other)[0].from, address("127.0.0.1:67"));
+    socket.connect(Some(all)).unwrap();
+    assert_eq!(socket.name().ip(), address("127.0.0.1:0").ip());
+    // Sockets of other kinds have nothing to do with it.
+    let error = world.a.connect(world.now, all, ConnectOptions::default()).unwrap_err();
+    assert_eq!(error, SocketError::NetworkUnreachable);
+    let options = neap_stack::stack::ListenOptions::default();
+    let error = world.a.listen(all, options).unwrap_err();
+    assert_eq!(error, SocketError::AddressNotAvailable);
+    assert!(taken(&world.ab, false).is_empty());
+}
+
 /// A host without an address of IPv4, and a server on the other end of the wire.
 fn unconfigured() -> World {
     let mut world = World::with(&ethernet(), config(1), config(2));
