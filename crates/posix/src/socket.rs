@@ -2,10 +2,11 @@
 
 use crate::abi::*;
 use crate::cmsg::Asked;
+use crate::errno::Errno;
 use crate::sockaddr::Domain;
 use crate::sync::lock;
 use crate::watch::{CHANGED, READ, Seen, WRITE, Watch};
-use core::net::SocketAddr;
+use core::net::{Ipv4Addr, SocketAddr};
 use neap_stack::socket::bound::BoundPort;
 use neap_stack::socket::errors::ErrorQueue;
 use neap_stack::socket::listener::ListenerHandle;
@@ -161,17 +162,28 @@ impl Socket {
         !matches!(self.kind, Kind::Datagram(_))
     }
 
-    /// An address as the stack knows it: mapped ones are IPv4.
-    pub(crate) fn canonical(&self, address: SocketAddr) -> SocketAddr {
-        if self.common.v6_only { address } else { mapped::to_canonical(address) }
+    /// The address of a peer as the stack knows it: a mapped one is IPv4. The unspecified one means
+    /// this host, by IPv4 if the socket is bound to that.
+    ///
+    /// # Errors
+    /// `ENETUNREACH` for a mapped one if the socket has nothing to do with IPv4.
+    pub(crate) fn canonical_peer(&self, peer: SocketAddr) -> Result<SocketAddr, Errno> {
+        let is_bound_to_v4 = self.bound.is_some_and(|bound| bound.is_ipv4());
+        let canonical = match mapped::to_canonical(peer) {
+            SocketAddr::V6(any) if any.ip().is_unspecified() && is_bound_to_v4 => {
+                SocketAddr::new(Ipv4Addr::LOCALHOST.into(), any.port())
+            }
+            canonical => canonical,
+        };
+        let is_mapped = canonical.is_ipv4() && self.domain == Domain::V6;
+        if is_mapped && self.common.v6_only { Err(Errno::ENETUNREACH) } else { Ok(canonical) }
     }
 
-    /// The own end towards `remote`: a wildcard serves both families.
+    /// The own end towards `remote`: `[::]` serves both families.
     pub(crate) fn bound_for(&self, remote: SocketAddr) -> Option<SocketAddr> {
         let bound = self.bound?;
-        if bound.ip().is_unspecified() && bound.is_ipv4() != remote.is_ipv4() {
-            let any = if remote.is_ipv4() { Domain::V4 } else { Domain::V6 };
-            return Some(SocketAddr::new(any.unspecified(), bound.port()));
+        if bound.ip().is_unspecified() && bound.is_ipv6() && remote.is_ipv4() {
+            return Some(SocketAddr::new(Domain::V4.unspecified(), bound.port()));
         }
         Some(bound)
     }

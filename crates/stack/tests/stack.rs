@@ -2,6 +2,8 @@
 
 #[path = "stack/binding.rs"]
 mod binding;
+#[path = "stack/broadcast.rs"]
+mod broadcast;
 mod common;
 #[path = "stack/datagrams.rs"]
 mod datagrams;

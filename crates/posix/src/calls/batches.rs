@@ -181,7 +181,7 @@ fn send_while_there_is_room(
         }
     });
     let (sent, outcome) = handle.send_batch(now, core::iter::once(first).chain(others.fuse()));
-    (sent, outcome.err().map(|error| refusal(error, has_source)).or(bad))
+    (sent, outcome.err().map(|error| refusal(error, &handle, has_source)).or(bad))
 }
 
 #[cfg(all(test, not(loom)))]

@@ -5,6 +5,7 @@ use crate::sockaddr;
 use crate::socket::{Kind, shown_state};
 use crate::{Fd, Posix};
 use core::net::{IpAddr, SocketAddr};
+use neap_stack::socket::mapped;
 use neap_tcp::state::State;
 use neap_tcp::time::Instant;
 
@@ -28,7 +29,7 @@ impl Posix {
         if is_mapped && socket.common.v6_only {
             return Err(Errno::EINVAL);
         }
-        let local = socket.canonical(local);
+        let local = mapped::to_canonical(local);
         if socket.is_stream() || !self.stack.is_broadcast(local.ip()) {
             self.stack.check_local(local.ip(), socket.common.binds_as_others())?;
         }
@@ -43,6 +44,8 @@ impl Posix {
             let bound = self.bind_datagram(shared, &mut socket, local)?.local_addr();
             (socket.bound, socket.holds_port) = (Some(bound), local.port() != 0);
         }
+        // As in Linux (`__inet6_bind`), an address of IPv6 is for IPv6 alone.
+        socket.common.v6_only |= local.is_ipv6() && !local.ip().is_unspecified();
         Ok(())
     }
 
@@ -62,7 +65,7 @@ impl Posix {
         Ok(socket.domain.show(local))
     }
 
-    /// `getpeername(2)`: returns the peer's address.
+    /// `getpeername(2)`: returns the peer's address. As in Linux a peer without a port is none.
     ///
     /// # Errors
     /// `ENOTCONN`.
@@ -74,7 +77,7 @@ impl Posix {
                 let is_open = !matches!(shown_state(handle, now), State::SynSent | State::Closed);
                 is_open.then(|| handle.remote_addr())
             }
-            Kind::Datagram(Some(handle)) => handle.remote_addr(),
+            Kind::Datagram(_) => socket.peer(),
             _ => None,
         };
         remote.map(|remote| socket.domain.show(remote)).ok_or(Errno::ENOTCONN)

@@ -197,7 +197,7 @@ impl Posix {
         address: &[u8],
     ) -> Result<(), Errno> {
         let remote = sockaddr::parse(socket.domain, address)?;
-        let remote = socket.canonical(remote);
+        let remote = socket.canonical_peer(remote)?;
         if remote.ip().is_multicast() {
             return Err(Errno::ENETUNREACH);
         }
@@ -242,7 +242,7 @@ impl Posix {
             return disconnect_datagram(shared, socket);
         }
         let remote = sockaddr::parse_peer(socket.domain, socket.common.v6_only, address)?;
-        let remote = socket.canonical(remote);
+        let remote = socket.canonical_peer(remote)?;
         let transparent = socket.common.sends_as_others(remote.is_ipv4());
         self.check_source(socket.bound_for(remote), transparent)?;
         // As in Linux (`inet_dgram_connect`), the socket is bound even if the rest fails.

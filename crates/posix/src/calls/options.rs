@@ -327,11 +327,11 @@ impl Socket {
         level == if self.is_stream() { SOL_TCP } else { SOL_UDP }
     }
 
-    /// The peer that it is or was connected to.
-    fn peer(&self) -> Option<SocketAddr> {
+    /// The peer that it is or was connected to; `None` for one without a port.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
         match &self.kind {
             Kind::Stream { handle, .. } => Some(handle.remote_addr()),
-            Kind::Datagram(Some(handle)) => handle.remote_addr(),
+            Kind::Datagram(Some(handle)) => handle.remote_addr().filter(|peer| peer.port() != 0),
             _ => None,
         }
     }

@@ -285,7 +285,7 @@ impl Posix {
         }
         let mut socket = shared.lock();
         let to = to.map(|to| sockaddr::parse_destination(socket.domain, to)).transpose()?;
-        let to = to.flatten().map(|to| socket.canonical(to));
+        let to = to.flatten().map(|to| socket.canonical_peer(to)).transpose()?;
         if socket.shut.1 {
             return Err(Errno::EPIPE);
         }
@@ -527,13 +527,15 @@ fn write_datagram(
         Err(SocketError::WouldBlock) if how.may_wait => {
             call.wait(how.now, how.timeout, POLLOUT).ok_or(Errno::EAGAIN)
         }
-        Err(error) => Err(refusal(error, has_source)),
+        Err(error) => Err(refusal(error, handle, has_source)),
     }
 }
 
-/// The error of a datagram that was refused; `has_source` says that it named a source.
-pub(super) fn refusal(error: SocketError, has_source: bool) -> Errno {
+/// The error of a datagram that the socket refused; `has_source` says that it named a source.
+pub(super) fn refusal(error: SocketError, handle: &UdpHandle, has_source: bool) -> Errno {
     match error {
+        // Bound to IPv4, it knows no other family (`udpv6_sendmsg`).
+        SocketError::AddressFamily if handle.local_addr().is_ipv4() => Errno::EAFNOSUPPORT,
         SocketError::AddressFamily => Errno::ENETUNREACH,
         SocketError::AddressNotAvailable if has_source => Errno::EINVAL,
         error => error.into(),

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn pair(p: &mut Process) -> (Fd, Fd) {
+pub(super) fn pair(p: &mut Process) -> (Fd, Fd) {
     let (a, b) = (p.udp(), p.udp());
     p.bind(a, "127.0.0.1:500").expect("free");
     (a, b)
@@ -207,6 +207,83 @@ fn a_peer_of_ipv4_on_a_socket_of_ipv6() {
 }
 
 #[test]
+fn a_socket_has_to_do_with_the_family_that_it_is_bound_to() {
+    // The kernel answers the same calls alike.
+    let mut p = Process::new();
+    let only_v6 = |p: &mut Process, fd| p.get(fd, SOL_IPV6, IPV6_V6ONLY).expect("known");
+    let name = |p: &Process, fd| p.posix.getsockname(fd).expect("open").to_string();
+    for kind in [SOCK_DGRAM, SOCK_STREAM] {
+        let open = |p: &mut Process| p.posix.socket(AF_INET6, kind, 0).expect("a descriptor");
+        // The own end shows that it is of IPv4.
+        for (own, is_any) in [("[::ffff:0.0.0.0]:500", true), ("[::ffff:127.0.0.1]:501", false)] {
+            let fd = open(&mut p);
+            p.bind(fd, own).expect("free");
+            assert_eq!((name(&p, fd), only_v6(&mut p, fd)), (own.to_string(), 0));
+            if kind == SOCK_DGRAM {
+                let refused = send_to(&mut p, fd, b"x", Some("[::1]:9"));
+                assert_eq!(refused, Err(Errno::EAFNOSUPPORT));
+                assert_eq!(send_to(&mut p, fd, b"x", Some("[::ffff:127.0.0.1]:9")), Ok(1));
+            }
+            for to in ["[::1]:9", "[2001:db8::9]:9"] {
+                assert_eq!(p.connect(fd, to), Err(Errno::EAFNOSUPPORT), "{own} to {to}");
+            }
+            // No address means this host, by IPv4.
+            let to_self = p.connect(fd, "[::]:9");
+            let nobody = Err(Errno::ECONNREFUSED);
+            assert_eq!(to_self, if kind == SOCK_DGRAM { Ok(()) } else { nobody });
+            if is_any && kind == SOCK_STREAM {
+                p.posix.listen(p.now, fd, 1).expect("bound");
+                assert_eq!(name(&p, fd), own);
+            }
+            p.close(fd);
+        }
+        // An address of IPv6 is for IPv6 alone, and so is its socket from then on.
+        let fd = open(&mut p);
+        p.bind(fd, "[::]:500").expect("free");
+        assert_eq!(only_v6(&mut p, fd), 0);
+        p.close(fd);
+        let fd = open(&mut p);
+        assert_eq!(p.bind(fd, "[2001:db8:9::1]:500"), Err(Errno::EADDRNOTAVAIL));
+        assert_eq!(only_v6(&mut p, fd), 0);
+        p.bind(fd, "[::1]:500").expect("free");
+        assert_eq!(only_v6(&mut p, fd), 1);
+        assert_eq!(p.set(fd, SOL_IPV6, IPV6_V6ONLY, &int(0)), Err(Errno::EINVAL));
+        if kind == SOCK_DGRAM {
+            let refused = send_to(&mut p, fd, b"x", Some("[::ffff:127.0.0.1]:9"));
+            assert_eq!(refused, Err(Errno::ENETUNREACH));
+        }
+        assert_eq!(p.connect(fd, "[::ffff:127.0.0.1]:9"), Err(Errno::ENETUNREACH));
+        if kind == SOCK_STREAM {
+            p.posix.listen(p.now, fd, 1).expect("bound");
+            let client = open(&mut p);
+            p.connect(client, "[::1]:500").expect("somebody listens");
+            let accepted = p.accept(fd);
+            assert_eq!((only_v6(&mut p, accepted), only_v6(&mut p, client)), (1, 0));
+            p.close(client);
+        }
+        p.close(fd);
+        let fd = open(&mut p);
+        p.set(fd, SOL_IP, IP_BIND_ADDRESS_NO_PORT, &int(1)).expect("known");
+        p.bind(fd, "[::1]:0").expect("free");
+        assert_eq!(only_v6(&mut p, fd), 1);
+        assert_eq!(p.set(fd, SOL_IPV6, IPV6_V6ONLY, &int(0)), Ok(()));
+    }
+}
+
+#[test]
+fn a_peer_without_a_port_is_none() {
+    let mut p = Process::new();
+    let fd = p.udp();
+    p.connect(fd, "127.0.0.1:0").expect("an address");
+    assert_eq!(p.posix.getpeername(p.now, fd), Err(Errno::ENOTCONN));
+    assert_eq!(p.get(fd, SOL_SOCKET, SO_PEERNAME), Err(Errno::ENOTCONN));
+    let name = p.posix.getsockname(fd).expect("open");
+    assert_eq!(name.ip().to_string(), "127.0.0.1", "the way out has an address");
+    assert_eq!(p.send(fd, b"x", 0), Err(Errno::EINVAL));
+    assert_eq!(p.posix.shutdown(p.now, fd, SHUT_RD), Ok(()));
+}
+
+#[test]
 fn datagrams_to_no_address_are_for_this_host() {
     let mut p = Process::new();
     for (any, own) in [("0.0.0.0", "127.0.0.1"), ("[::]", "[::1]"), ("[::ffff:0:0]", "127.0.0.1")] {
@@ -316,7 +393,7 @@ fn a_broadcast_comes_back_to_its_own_host() {
 }
 
 /// One control message with its padding.
-fn message(level: i32, kind: i32, data: &[u8]) -> Vec<u8> {
+pub(super) fn message(level: i32, kind: i32, data: &[u8]) -> Vec<u8> {
     let mut bytes = (CMSG_HEADER_LEN + data.len()).to_ne_bytes().to_vec();
     bytes.extend([level.to_ne_bytes(), kind.to_ne_bytes()].concat());
     bytes.extend(data);
@@ -714,114 +791,4 @@ fn the_error_queue_says_what_the_packet_was_sent_from() {
     let kinds: Vec<_> = control.iter().map(|(_, kind, _)| *kind).collect();
     assert_eq!(kinds, [IP_PKTINFO, IP_RECVERR]);
     assert_eq!(control[0].2[8..], [127, 0, 0, 1]);
-}
-
-fn receive_many(
-    p: &mut Process,
-    fd: Fd,
-    most: usize,
-    flags: i32,
-) -> Option<Result<Vec<Vec<u8>>, Errno>> {
-    p.settle();
-    let mut buffers = vec![[0; 100]; most];
-    let mut messages: Vec<_> =
-        buffers.iter_mut().map(|buf| Incoming { buf, ..Incoming::default() }).collect();
-    let count = p.block(|posix, now, call| posix.recv_mmsg(now, call, fd, &mut messages, flags))?;
-    let lens: Vec<_> = messages.iter().map_while(|one| Some(one.received?.len)).collect();
-    let taken = buffers.iter().zip(lens).map(|(buf, len)| buf[..len].to_vec()).collect::<Vec<_>>();
-    Some(count.inspect(|count| assert_eq!(*count, taken.len())).map(|_| taken))
-}
-
-#[test]
-fn datagrams_alike_of_one_call_leave_as_one_frame() {
-    let mut p = Process::new();
-    let fd = p.udp();
-    let to = address("192.0.2.9:7");
-    let one = || Outgoing { data: &[7; 100], to: Some(&to), ..Outgoing::default() };
-    let mut messages: Vec<_> = (0..10).map(|_| one()).collect();
-    let send = |p: &mut Process, messages: &mut [Outgoing<'_>]| {
-        p.once(|posix, now, call| posix.send_mmsg(now, call, fd, messages, MSG_DONTWAIT))
-    };
-    assert_eq!(send(&mut p, &mut messages), Ok(10));
-    assert!(messages.iter().all(|message| message.sent == 100));
-    let frames: Vec<_> = p.wire.ends().sent.iter().map(Bytes::len).collect();
-    assert_eq!(frames, [28 + 1000]);
-    // What is wrong with a later one ends the call, and is told where it is the first.
-    let bad = message(SOL_IP, IP_TTL, &int(0));
-    let mut messages = [one(), Outgoing { control: &bad, ..one() }, one()];
-    assert_eq!(send(&mut p, &mut messages), Ok(1));
-    assert_eq!(messages.each_ref().map(|message| message.sent), [100, 0, 0]);
-    assert_eq!(send(&mut p, &mut messages[1..]), Err(Errno::EINVAL));
-    assert_eq!(send(&mut p, &mut []), Ok(0));
-}
-
-#[test]
-fn a_call_with_many_messages_waits_for_room_and_for_all_of_them() {
-    let mut p = Process::new();
-    let (receiver, sender) = pair(&mut p);
-    p.connect(sender, "127.0.0.1:500").expect("nothing is sent");
-    p.set(sender, SOL_SOCKET, SO_SNDBUF, &int(5000)).expect("known");
-    let data: Vec<_> = (0..30).map(|number| vec![number; 50]).collect();
-    let mut messages: Vec<_> =
-        data.iter().map(|data| Outgoing { data, ..Outgoing::default() }).collect();
-    let at_once =
-        p.once(|posix, now, call| posix.send_mmsg(now, call, sender, &mut messages, MSG_DONTWAIT));
-    assert!((1..30).contains(&at_once.expect("room for some")), "{at_once:?}");
-    assert_eq!(receive_many(&mut p, receiver, 64, MSG_DONTWAIT).expect("an end").map(drop), Ok(()));
-    let sent = p.block(|posix, now, call| posix.send_mmsg(now, call, sender, &mut messages, 0));
-    assert_eq!(sent, Some(Ok(30)));
-    assert_eq!(receive_many(&mut p, receiver, 10, 0), Some(Ok(data[..10].to_vec())));
-    let rest = receive_many(&mut p, receiver, 64, MSG_WAITFORONE);
-    assert_eq!(rest, Some(Ok(data[10..].to_vec())));
-    let none = receive_many(&mut p, receiver, 64, MSG_DONTWAIT);
-    assert_eq!(none, Some(Err(Errno::EAGAIN)));
-    // Without the flag it waits for as many as there is room for.
-    p.send(sender, b"x", 0).expect("room");
-    assert_eq!(receive_many(&mut p, receiver, 2, 0), None, "for ever");
-    // An error behind a datagram is for the next call.
-    p.send(sender, b"y", 0).expect("room");
-    p.settle();
-    p.close(receiver);
-    p.send(sender, b"z", 0).expect("room");
-    p.settle();
-    let refused =
-        p.once(|posix, now, call| posix.send_mmsg(now, call, sender, &mut messages, MSG_DONTWAIT));
-    assert_eq!(refused, Err(Errno::ECONNREFUSED));
-}
-
-#[test]
-fn an_error_behind_messages_that_were_taken_is_for_the_next_call() {
-    let mut p = Process::new();
-    let (receiver, sender) = pair(&mut p);
-    p.connect(sender, "127.0.0.1:500").expect("nothing is sent");
-    for data in [b"a", b"b"] {
-        p.send(sender, data, 0).expect("room");
-    }
-    p.settle();
-    // Nobody has this port.
-    p.connect(receiver, "127.0.0.1:501").expect("nothing is sent");
-    let mut buffers = [[0; 10]; 3];
-    let mut messages = buffers.each_mut().map(|buf| Incoming { buf, ..Incoming::default() });
-    let mut tries = 0;
-    let received = p.block(|posix, now, call| {
-        tries += 1;
-        let outcome = posix.recv_mmsg(now, call, receiver, &mut messages, 0);
-        if tries == 1 {
-            posix.send(now, &mut Call::new(), receiver, b"refused", 0).expect("room");
-        }
-        outcome
-    });
-    assert_eq!((received, tries), (Some(Ok(2)), 2));
-    assert_eq!(receive_many(&mut p, receiver, 3, 0), Some(Err(Errno::ECONNREFUSED)));
-}
-
-#[test]
-fn a_stream_takes_and_brings_one_of_many_messages() {
-    let mut p = Process::new();
-    let (client, server, _) = p.pair();
-    let mut messages = [b"abc", b"def"].map(|data| Outgoing { data, ..Outgoing::default() });
-    let sent = p.block(|posix, now, call| posix.send_mmsg(now, call, client, &mut messages, 0));
-    assert_eq!((sent, messages[0].sent), (Some(Ok(1)), 3));
-    let got = receive_many(&mut p, server, 2, MSG_WAITFORONE);
-    assert_eq!(got, Some(Ok(vec![b"abc".to_vec()])));
 }

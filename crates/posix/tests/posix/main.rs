@@ -2,6 +2,7 @@
 //! the peer is a device that swallows everything, and says what a test has it say.
 #![cfg(not(loom))]
 
+mod batches;
 mod closing;
 mod datagrams;
 mod errors;

@@ -125,6 +125,9 @@ impl Host {
         if remote.port() == 0 || remote_ip.is_multicast() {
             return Err(SocketError::InvalidArgument);
         }
+        if local.is_some_and(|local| local.is_ipv4() != remote.is_ipv4()) {
+            return Err(SocketError::AddressFamily);
+        }
         if self.is_broadcast(remote_ip) {
             return Err(SocketError::NetworkUnreachable);
         }
@@ -140,9 +143,6 @@ impl Host {
             None => topology.source_for(remote_ip, link)?,
         };
         self.check_ends(source, remote_ip)?;
-        if local.is_some_and(|local| local.is_ipv4() != remote.is_ipv4()) {
-            return Err(SocketError::AddressFamily);
-        }
         let is_foreign = transparent && !topology.locals().contains(source);
         let mut tuple = FourTuple {
             local: source,

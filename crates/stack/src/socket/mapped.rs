@@ -4,7 +4,7 @@
 //! IPv4 too takes mapped addresses from its application and shows them to it; this is where they
 //! are translated, for blocking sockets, tasks and descriptors alike.
 
-use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, SocketAddr};
 
 /// The address that the stack knows: a mapped one becomes IPv4, others stay.
 pub fn to_canonical(address: SocketAddr) -> SocketAddr {
@@ -17,14 +17,11 @@ pub fn to_canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The address as a socket of IPv6 shows it: IPv4 is mapped, and `0.0.0.0` is `[::]`.
+/// The address as a socket of IPv6 shows it: IPv4 is mapped. So is `0.0.0.0`, which is all
+/// addresses of IPv4 alone.
 pub fn to_v6(address: SocketAddr) -> SocketAddr {
     match address.ip() {
-        IpAddr::V4(ip) => {
-            let any = ip.is_unspecified().then_some(Ipv6Addr::UNSPECIFIED);
-            let ip = any.unwrap_or_else(|| ip.to_ipv6_mapped());
-            SocketAddr::new(ip.into(), address.port())
-        }
+        IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
         IpAddr::V6(_) => address,
     }
 }
@@ -40,12 +37,12 @@ mod tests {
 
     #[test]
     fn addresses_come_back_from_their_mapped_form() {
-        for text in ["192.0.2.1:80", "[2001:db8::1]:443"] {
+        for text in ["192.0.2.1:80", "0.0.0.0:80", "[2001:db8::1]:443", "[::]:443"] {
             let address: SocketAddr = text.parse().expect("an address");
             assert_eq!(to_canonical(to_v6(address)), address);
             assert!(to_v6(address).is_ipv6());
         }
         let any: SocketAddr = "0.0.0.0:80".parse().expect("an address");
-        assert_eq!(to_v6(any).to_string(), "[::]:80");
+        assert_eq!(to_v6(any).to_string(), "[::ffff:0.0.0.0]:80");
     }
 }
