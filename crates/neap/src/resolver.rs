@@ -147,10 +147,15 @@ impl<'a> Target<'a> {
         if let Ok(address) = text.parse() {
             return Ok(Self::One(address));
         }
-        let bad = |what| {
-            let message = format!("{text:?} {what}: write \"address:port\" or \"name:port\"");
+        let bad_for = |what, form| {
+            let message = format!("{text:?} {what}: write {form}");
             io::Error::new(io::ErrorKind::InvalidInput, message)
         };
+        let bad = |what| bad_for(what, "\"address:port\" or \"name:port\"");
+        let inner = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+        if inner.unwrap_or(text).parse::<Ipv6Addr>().is_ok() {
+            return Err(bad_for("has no port", "\"[address]:port\""));
+        }
         let (name, port) = text.rsplit_once(':').ok_or_else(|| bad("has no port"))?;
         let port = port.parse().map_err(|_| bad("has a port that is no number up to 65535"))?;
         if name.is_empty() || name.contains([':', '[', ']']) {
@@ -314,6 +319,12 @@ mod tests {
         for text in ["", "name", "name:", "name:65536", ":80", "fd00::1:80", "[fd00::1:80"] {
             let error = all(&Resolver::default(), text).expect_err(text);
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{text}");
+        }
+        for text in ["fd00::1", "[fd00::1]", "fd00::1:80"] {
+            let error = all(&Resolver::default(), text).expect_err(text);
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{text}");
+            let expected = format!("{text:?} has no port: write \"[address]:port\"");
+            assert_eq!(error.to_string(), expected);
         }
         let error = all(&Resolver::default(), Vec::new()).expect_err("empty");
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
