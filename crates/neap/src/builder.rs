@@ -174,7 +174,9 @@ impl Builder {
     /// Adds a route: packets to the network `prefix` go to the router `via`
     /// (`ip route add PREFIX via VIA`).
     ///
-    /// The prefix is given in one of the forms of an [`address`](Self::address).
+    /// The prefix is given in one of the forms of an [`address`](Self::address). Bits behind the
+    /// prefix are cleared: 10.20.0.1/16 is the network 10.20.0.0/16. Linux refuses such a network
+    /// of IPv4, and clears the bits of one of IPv6.
     #[must_use]
     pub fn route<P>(mut self, prefix: P, via: impl ToIp) -> Self
     where
