@@ -167,6 +167,30 @@ impl Shared {
         }
     }
 
+    /// Takes out the entries that have nothing to report any more, if at least half of the queue
+    /// must be such: the poller has `members` entries. The lock of the members is held, so that no
+    /// request begins meanwhile. A thread that looks at the queue meanwhile may find it empty: the
+    /// caller rings afterwards.
+    fn sweep(&self, members: usize) {
+        let mut queue = lock(&self.queue);
+        if queue.len() < MIN_SWEEP.max(2 * members) {
+            return;
+        }
+        let mut swept = core::mem::take(&mut *queue);
+        // Without the lock: a socket whose last holder this is closes, and pushes its entries.
+        drop(queue);
+        swept.retain(|entry| {
+            let is_alive = !lock(&entry.request).is_over && entry.source.upgrade().is_some();
+            if !is_alive {
+                entry.is_queued.store(false, Ordering::SeqCst);
+            }
+            is_alive
+        });
+        let mut queue = lock(&self.queue);
+        swept.append(&mut queue);
+        *queue = swept;
+    }
+
     fn has_news(&self) -> bool {
         !lock(&self.queue).is_empty()
             || self.is_notified.load(Ordering::SeqCst)
@@ -230,6 +254,8 @@ const BELL: u64 = u64::MAX;
 const FILES: u64 = u64::MAX - 1;
 /// Token of the alarm.
 const ALARM: u64 = u64::MAX - 2;
+/// Entries below which none are looked for that are over.
+const MIN_SWEEP: usize = 64;
 /// Descriptors reported by one wait at the most.
 const MAX_FILES: usize = 64;
 
@@ -363,6 +389,7 @@ impl Poller {
                     shared: Arc::downgrade(&self.shared),
                 });
                 members.entries.insert(key, entry.clone());
+                self.shared.sweep(members.entries.len());
                 drop(members);
                 entry.wake();
                 Ok(())
@@ -726,7 +753,7 @@ impl Members {
 
     /// Takes out what was closed without an event, each time that the number has doubled.
     fn sweep(&mut self, poller: &Poller) {
-        if self.entries.len() < self.sweep_at.max(64) {
+        if self.entries.len() < self.sweep_at.max(MIN_SWEEP) {
             return;
         }
         let is_gone = |entry: &Arc<Entry>| entry.source.upgrade().is_none();
@@ -770,6 +797,54 @@ mod tests {
         Waker::from(poller.shared.clone()).wake();
         poller.wait(&mut events, Some(Duration::ZERO)).expect("a wait");
         assert!(events.is_empty() && !is_readable());
+    }
+
+    fn stack() -> crate::Stack {
+        let builder = crate::Stack::builder().device(holding(&Packets::default()));
+        builder.address("10.1.0.1/24").build().expect("a stack")
+    }
+
+    /// The entries of sockets that nobody waits for any more.
+    #[test]
+    fn sockets_that_come_and_go_between_two_waits_leave_nothing_behind() {
+        let stack = stack();
+        let bound = || crate::UdpSocket::bind(&stack, "127.0.0.1:0").expect("a port");
+        let poller = Poller::new().expect("descriptors");
+        let queued = || lock(&poller.shared.queue).len();
+        let kept = bound();
+        for _ in 0..1000 {
+            poller.add(&kept, 1, Events::OUT).expect("new");
+            poller.remove(&kept).expect("there");
+        }
+        assert!(queued() <= MIN_SWEEP, "{} entries of a socket that was removed", queued());
+        poller.add(&kept, 2, Events::OUT).expect("new");
+        for _ in 0..1000 {
+            poller.add(&bound(), 3, Events::OUT).expect("new");
+        }
+        assert!(queued() <= MIN_SWEEP, "{} entries of sockets that were closed", queued());
+        let mut events = Vec::new();
+        poller.wait(&mut events, Some(Duration::ZERO)).expect("a wait");
+        assert_eq!(events, [Event { token: 2, events: Events::OUT }]);
+    }
+
+    #[test]
+    fn a_one_shot_that_was_swept_is_reported_again() {
+        let stack = stack();
+        let bound = || crate::UdpSocket::bind(&stack, "127.0.0.1:0").expect("a port");
+        let poller = Poller::new().expect("descriptors");
+        let mut events = Vec::new();
+        let kept = bound();
+        poller.add(&kept, 1, Events::OUT | Events::ONESHOT).expect("new");
+        poller.wait(&mut events, Some(Duration::ZERO)).expect("a wait");
+        assert_eq!(events.len(), 1);
+        let entry = lock(&poller.members).entries.values().next().cloned();
+        entry.expect("it is there").wake();
+        for _ in 0..1000 {
+            poller.add(&bound(), 2, Events::OUT).expect("new");
+        }
+        poller.modify(&kept, 3, Events::OUT).expect("there");
+        poller.wait(&mut events, Some(Duration::ZERO)).expect("a wait");
+        assert_eq!(events, [Event { token: 3, events: Events::OUT }]);
     }
 
     #[test]
