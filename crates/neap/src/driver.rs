@@ -16,7 +16,7 @@ use crate::descriptors::Descriptors;
 use crate::lease::{Lease, Stays};
 use crate::sleeper::{self, Seen, Sleeper, Sources, Vigil};
 use crate::sync::lock;
-use neap_stack::driving::roles::{Next, Rest, Roles, Ticket};
+use neap_stack::driving::roles::{Next, Rest, Roles, TaskId, Ticket};
 use neap_stack::interface::InterfaceId;
 use neap_stack::stack::{Stack, Why};
 use neap_stack::wait::Condition;
@@ -235,7 +235,7 @@ impl Driver {
             stack,
             asleep_since: None,
             looked_at: Instant::ZERO,
-            is_resting: false,
+            resting: None,
         })
     }
 
@@ -330,7 +330,7 @@ impl Driver {
             Next::Sleep => {
                 let seen = self.sleep_on_devices(work.due);
                 // Beside a task others have polled since this thread has.
-                work.only_alarm = seen.only_alarm && !self.roles.has_task();
+                work.only_alarm = seen.only_alarm && !self.roles.expects_task();
                 match seen {
                     Seen { lease: true, .. } => self.after_lease(seen.source),
                     Seen { only_alarm: true, .. } => self.roles.after_alarm(self.is_due()),
@@ -361,7 +361,7 @@ impl Driver {
     }
 
     fn sleep_on_devices(&self, due: Instant) -> Seen {
-        let seen = if self.roles.has_task() {
+        let seen = if self.roles.expects_task() {
             self.move_alarm();
             self.worker.sleep_until_event()
         } else {
@@ -385,7 +385,7 @@ impl Driver {
 
     /// Whether the time of the worker's alarm has come, and no task has moved it.
     fn is_due(&self) -> bool {
-        !self.roles.has_task() || clock::now() >= self.patience_ends()
+        !self.roles.expects_task() || clock::now() >= self.patience_ends()
     }
 
     /// Decides what the worker does at the end of a lease, and how long the next one is.
@@ -393,7 +393,7 @@ impl Driver {
         let next = self.roles.after_lease(has_event);
         let least = self.least_lease.load(Ordering::Relaxed);
         let length = match next {
-            _ if self.roles.has_task() => TASK_LEASE,
+            _ if self.roles.expects_task() => TASK_LEASE,
             Next::Drive | Next::Sleep => Nanos(least),
             Next::AwaitLease | Next::BeginLease => {
                 let doubled = self.lease_length.load(Ordering::Relaxed).saturating_mul(2);
@@ -640,6 +640,59 @@ mod tests {
         assert_eq!(lock(&packets).len(), 0);
     }
 
+    /// Has the worker of `driver` do all it does for an event. Returns how often it waited for a
+    /// lease.
+    fn leases_of_event(driver: &Driver, stack: &Stack, work: &mut Work) -> u32 {
+        driver.bell.ring();
+        let mut leases = 0;
+        loop {
+            driver.step(stack, work);
+            match work.next {
+                Next::Sleep => return leases,
+                Next::AwaitLease => leases += 1,
+                Next::BeginLease | Next::Drive => {}
+            }
+        }
+    }
+
+    #[cfg(feature = "tokio")]
+    #[test]
+    fn a_task_that_does_not_come_is_waited_for_once() {
+        let driver = Driver::new(0, Vigil::default(), &Arc::default()).expect("descriptors");
+        let stack = Stack::new(StackConfig::default()).expect("a stack");
+        let mut work = Work::default();
+        let leases = |work: &mut Work| leases_of_event(&driver, &stack, work);
+        let task = driver.begin_task().expect("the first");
+        assert_eq!((0..100).map(|_| leases(&mut work)).sum::<u32>(), 1);
+        assert!(!driver.expects_task());
+        // It comes, and then no more.
+        driver.come(task);
+        assert!(driver.expects_task());
+        let mut lead = driver.try_lead(&stack).expect("nobody leads");
+        lead.poll(clock::now(), false);
+        lead.rests(task);
+        assert_eq!((0..100).map(|_| leases(&mut work)).sum::<u32>(), 1);
+    }
+
+    #[cfg(feature = "tokio")]
+    #[test]
+    fn a_task_takes_the_place_of_one_that_does_not_come() {
+        let driver = Driver::new(0, Vigil::default(), &Arc::default()).expect("descriptors");
+        let stack = Stack::new(StackConfig::default()).expect("a stack");
+        let mut work = Work::default();
+        let first = driver.begin_task().expect("the first");
+        assert_eq!(driver.begin_task(), None);
+        // At first the worker drives.
+        assert_eq!((0..3).map(|_| leases_of_event(&driver, &stack, &mut work)).sum::<u32>(), 1);
+        let second = driver.begin_task().expect("the first does not come");
+        assert!(driver.expects_task() && !driver.is_task(first) && driver.is_task(second));
+        // The end of the first says nothing about the second.
+        driver.end_task(first);
+        assert!(driver.expects_task());
+        driver.end_task(second);
+        assert!(!driver.expects_task());
+    }
+
     #[test]
     fn a_leader_that_stops_the_lease_leaves_the_end_of_the_stack_to_the_worker() {
         let driver =
@@ -688,25 +741,41 @@ impl Drop for StepBack<'_> {
 /// What the task of a runtime needs to drive.
 #[cfg(feature = "tokio")]
 impl Driver {
-    pub(crate) fn has_task(&self) -> bool {
-        self.roles.has_task()
+    /// Whether a task drives, and comes when something happens.
+    pub(crate) fn expects_task(&self) -> bool {
+        self.roles.expects_task()
     }
 
-    /// A task drives from here on; false if one does already.
-    pub(crate) fn begin_task(&self) -> bool {
-        let is_first = self.roles.begin_task();
+    /// Whether this task drives. Otherwise another has taken its place.
+    pub(crate) fn is_task(&self, task: TaskId) -> bool {
+        self.roles.is_task(task)
+    }
+
+    /// A task drives from here on; `None` if one does already.
+    pub(crate) fn begin_task(&self) -> Option<TaskId> {
+        let task = self.roles.begin_task()?;
+        self.expect_task();
+        Some(task)
+    }
+
+    /// The task comes, before it tries to lead.
+    pub(crate) fn come(&self, task: TaskId) {
+        if self.roles.come(task) {
+            self.expect_task();
+        }
+    }
+
+    /// A task drives from here on. The worker may sleep with the alarm that it has without one.
+    fn expect_task(&self) {
         self.lease_length.store(TASK_LEASE.0, Ordering::Relaxed);
-        if is_first {
-            // The worker may sleep with the alarm that it has without a task.
+        self.lease.end();
+    }
+
+    /// The task is over: the worker drives, unless another task does.
+    pub(crate) fn end_task(&self, task: TaskId) {
+        if self.roles.end_task(task) {
             self.lease.end();
         }
-        is_first
-    }
-
-    /// The task is over: the worker drives.
-    pub(crate) fn end_task(&self) {
-        self.roles.end_task();
-        self.lease.end();
     }
 
     /// A set over the sources, for a runtime to sleep on.
@@ -728,7 +797,7 @@ pub(crate) struct Lead<'a> {
     /// Time of the latest poll.
     looked_at: Instant,
     /// The leader is a task that comes back when something happens.
-    is_resting: bool,
+    resting: Option<TaskId>,
 }
 
 impl Lead<'_> {
@@ -752,8 +821,8 @@ impl Lead<'_> {
 
     /// The task of a runtime is about to sleep until something happens: no work is left.
     #[cfg(feature = "tokio")]
-    pub(crate) fn rests(mut self) {
-        self.is_resting = true;
+    pub(crate) fn rests(mut self, task: TaskId) {
+        self.resting = Some(task);
     }
 
     /// Polls and sleeps until the condition is met or the time is over. Returns whether it is met.
@@ -799,16 +868,17 @@ impl Drop for Lead<'_> {
             let lease = Nanos(driver.least_lease.load(Ordering::Relaxed));
             driver.stays.note(self.looked_at.since(since) >= lease);
         }
-        if !self.is_resting {
+        let Some(task) = self.resting else {
             if driver.roles.leave() {
                 driver.begin_lease();
             }
             return;
-        }
-        match driver.roles.rest() {
+        };
+        match driver.roles.rest(task) {
             Rest::Leased => {}
             Rest::BeginLease => driver.begin_lease(),
             Rest::MoveAlarm => driver.move_alarm(),
+            Rest::WakeWorker => driver.lease.end(),
         }
     }
 }

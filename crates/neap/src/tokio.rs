@@ -15,8 +15,14 @@
 //! task has come. Further packets within these 5 ms do not wake it, so a stream of packets costs at
 //! most 400 wake-ups of the worker a second, and 200 where the task is busy all the time.
 //!
-//! The calls that make a socket fail outside of a runtime. They panic in a runtime that has I/O
-//! disabled, as tokio's own sockets do.
+//! Several runtimes may use one stack: a task of one of them drives. If that runtime computes for
+//! longer than 5 ms, or nobody runs it, the worker drives without any further wait until the task
+//! is run again. A runtime that makes, connects or accepts a socket meanwhile drives instead. The
+//! worker costs each packet one hop between threads, so keep a runtime running that drives.
+//!
+//! The calls that make a socket fail with [`Other`](std::io::ErrorKind::Other) outside of a
+//! runtime. In a runtime that has I/O disabled they panic, as tokio's own sockets do, unless a task
+//! of another runtime drives already: enable I/O.
 
 mod drive;
 mod icmp;

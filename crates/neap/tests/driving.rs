@@ -83,8 +83,7 @@ fn interfaces_that_come_while_others_go_are_heard() {
 #[test]
 fn timers_go_on_while_the_runtime_of_the_task_does_not_run() {
     let (stack, far) = stack();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("a runtime");
+    let runtime = runtime();
     let listener = runtime.block_on(async {
         let listener = neap::tokio::TcpListener::bind(&stack, "10.1.0.1:80").await;
         // The task that drives sleeps then.
@@ -100,4 +99,65 @@ fn timers_go_on_while_the_runtime_of_the_task_does_not_run() {
         assert!(far.recv(&mut [0; 2000]).is_ok(), "SYN {count} does not leave");
     }
     drop(listener);
+}
+
+/// A runtime with one thread.
+#[cfg(feature = "tokio")]
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+/// A runtime that nobody runs, and a listener of it.
+#[cfg(feature = "tokio")]
+fn idle_runtime(stack: &Stack) -> (tokio::runtime::Runtime, neap::tokio::TcpListener) {
+    let runtime = runtime();
+    let listener = runtime.block_on(neap::tokio::TcpListener::bind(stack, "10.1.0.1:80"));
+    (runtime, listener.expect("a port"))
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn the_sockets_of_a_runtime_are_driven_by_it_beside_one_that_does_not_run() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let (stack, far) = stack();
+    let device = device::device("far", far).expect("a device");
+    let peer = Stack::builder().device(device).address("10.1.0.9/24").build().expect("a stack");
+    let listener = neap::TcpListener::bind(&peer, "10.1.0.9:80").expect("a port");
+    thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            let _ = std::io::copy(&mut &stream, &mut &stream);
+        }
+    });
+    let (idle, _listener) = idle_runtime(&stack);
+    let runtime = runtime();
+    let drives = || runtime.metrics().num_alive_tasks() > 0;
+    runtime.block_on(async {
+        // Whether the first connection waits for the other task long enough is chance.
+        for count in (0..200).take_while(|_| !drives()) {
+            let stream = neap::tokio::TcpStream::connect(&stack, "10.1.0.9:80").await;
+            let mut stream = stream.expect("a connection");
+            stream.write_u8(count).await.expect("written");
+            assert_eq!(stream.read_u8().await.expect("read"), count);
+        }
+    });
+    assert!(drives(), "it does not drive");
+    // The task whose place was taken ends when it is run.
+    idle.block_on(async {
+        while idle.metrics().num_alive_tasks() > 0 {
+            tokio::task::yield_now().await;
+        }
+    });
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn a_socket_that_is_made_outside_of_a_runtime_is_refused_while_a_runtime_drives() {
+    let (stack, _far) = stack();
+    let (_idle, _listener) = idle_runtime(&stack);
+    let mut made = std::pin::pin!(neap::tokio::TcpStream::connect(&stack, "10.1.0.9:80"));
+    let context = &mut std::task::Context::from_waker(std::task::Waker::noop());
+    match made.as_mut().poll(context) {
+        std::task::Poll::Ready(Err(error)) => assert_eq!(error.kind(), std::io::ErrorKind::Other),
+        other => panic!("{other:?}"),
+    }
 }

@@ -11,7 +11,7 @@ use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst, fence};
 use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
 use loom::thread;
 use neap_stack::driving::doorbell::Doorbell;
-use neap_stack::driving::roles::{Next, Rest, Roles, Ticket};
+use neap_stack::driving::roles::{Next, Rest, Roles, TaskId, Ticket};
 use neap_stack::driving::seat::Seat;
 use neap_tcp::time::Instant;
 use std::task::{Wake, Waker};
@@ -111,6 +111,14 @@ impl Worker {
     fn move_alarm(&self, is_timed: &AtomicBool) {
         let mut state = self.state.lock().unwrap();
         state.has_alarm = is_timed.load(SeqCst);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Sets the alarm of a worker that expects no task, or stops it.
+    fn set_alarm(&self, is_set: bool) {
+        let mut state = self.state.lock().unwrap();
+        state.has_alarm = is_set;
         drop(state);
         self.changed.notify_all();
     }
@@ -227,7 +235,10 @@ impl World {
 
     /// A turn of the task, unless another thread leads. With `has_timer` a socket begins a timer in
     /// it.
-    fn take_turn(&self, has_timer: bool) {
+    fn take_turn(&self, task: TaskId, has_timer: bool) {
+        if self.roles.come(task) {
+            self.worker.begin_lease();
+        }
         if !self.roles.try_lead() {
             return;
         }
@@ -236,9 +247,9 @@ impl World {
             self.has_timer.swap(true, SeqCst);
             self.is_timed.swap(true, SeqCst);
         }
-        match self.roles.rest() {
+        match self.roles.rest(task) {
             Rest::Leased => {}
-            Rest::BeginLease => self.worker.begin_lease(),
+            Rest::BeginLease | Rest::WakeWorker => self.worker.begin_lease(),
             Rest::MoveAlarm => self.worker.move_alarm(&self.is_timed),
         }
     }
@@ -332,10 +343,13 @@ impl World {
     /// The worker, until the socket has got its packet.
     fn work_until(&self, socket: usize) {
         let mut next = Next::Drive;
+        // Its last poll has left a timer.
+        let mut is_timed = false;
         while !self.has(socket) {
             next = match next {
                 Next::Drive if self.roles.try_lead() => {
                     self.poll();
+                    is_timed = self.is_timed.load(SeqCst);
                     self.roles.step_back(false)
                 }
                 Next::Drive => Next::AwaitLease,
@@ -348,7 +362,11 @@ impl World {
                     self.roles.after_lease(false)
                 }
                 Next::Sleep => {
-                    self.worker.move_alarm(&self.is_timed);
+                    if self.roles.expects_task() {
+                        self.worker.move_alarm(&self.is_timed);
+                    } else {
+                        self.worker.set_alarm(is_timed);
+                    }
                     match self.worker.sleep() {
                         (true, has_event) => self.roles.after_lease(has_event),
                         (false, true) => self.roles.after_event(),
@@ -551,7 +569,7 @@ fn the_worker_drives_for_a_task_that_does_not_come() {
     for turns in [1, 2] {
         bounded(move || {
             let world = World::new();
-            assert!(world.roles.begin_task());
+            assert!(world.roles.begin_task().is_some());
             let worker = spawn(&world, |world| world.work_until(0));
             for _ in 0..turns {
                 if world.roles.try_lead() {
@@ -571,9 +589,9 @@ fn the_worker_drives_for_a_task_that_rests_and_does_not_come() {
     for turns in [1, 2] {
         bounded(move || {
             let world = World::new();
-            assert!(world.roles.begin_task());
+            let task = world.roles.begin_task().unwrap();
             let worker = spawn(&world, |world| world.work_until(0));
-            (0..turns).for_each(|_| world.take_turn(false));
+            (0..turns).for_each(|_| world.take_turn(task, false));
             world.packet(0);
             worker.join().unwrap();
         });
@@ -585,10 +603,10 @@ fn the_worker_drives_for_a_task_that_rests_and_does_not_come() {
 fn a_packet_beside_the_last_turn_of_a_task_is_taken() {
     bounded(|| {
         let world = World::new();
-        assert!(world.roles.begin_task());
+        let task = world.roles.begin_task().unwrap();
         let worker = spawn(&world, |world| world.work_until(0));
         let device = spawn(&world, |world| world.packet(0));
-        world.take_turn(false);
+        world.take_turn(task, false);
         if world.has(0) {
             // The worker waits for nothing else here.
             world.worker.begin_lease();
@@ -605,10 +623,10 @@ fn the_worker_serves_a_timer_of_a_task_that_does_not_come() {
     for turns in [1, 2] {
         bounded(move || {
             let world = World::new();
-            assert!(world.roles.begin_task());
+            let task = world.roles.begin_task().unwrap();
             let worker = spawn(&world, |world| world.work_until(0));
             for turn in 1..=turns {
-                world.take_turn(turn == turns);
+                world.take_turn(task, turn == turns);
             }
             if !world.has_timer.load(SeqCst) {
                 // The worker led in the task's place, or has served the timer.
@@ -619,18 +637,81 @@ fn the_worker_serves_a_timer_of_a_task_that_does_not_come() {
     }
 }
 
+/// A world whose task has not come for a packet of socket 1.
+fn with_absent_task() -> (Arc<World>, TaskId) {
+    let world = World::new();
+    let task = world.roles.begin_task().unwrap();
+    assert_eq!(world.roles.after_event(), Next::BeginLease);
+    assert_eq!(world.roles.after_lease(false), Next::Drive);
+    assert!(world.roles.has_task() && !world.roles.expects_task());
+    (world, task)
+}
+
+/// A task that was absent comes once more, and begins a timer.
+#[test]
+fn the_worker_serves_a_timer_of_a_task_that_was_absent() {
+    bounded(|| {
+        let (world, task) = with_absent_task();
+        let worker = spawn(&world, |world| world.work_until(0));
+        world.take_turn(task, true);
+        if !world.has_timer.load(SeqCst) {
+            world.packet(0);
+        }
+        worker.join().unwrap();
+    });
+}
+
+/// The same, of a task that the worker may take for absent while it comes.
+#[test]
+fn the_worker_serves_a_timer_of_a_task_that_is_late() {
+    bounded(|| {
+        let world = World::new();
+        let task = world.roles.begin_task().unwrap();
+        world.packet(1);
+        let worker = spawn(&world, |world| world.work_until(0));
+        world.take_turn(task, true);
+        if !world.has_timer.load(SeqCst) {
+            world.packet(0);
+        }
+        worker.join().unwrap();
+    });
+}
+
+/// A task takes the place of one that was absent, which comes at the same time, and begins a timer.
+#[test]
+fn the_worker_serves_a_timer_of_a_task_that_took_a_place() {
+    bounded(|| {
+        let (world, absent) = with_absent_task();
+        let worker = spawn(&world, |world| world.work_until(0));
+        let other = spawn(&world, move |world| {
+            if world.roles.is_task(absent) {
+                world.take_turn(absent, false);
+            }
+        });
+        if let Some(task) = world.roles.begin_task() {
+            world.worker.begin_lease();
+            world.take_turn(task, true);
+        }
+        if !world.has_timer.load(SeqCst) {
+            world.packet(0);
+        }
+        worker.join().unwrap();
+        other.join().unwrap();
+    });
+}
+
 /// A task that serves its own timer and rests leaves a worker that sleeps where it is: it begins no
 /// lease, and the alarm is set no more.
 #[test]
 fn a_timer_that_a_task_serves_does_not_wake_the_worker() {
     loom::model(|| {
         let world = World::new();
-        assert!(world.roles.begin_task());
+        let task = world.roles.begin_task().unwrap();
         assert!(world.roles.try_lead());
         assert_eq!(world.roles.step_back(false), Next::Sleep);
-        world.take_turn(true);
+        world.take_turn(task, true);
         assert!(world.worker.state.lock().unwrap().has_alarm);
-        world.take_turn(false);
+        world.take_turn(task, false);
         let state = world.worker.state.lock().unwrap();
         assert!(!state.has_alarm && !state.has_lease_event && !world.roles.has_lease());
     });
@@ -641,10 +722,10 @@ fn a_timer_that_a_task_serves_does_not_wake_the_worker() {
 fn the_worker_drives_after_a_task() {
     bounded(|| {
         let world = World::new();
-        assert!(world.roles.begin_task());
+        let task = world.roles.begin_task().unwrap();
         let worker = spawn(&world, |world| world.work_until(0));
         let device = spawn(&world, |world| world.packet(0));
-        world.roles.end_task();
+        assert!(world.roles.end_task(task));
         world.worker.begin_lease();
         worker.join().unwrap();
         device.join().unwrap();
@@ -656,7 +737,7 @@ fn the_worker_drives_after_a_task() {
 fn a_task_and_a_thread_take_turns() {
     bounded(|| {
         let world = World::new();
-        assert!(world.roles.begin_task());
+        assert!(world.roles.begin_task().is_some());
         let waiting = spawn(&world, |world| world.receive(0));
         let device = spawn(&world, |world| world.packet(0));
         let task = std::sync::Arc::new(Signal::default());

@@ -6,21 +6,25 @@ use crate::engine::Engine;
 use crate::sleeper::Sleeper;
 use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
+use neap_stack::driving::roles::TaskId;
 use neap_stack::stack::Why;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-/// Makes sure that a task drives the shard, or the worker if the runtime of that task has ended.
+/// Makes sure that a task drives the shard: that of another runtime if it comes when something
+/// happens, and one of this runtime otherwise. The worker drives when the runtime ends.
 ///
 /// # Errors
-/// There is no runtime here, or one without I/O, or the process has no descriptors left.
+/// There is no runtime here, or the process has no descriptors left.
+///
+/// # Panics
+/// The runtime has no I/O, and the task is to be one of it.
 pub(super) fn ensure(engine: &Arc<Engine>, shard: usize) -> io::Result<()> {
-    let driver = engine.driver(shard);
-    if driver.has_task() {
+    let runtime = ::tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
+    if engine.driver(shard).expects_task() {
         return Ok(());
     }
-    let runtime = ::tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
     let Some(task) = Task::begin(engine, shard)? else { return Ok(()) };
     runtime.spawn(task.drive());
     Ok(())
@@ -29,6 +33,7 @@ pub(super) fn ensure(engine: &Arc<Engine>, shard: usize) -> io::Result<()> {
 struct Task {
     engine: Arc<Engine>,
     shard: usize,
+    id: TaskId,
     set: AsyncFd<Set>,
 }
 
@@ -51,8 +56,8 @@ impl Task {
             reason = "its successor is unsafe: `Set` owns what it names to its end"
         )]
         let set = AsyncFd::with_interest(Set(sleeper), Interest::READABLE)?;
-        let is_first = driver.begin_task();
-        Ok(is_first.then(|| Self { engine: engine.clone(), shard, set }))
+        let begun = driver.begin_task();
+        Ok(begun.map(|id| Self { engine: engine.clone(), shard, id, set }))
     }
 
     fn driver(&self) -> &Driver {
@@ -60,12 +65,13 @@ impl Task {
     }
 
     async fn drive(self) {
-        while !self.driver().is_over() {
+        while !self.driver().is_over() && self.driver().is_task(self.id) {
+            self.driver().come(self.id);
             let now = clock::now();
             let polled = self.driver().try_lead(&self.engine.stack).map(|mut lead| {
                 let (next, why) = lead.poll(now, false);
                 if why != Why::MoreWork {
-                    lead.rests();
+                    lead.rests(self.id);
                 }
                 (next, why)
             });
@@ -92,13 +98,16 @@ impl Task {
             let Ok(mut guard) = self.set.readable().await else { return };
             guard.clear_ready();
             self.driver().note(self.set.get_ref().0.take_events());
-            follower.into_iter().for_each(Follower::take_up);
+            // A task whose place was taken does not lead: a call is passed on.
+            if self.driver().is_task(self.id) {
+                follower.into_iter().for_each(Follower::take_up);
+            }
         }
     }
 }
 
 impl Drop for Task {
     fn drop(&mut self) {
-        self.driver().end_task();
+        self.driver().end_task(self.id);
     }
 }

@@ -68,10 +68,12 @@ impl TcpStream {
         let stream =
             Self::from_blocking(blocking::TcpStream::connect_nonblocking(stack, remote, options)?)?;
         stream.writable().await?;
-        match stream.socket.take_error()? {
-            Some(error) => Err(error),
-            None => Ok(stream),
+        if let Some(error) = stream.socket.take_error()? {
+            return Err(error);
         }
+        // The handshake may have shown that the task of another runtime does not come.
+        drive::ensure(stream.socket.engine(), stream.socket.handle().shard())?;
+        Ok(stream)
     }
 
     /// Makes a stream for tokio of a blocking one that nobody else holds. It becomes non-blocking.

@@ -24,6 +24,11 @@
 //! lease. So a timer that the task serves in time does not wake the worker. A packet does: it ends
 //! the sleep of the worker too, which then has a lease to see that the task has come.
 //!
+//! A task that did not come is *absent*: its runtime computes, or nobody runs it. The worker then
+//! drives as if there were no task, so that the lease is waited for once, and not for each packet.
+//! The task ends its absence when it comes again. A task of another runtime may take the place of
+//! one that is absent, which then ends.
+//!
 //! A leader that leaves also calls one follower, so that it takes over at once. A follower that was
 //! called and does not lead passes the call on. The lease covers both.
 //!
@@ -34,7 +39,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use crate::sync::{Mutex, lock};
 use std::task::Waker;
 
-/// No lease runs.
+/// No lease runs, or there is no task.
 const NONE: u64 = u64::MAX;
 
 /// Turns within one lease from which on a task counts as busy: it needs no look at each event.
@@ -67,11 +72,17 @@ pub enum Rest {
     BeginLease,
     /// Move the alarm of the worker, which sleeps on the devices, to some time after its own.
     MoveAlarm,
+    /// Wake the worker, which sleeps on the devices, as if a lease had ended.
+    WakeWorker,
 }
 
 /// Place of a follower in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u64);
+
+/// A task that drives, or did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskId(u64);
 
 #[derive(Debug, Default)]
 struct Followers {
@@ -83,8 +94,17 @@ struct Followers {
 #[derive(Debug)]
 pub struct Roles {
     is_led: AtomicBool,
-    /// A task of a runtime leads whenever something happens.
-    has_task: AtomicBool,
+    /// The task of a runtime that leads whenever something happens.
+    task: AtomicU64,
+    /// The task that did not come when something happened. It says nothing about other tasks.
+    absent: AtomicU64,
+    /// Tasks so far.
+    tasks: AtomicU64,
+    /// Times that a task has come.
+    comings: AtomicU64,
+    /// What `comings` is to reach: something happened that the task comes for. Only the worker
+    /// stores it.
+    awaited: AtomicU64,
     /// The worker sleeps on the devices, or is about to.
     is_watching: AtomicBool,
     /// Times that an application or a task has left.
@@ -100,7 +120,11 @@ impl Default for Roles {
     fn default() -> Self {
         Self {
             is_led: AtomicBool::new(false),
-            has_task: AtomicBool::new(false),
+            task: AtomicU64::new(NONE),
+            absent: AtomicU64::new(NONE),
+            tasks: AtomicU64::new(0),
+            comings: AtomicU64::new(0),
+            awaited: AtomicU64::new(0),
             is_watching: AtomicBool::new(false),
             turns: AtomicU64::new(0),
             lease: AtomicU64::new(NONE),
@@ -215,33 +239,68 @@ impl Roles {
 
 /// For the task of a runtime, which leads and leaves as a thread does.
 impl Roles {
-    /// Returns whether a task drives.
+    /// Returns whether there is a task, which may be absent.
     pub fn has_task(&self) -> bool {
-        self.has_task.load(SeqCst)
+        self.task.load(SeqCst) != NONE
     }
 
-    /// A task drives from here on. Returns false if one does already.
+    /// Returns whether a task drives: there is one, and it is not absent.
+    pub fn expects_task(&self) -> bool {
+        let task = self.task.load(SeqCst);
+        task != NONE && self.absent.load(SeqCst) != task
+    }
+
+    /// Returns whether this is the task that drives. Otherwise another has taken its place.
+    pub fn is_task(&self, task: TaskId) -> bool {
+        self.task.load(SeqCst) == task.0
+    }
+
+    /// A task drives from here on, in place of one that is absent. Returns `None` if one does
+    /// already. The caller then wakes the worker as if a lease had ended.
     #[must_use = "there is one task at most"]
-    pub fn begin_task(&self) -> bool {
-        !self.has_task.swap(true, SeqCst)
+    pub fn begin_task(&self) -> Option<TaskId> {
+        let before = self.task.load(SeqCst);
+        if before != NONE && self.absent.load(SeqCst) != before {
+            return None;
+        }
+        let task = self.tasks.fetch_add(1, SeqCst);
+        let begun = self.task.compare_exchange(before, task, SeqCst, SeqCst);
+        begun.is_ok().then_some(TaskId(task))
+    }
+
+    /// The task comes, before it tries to lead. Returns whether it was absent: the caller then
+    /// wakes the worker as if a lease had ended.
+    #[must_use = "the worker would not watch over the task"]
+    pub fn come(&self, task: TaskId) -> bool {
+        self.comings.fetch_add(1, SeqCst);
+        self.ends_absence(task)
+    }
+
+    fn ends_absence(&self, task: TaskId) -> bool {
+        self.absent.load(SeqCst) == task.0
+            && self.absent.compare_exchange(task.0, NONE, SeqCst, SeqCst).is_ok()
     }
 
     /// The task, which leads, leaves, and comes back when something happens or when its timer ends.
     /// It has stored the time of that timer where the worker finds it. With work left that nothing
     /// will announce it [leaves](Self::leave) as others do.
-    pub fn rest(&self) -> Rest {
+    pub fn rest(&self, task: TaskId) -> Rest {
         let turn = self.hand_over();
         // An exchange: either this sees that the worker watches, or the worker sees what was done
         // before when it ends its sleep or begins the next.
         if self.is_watching.fetch_or(false, SeqCst) {
-            return Rest::MoveAlarm;
+            // A worker that took the task for absent since it came sets an alarm of its own.
+            let sets_own = self.ends_absence(task) || !self.expects_task();
+            return if sets_own { Rest::WakeWorker } else { Rest::MoveAlarm };
         }
         if self.begins_lease(turn) { Rest::BeginLease } else { Rest::Leased }
     }
 
-    /// The task has ended. The caller then wakes the worker as if a lease had ended.
-    pub fn end_task(&self) {
-        self.has_task.store(false, SeqCst);
+    /// The task has ended. Returns whether it drove until now: the caller then wakes the worker as
+    /// if a lease had ended.
+    #[must_use = "the worker would not drive"]
+    pub fn end_task(&self, task: TaskId) -> bool {
+        self.task.compare_exchange(task.0, NONE, SeqCst, SeqCst).is_ok()
     }
 }
 
@@ -255,11 +314,14 @@ impl Roles {
         if self.is_led() {
             return Next::AwaitLease;
         }
+        if began != NONE && self.comings.load(SeqCst) < self.awaited.load(SeqCst) {
+            self.miss_task();
+        }
         let turn = self.turns.load(SeqCst);
         if began == NONE || turn <= began {
             return Next::Drive;
         }
-        if self.has_task() && turn - began < BUSY && !has_event {
+        if self.expects_task() && turn - began < BUSY && !has_event {
             // It comes when something happens; so would the worker, to see that it does.
             return self.watch();
         }
@@ -272,8 +334,12 @@ impl Roles {
         self.end_watch();
         let lease = self.lease.load(SeqCst);
         let is_led = self.is_led();
+        let expects_task = self.expects_task();
+        if expects_task {
+            self.awaited.store(self.comings.load(SeqCst) + 1, SeqCst);
+        }
         if is_led || lease != NONE {
-            if lease != NONE && self.has_task() {
+            if lease != NONE && expects_task {
                 // What the task did earlier in this lease says nothing about the event, nor does
                 // the end of the turn that it has now. A lease that a leader has ended meanwhile
                 // stays ended.
@@ -282,7 +348,7 @@ impl Roles {
             }
             return Next::AwaitLease;
         }
-        if self.has_task() {
+        if expects_task {
             // The task is woken too. Whether it comes is seen when the lease ends.
             return self.renew(self.turns.load(SeqCst));
         }
@@ -297,7 +363,16 @@ impl Roles {
         if self.is_led() || self.has_lease() {
             return Next::AwaitLease;
         }
-        if is_due { Next::Drive } else { self.watch() }
+        if !is_due {
+            return self.watch();
+        }
+        self.miss_task();
+        Next::Drive
+    }
+
+    /// A task, if there is one, did not come for what happened.
+    fn miss_task(&self) {
+        self.absent.swap(self.task.load(SeqCst), SeqCst);
     }
 
     /// The worker leaves the lead: to a follower if there is one. `has_more` says that work is left
