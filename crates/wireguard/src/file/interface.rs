@@ -77,15 +77,33 @@ fn list<T>(
     parts.map(|(value, part)| read(part).ok_or_else(|| wrong(value))).collect()
 }
 
+/// Refuses addresses that no interface can have.
+fn check_addresses(value: &Value) -> Result<(), FileError> {
+    let addresses = value.parts().filter_map(prefix).map(|prefix| prefix.addr());
+    let kind = addresses.filter_map(|ip| match ip {
+        ip if ip.is_unspecified() => Some("the unspecified address"),
+        ip if ip.is_loopback() => Some("a loopback address"),
+        ip if ip.is_multicast() => Some("a multicast address"),
+        IpAddr::V4(Ipv4Addr::BROADCAST) => Some("the broadcast address"),
+        _ => None,
+    });
+    match { kind }.next() {
+        Some(kind) => Err(value.wrong(format!("expected an address of one host, not {kind}"))),
+        None => Ok(()),
+    }
+}
+
 impl InterfaceSection {
     pub(super) fn read(mut keys: Keys<'_, '_>) -> Result<Self, FileError> {
         let missing = keys.missing("PrivateKey", format!("missing: expected {KEY}"));
         let private_key = keys.secret("PrivateKey")?.ok_or(missing)?.parse(KEY)?;
         let expected = "addresses with a prefix length, such as 10.0.0.2/32, fd00::2/128";
-        let addresses = list(&keys.all("Address")?, prefix, expected)?;
+        let values = keys.all("Address")?;
+        let addresses = list(&values, prefix, expected)?;
         if addresses.is_empty() {
             return Err(keys.missing("Address", format!("missing: expected {expected}")));
         }
+        values.iter().try_for_each(check_addresses)?;
         let (dns, search) = dns(&keys.all("DNS")?)?;
         let [least, most] = MTUS;
         let expected = format!("a number of bytes from {least} to {most}");

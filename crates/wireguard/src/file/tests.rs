@@ -332,6 +332,16 @@ fn errors_name_file_line_section_and_key() {
         ("Endpoint = a:1".to_owned(), ":1: Endpoint: unknown key: expected one of WGConfig"),
         (interface("PrivateKey = x"), ":4: [Interface] PrivateKey: expected once; it is in line 2"),
         (interface("Address = 10.0.0.300"), ":4: [Interface] Address: expected addresses"),
+        (
+            interface("Address = 10.0.0.1 127.0.0.2/8"),
+            ":4: [Interface] Address: expected an address of one host, not a loopback address",
+        ),
+        (interface("Address = ::1"), "Address: expected an address of one host, not a loopback"),
+        (interface("Address = 0.0.0.0"), "expected an address of one host, not the unspecified"),
+        (interface("Address = ::/0"), "expected an address of one host, not the unspecified"),
+        (interface("Address = 224.0.0.1"), "expected an address of one host, not a multicast"),
+        (interface("Address = ff02::1"), "expected an address of one host, not a multicast"),
+        (interface("Address = 255.255.255.255"), "of one host, not the broadcast address"),
         (interface("DNS = 1.1.1.300"), ":4: [Interface] DNS: expected addresses of resolvers"),
         (interface("MTU = 60"), ":4: [Interface] MTU: expected a number of bytes from 576"),
         (
