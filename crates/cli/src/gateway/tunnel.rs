@@ -2,6 +2,7 @@
 
 pub(crate) mod names;
 mod network;
+mod silence;
 
 use super::Failure;
 use super::confine::{self, Needs};
@@ -11,7 +12,7 @@ use neap::control::{Application, Labelled};
 use neap::{Builder, InterfaceConfig, Stack};
 use neap_gateway::Outbound;
 use neap_tcp::config::Config;
-use neap_wireguard::file::{Certificate, DoorKind, File};
+use neap_wireguard::file::{Certificate, DoorKind, File, InterfaceSection};
 use neap_wireguard::{Peer, PrivateKey, Wireguard, WireguardHandle};
 use network::Network;
 use rustix::thread::CapabilitySet;
@@ -32,6 +33,16 @@ const LONGEST_NAME: usize = 32;
 
 fn failed(error: &dyn std::fmt::Display) -> Failure {
     Failure::System(error.to_string())
+}
+
+/// What the machine or the interface refuses, with its place in the file.
+fn refused(section: &InterfaceSection, error: &neap_wireguard::Error) -> String {
+    let key = match error {
+        neap_wireguard::Error::Mark { .. } => "FwMark",
+        neap_wireguard::Error::Port { .. } => "ListenPort",
+        _ => "",
+    };
+    section.place(key).map_or_else(|| error.to_string(), |place| format!("{place}: {error}"))
 }
 
 /// Reads a file, and tells of what the user should know.
@@ -87,7 +98,8 @@ impl Prepared {
         let names = Names::new(&file.peers);
         let mut config = file.wireguard(|endpoint| names.known(endpoint));
         config.sealers = settings.sealers.into();
-        let wireguard = Wireguard::open(&config).map_err(|error| failed(&error))?;
+        let wireguard = Wireguard::open(&config)
+            .map_err(|error| Failure::System(refused(&file.interface, &error)))?;
         let handle = wireguard.handle();
         let network = Network::of(&file);
         let interface = network.configure(InterfaceConfig::new(wireguard.into_device()));
@@ -178,16 +190,32 @@ impl Tunnel {
         Shown { name: name(&self.file.path), handle: self.handle.clone() }
     }
 
+    /// Checks whether the interface that runs can be as another file says.
+    ///
+    /// # Errors
+    /// The place in the file, and what is expected there.
+    pub(crate) fn check(&self, file: &File) -> Result<(), String> {
+        let (section, most) = (&file.interface, self.handle.largest_mtu());
+        match (section.mtu, section.place("MTU")) {
+            (Some(mtu), Some(place)) if mtu > most => Err(format!(
+                "{place}: expected at most {most} bytes while the tunnel runs: start it again for \
+                 more"
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Makes the tunnel as another file says. Peers that it has as well keep their sessions. What
     /// cannot be as the file says stays as it was, and is tried again with the next file.
     ///
     /// # Errors
     /// Lines about what cannot be as the file says. All else is.
     pub(crate) fn change(&mut self, mut file: File) -> Result<(), Vec<String>> {
-        let mut failures = Vec::new();
+        let mut errors = Vec::new();
         let mut is_done = |done: Result<(), neap_wireguard::Error>| {
-            failures.extend(done.as_ref().err().map(ToString::to_string));
-            done.is_ok()
+            let is_done = done.is_ok();
+            errors.extend(done.err());
+            is_done
         };
         let least_mtu = file.least_mtu();
         let (old, new) = (&self.file.interface, &mut file.interface);
@@ -212,6 +240,8 @@ impl Tunnel {
         } else {
             file.peers = self.file.peers.clone();
         }
+        let refused = errors.iter().map(|error| refused(&file.interface, error));
+        let mut failures: Vec<_> = refused.collect();
         failures.extend(self.network.change(&Network::of(&file), &self.stack));
         self.file = file;
         if failures.is_empty() { Ok(()) } else { Err(failures) }
@@ -324,6 +354,8 @@ pub(super) mod tests {
         let wanted = || file(&format!("ListenPort = {port}\nMTU = 1300"), "");
         let failures = tunnel.change(wanted()).expect_err("the port is taken");
         assert_eq!(failures.len(), 1, "{failures:?}");
+        let told = format!(":4: [Interface] ListenPort: UDP port {port}: ");
+        assert!(failures[0].contains(&told), "{failures:?}");
         assert_ne!(tunnel.handle.status().listen_port, port);
         drop(taken);
         tunnel.change(wanted()).expect("the port is free");
@@ -338,6 +370,14 @@ pub(super) mod tests {
         let key = |text: &str| text.parse::<PrivateKey>().expect("a key").public_key();
         assert_eq!(status.public_key, key(KEYS[1]));
         assert_eq!(status.peers[0].public_key, key(KEYS[0]));
+    }
+
+    #[test]
+    fn an_mtu_that_takes_a_new_start_is_told_with_its_place() {
+        let tunnel = tunnel();
+        assert_eq!(tunnel.check(&file("MTU = 59000", "")), Ok(()));
+        let why = tunnel.check(&file("MTU = 59001", "")).expect_err("the buffers are smaller");
+        assert!(why.contains(":4: [Interface] MTU: expected at most 59000 bytes"), "{why}");
     }
 
     #[test]

@@ -92,11 +92,13 @@ impl AllDoors {
         changes.sort_by_key(|change| is_stdio(change.kind));
         let held: Vec<_> = changes.iter().filter_map(Change::held).collect();
         let (mut late, mut failed) = (Vec::new(), Vec::new());
-        let wrong = |line: usize, why: String| format!("{}:{line}: {why}", file.path.display());
+        let wrong = |(line, name): Section, why: String| {
+            format!("{}:{line}: [{name}] {why}", file.path.display())
+        };
         for mut change in changes {
-            let line = change.line;
+            let section = change.section;
             if is_stdio(change.kind) && streams == Streams::LeftOut {
-                let place = format!("{}:{line}: [STDIOTunnel]", file.path.display());
+                let place = format!("{}:{}: [STDIOTunnel]", file.path.display(), section.0);
                 tracing::warn!("{place}: this is left out: it needs the streams of a new process");
                 continue;
             }
@@ -108,13 +110,14 @@ impl AllDoors {
                 }
                 Ok(door) => match self.open(change.kind, door) {
                     Ok(()) => self.close(change.old.take().as_ref()),
-                    Err(why) => failed.push(wrong(line, why)),
+                    Err(why) => failed.push(wrong(section, why)),
                 },
-                Err(why) => failed.push(wrong(line, why)),
+                Err(why) => failed.push(wrong(section, why)),
             }
             self.opened.extend(change.old);
         }
-        failed.extend(self.replace(late).into_iter().map(|(line, why)| wrong(line, why)));
+        let replaced = self.replace(late).into_iter();
+        failed.extend(replaced.map(|(section, why)| wrong(section, why)));
         if failed.is_empty() { Ok(()) } else { Err(failed) }
     }
 
@@ -128,8 +131,8 @@ impl AllDoors {
             let renewed =
                 identity(certificate).and_then(|one| set(one).map_err(|error| error.to_string()));
             if let Err(why) = renewed {
-                let place = format!("{}:{}", file.path.display(), door.line);
-                tracing::warn!("{place}: {why}; new connections get the certificate as it was");
+                let place = format!("{}:{}: [{}]", file.path.display(), door.line, door.name);
+                tracing::warn!("{place} {why}; new connections get the certificate as it was");
             }
         }
     }
@@ -137,9 +140,9 @@ impl AllDoors {
     /// What has to change for a file. The doors that it does not change stay open, and so do those
     /// whose places others are to take; the rest is closed.
     fn changes<'a>(&mut self, file: &'a File) -> Vec<Change<'a>> {
-        let new = file.doors.iter().map(|door| (door.line, &door.kind));
+        let new = file.doors.iter().map(|door| ((door.line, door.name), &door.kind));
         let mut changes: Vec<_> =
-            new.map(|(line, kind)| Change { line, kind, old: None }).collect();
+            new.map(|(section, kind)| Change { section, kind, old: None }).collect();
         let mut old = Vec::new();
         for (kind, id) in std::mem::take(&mut self.opened) {
             if let Some(place) = changes.iter().position(|change| *change.kind == kind) {
@@ -152,7 +155,7 @@ impl AllDoors {
                 old.push((kind, id));
             }
         }
-        changes.sort_by_key(|change| change.line);
+        changes.sort_by_key(|change| change.section);
         // A section of the same kind is another version of the door, above all at the same port.
         for needs_port in [true, false] {
             for change in changes.iter_mut().filter(|change| change.old.is_none()) {
@@ -168,17 +171,17 @@ impl AllDoors {
     }
 
     /// Closes doors, and opens others that take their places or ports; or the same ones again where
-    /// that fails. Returns what has failed, each with its line.
-    fn replace(&mut self, mut late: Vec<(Change<'_>, Door)>) -> Vec<(usize, String)> {
+    /// that fails. Returns what has failed, each with its section.
+    fn replace(&mut self, mut late: Vec<(Change<'_>, Door)>) -> Vec<(Section, String)> {
         let closed: Vec<_> = late.iter_mut().map(|(change, _)| change.old.take()).collect();
         closed.iter().for_each(|old| self.close(old.as_ref()));
         let mut failed = Vec::new();
         for ((change, new), old) in late.into_iter().zip(closed) {
             let Err(why) = self.open(change.kind, new) else { continue };
-            failed.push((change.line, why));
+            failed.push((change.section, why));
             let again = old.map(|(kind, _)| door(&kind).and_then(|door| self.open(&kind, door)));
             if let Some(Err(why)) = again {
-                failed.push((change.line, format!("nor can it be as it was: {why}")));
+                failed.push((change.section, format!("nor can it be as it was: {why}")));
             }
         }
         failed
@@ -224,9 +227,12 @@ fn spawn(
     thread::Builder::new().name("doors".to_owned()).spawn(run)
 }
 
+/// Line and name of a section.
+type Section = (usize, &'static str);
+
 /// A door of a file that is not open.
 struct Change<'a> {
-    line: usize,
+    section: Section,
     kind: &'a DoorKind,
     /// The one that is open, whose place it takes.
     old: Option<(DoorKind, DoorId)>,
@@ -311,7 +317,7 @@ fn door(kind: &DoorKind) -> Result<Door, String> {
             Door::Server { listen_port: *listen_port, target: destination_of_host(target)? }
         }
         DoorKind::Stdio { target } => {
-            Door::stdio(destination(target)?).map_err(|error| format!("[STDIOTunnel]: {error}"))?
+            Door::stdio(destination(target)?).map_err(|error| error.to_string())?
         }
         DoorKind::Udp { bind, target, inactivity } => {
             Door::Udp { listen: listen(bind)?, target: destination(target)?, timeout: *inactivity }
@@ -356,7 +362,8 @@ pub(super) fn warn_of_targets(file: &File) {
 pub(super) fn check(file: &File) -> Result<(), String> {
     for door in &file.doors {
         if let DoorKind::Http { certificate: Some(certificate), .. } = &door.kind {
-            let wrong = |why| format!("{}:{}: {why}", file.path.display(), door.line);
+            let wrong =
+                |why| format!("{}:{}: [{}] {why}", file.path.display(), door.line, door.name);
             identity(certificate).map_err(wrong)?;
         }
     }
@@ -367,7 +374,7 @@ pub(super) fn check(file: &File) -> Result<(), String> {
 fn identity(certificate: &Certificate) -> Result<TlsIdentity, String> {
     let Certificate { chain, key, .. } = certificate;
     let read = |path: &Path| {
-        let failed = |error: io::Error| format!("[http] {}: {error}", path.display());
+        let failed = |error: io::Error| format!("{}: {error}", path.display());
         // A buffer that never grows leaves no copies of keys behind.
         let mut bytes = Zeroizing::new(Vec::with_capacity(MOST_PEM));
         let file = fs::File::open(path).map_err(failed)?;
@@ -375,7 +382,7 @@ fn identity(certificate: &Certificate) -> Result<TlsIdentity, String> {
         Ok::<_, String>(bytes)
     };
     TlsIdentity::from_pem(&read(chain)?, &read(key)?)
-        .map_err(|error| format!("[http] {} and {}: {error}", chain.display(), key.display()))
+        .map_err(|error| format!("{} and {}: {error}", chain.display(), key.display()))
 }
 
 /// Whether a target is a name that is looked up: `localhost` and names below it are not (RFC 6761

@@ -56,6 +56,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     }
     notifier.ready();
     let done = running.run(signals, Duration::from_secs(args.drain.into()), &notifier);
+    tracing::info!("the tunnel has ended");
     drop(served);
     done
 }
@@ -211,11 +212,11 @@ impl Running {
     /// What is wrong with the file, and then nothing has changed; or lines about what cannot be as
     /// the file says, while all else is.
     fn reload(&mut self) -> Result<(), String> {
+        let unchanged = |why: String| format!("nothing has changed: {why}");
         let file = read(&self.tunnel.file.path).map_err(|failure| match failure {
-            Failure::Arguments(why) | Failure::System(why) => {
-                format!("nothing has changed: {why}")
-            }
+            Failure::Arguments(why) | Failure::System(why) => unchanged(why),
         })?;
+        self.tunnel.check(&file).map_err(unchanged)?;
         let changed = self.tunnel.change(file);
         self.alive.set(&self.tunnel.file.interface);
         let served = self.doors.serve(&self.tunnel.file, Streams::LeftOut);

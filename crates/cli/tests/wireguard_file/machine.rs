@@ -68,7 +68,10 @@ fn a_target_of_one_link_of_the_machine_keeps_its_zone() {
         let absent = folder.write("absent.conf", &absent);
         let (status, _, err) = folder.finish(&["wireguard", "-c", &absent]);
         assert_eq!(status, Some(1), "{err}");
-        assert!(err.contains("absent.conf:11: Target [fe80::7%nowhere]:8080: "), "{err}");
+        assert!(
+            err.contains("absent.conf:11: [TCPServerTunnel] Target [fe80::7%nowhere]:8080: "),
+            "{err}"
+        );
     });
 }
 

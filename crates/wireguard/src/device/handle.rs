@@ -70,12 +70,18 @@ impl WireguardHandle {
         self.shared.set_fwmark(fwmark)
     }
 
+    /// Returns the largest MTU inside the tunnel, in bytes, that [`set_mtu`](Self::set_mtu) takes:
+    /// 59,000, or that with which the interface was opened if that is larger. The buffers of the
+    /// interface are for no larger packet.
+    pub fn largest_mtu(&self) -> u16 {
+        self.shared.path.largest()
+    }
+
     /// Sets the largest packet inside the tunnel, in bytes; `None` is
     /// [`DEFAULT_MTU`](crate::DEFAULT_MTU). The interface of the stack follows.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] below 576, and above 59,000 unless the interface was opened with so
-    /// large an MTU.
+    /// [`Error::OutOfRange`] below 576 and above [`largest_mtu`](Self::largest_mtu).
     pub fn set_mtu(&self, mtu: Option<u16>) -> Result<(), Error> {
         self.shared.set_mtu(mtu)
     }

@@ -21,6 +21,8 @@ const TARGET: &str = "ADDRESS:PORT, [IPV6]:PORT or NAME:PORT, such as example.or
 pub struct DoorSection {
     /// Its line in the file.
     pub line: usize,
+    /// Its name as it is documented, without brackets, such as `TCPServerTunnel`.
+    pub name: &'static str,
     /// What it is.
     pub kind: DoorKind,
 }
@@ -79,6 +81,39 @@ pub enum DoorKind {
         /// Where it listens.
         bind: HostPort,
     },
+}
+
+impl DoorKind {
+    /// The key with the place that this door and another one want and only one of them can have;
+    /// `None` if both can be open. Names are not resolved.
+    pub(super) fn clash(&self, other: &Self) -> Option<&'static str> {
+        if let (Self::Server { listen_port, .. }, Self::Server { listen_port: taken, .. }) =
+            (self, other)
+        {
+            return (listen_port == taken).then_some("ListenPort");
+        }
+        let ((transport, bind), (others, taken)) = (self.bind()?, other.bind()?);
+        (transport == others && bind.overlaps(taken)).then_some("BindAddress")
+    }
+
+    /// Where it listens at this machine.
+    pub(super) fn bind(&self) -> Option<(Transport, &HostPort)> {
+        match self {
+            Self::Socks5 { bind, .. }
+            | Self::Http { bind, .. }
+            | Self::Client { bind, .. }
+            | Self::Sni { bind } => Some((Transport::Tcp, bind)),
+            Self::Udp { bind, .. } => Some((Transport::Udp, bind)),
+            Self::Server { .. } | Self::Stdio { .. } => None,
+        }
+    }
+}
+
+/// What a socket of this machine speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transport {
+    Tcp,
+    Udp,
 }
 
 /// A user and a password.

@@ -1,6 +1,6 @@
 //! `[Interface]` and `[Peer]`.
 
-use super::error::FileError;
+use super::error::{FileError, Place};
 use super::keys::{Keys, Value};
 use super::value::{HostPort, is_name};
 use crate::config::{MTU_MAX, MTU_MIN};
@@ -40,6 +40,8 @@ pub struct InterfaceSection {
     pub check_alive: Vec<IpAddr>,
     /// Time between two pings.
     pub check_alive_interval: Duration,
+    /// Where the keys are that the machine or a running interface may refuse.
+    places: Vec<Place>,
 }
 
 /// `[Peer]`.
@@ -94,6 +96,12 @@ fn check_addresses(value: &Value) -> Result<(), FileError> {
 }
 
 impl InterfaceSection {
+    /// Returns where a key is in the file: `MTU`, `ListenPort` or `FwMark`; `None` if the file does
+    /// not have it, and for other keys.
+    pub fn place(&self, key: &str) -> Option<&Place> {
+        self.places.iter().find(|place| place.key.as_deref() == Some(key))
+    }
+
     pub(super) fn read(mut keys: Keys<'_, '_>) -> Result<Self, FileError> {
         let missing = keys.missing("PrivateKey", format!("missing: expected {KEY}"));
         let private_key = keys.secret("PrivateKey")?.ok_or(missing)?.parse(KEY)?;
@@ -107,12 +115,16 @@ impl InterfaceSection {
         let (dns, search) = dns(&keys.all("DNS")?)?;
         let [least, most] = MTUS;
         let expected = format!("a number of bytes from {least} to {most}");
-        let mtu = keys.one("MTU")?.map(|mtu| mtu.number(least, most, &expected));
-        let mtu = mtu.transpose()?.and_then(|mtu| u16::try_from(mtu).ok());
+        let mtu = keys.one("MTU")?;
         let port = keys.one("ListenPort")?;
+        let fwmark = keys.one("FwMark")?;
+        let values = [&mtu, &port, &fwmark].into_iter().flatten();
+        let places = values.map(|value| value.place.clone()).collect();
+        let mtu = mtu.map(|mtu| mtu.number(least, most, &expected));
+        let mtu = mtu.transpose()?.and_then(|mtu| u16::try_from(mtu).ok());
         let port = port.map(|port| port.number(0, u16::MAX.into(), "a port from 0 to 65535"));
         let listen_port = port.transpose()?.and_then(|port| u16::try_from(port).ok());
-        let fwmark = keys.one("FwMark")?.map(|mark| off_or(&mark, u32::MAX, "0xca6c"));
+        let fwmark = fwmark.map(|mark| off_or(&mark, u32::MAX, "0xca6c"));
         let check_alive = keys.all("CheckAlive")?;
         let expected = "addresses, such as 10.0.0.1, fd00::1";
         let check_alive = list(&check_alive, |part| part.parse().ok(), expected)?;
@@ -141,6 +153,7 @@ impl InterfaceSection {
             fwmark: fwmark.transpose()?.flatten(),
             check_alive,
             check_alive_interval: interval.unwrap_or(CHECK_ALIVE_INTERVAL),
+            places,
         })
     }
 }

@@ -43,7 +43,7 @@ pub use value::{Host, HostPort, ParseHostPortError, Password};
 
 use crate::config::MTU_MIN;
 use crate::{Peer, WireguardConfig};
-use doors::SECTIONS;
+use doors::{SECTIONS, Transport};
 use ipnet::IpNet;
 use keys::{Context, Keys, variable};
 use lines::Section;
@@ -238,7 +238,7 @@ impl Reading {
                 (_, Some(read)) => {
                     let kind = read(&mut keys)?;
                     keys.end()?;
-                    self.add_door(context, name, DoorSection { line, kind })?;
+                    self.add_door(context, DoorSection { line, name, kind })?;
                 }
                 ("Interface", None) => {
                     once(context, &self.interface, name, line)?;
@@ -259,19 +259,41 @@ impl Reading {
         Ok(())
     }
 
-    fn add_door(
-        &mut self,
-        context: &Context<'_>,
-        name: &str,
-        door: DoorSection,
-    ) -> Result<(), FileError> {
+    fn add_door(&mut self, context: &Context<'_>, door: DoorSection) -> Result<(), FileError> {
+        let DoorSection { line, name, kind } = &door;
         let is_stdio = |door: &&DoorSection| matches!(door.kind, DoorKind::Stdio { .. });
         let other = self.doors.iter().find(is_stdio).map(|door| (door.line, ()));
         if is_stdio(&&door) {
-            once(context, &other, name, door.line)?;
+            once(context, &other, name, *line)?;
+        }
+        let clash = self.doors.iter().find_map(|other| Some((other, other.kind.clash(kind)?)));
+        if let Some((other, key)) = clash {
+            let problem = format!(
+                "expected one that is free: [{}] in line {} has it already",
+                other.name, other.line
+            );
+            return Err(FileError { place: context.place(name, *line, Some(key)), problem });
         }
         self.doors.push(door);
         Ok(())
+    }
+
+    /// Refuses a door at the UDP port of the interface, which has it at all addresses.
+    fn check_port(&self, path: &Path, interface: &InterfaceSection) -> Result<(), FileError> {
+        let port = interface.listen_port;
+        let has_port = |door: &&DoorSection| {
+            let bind = door.kind.bind().filter(|(transport, _)| *transport == Transport::Udp);
+            port != 0 && bind.is_some_and(|(_, bind)| bind.port == port)
+        };
+        let Some(door) = self.doors.iter().find(has_port) else { return Ok(()) };
+        let place = Place {
+            file: path.to_owned(),
+            line: Some(door.line),
+            section: Some(door.name.to_owned()),
+            key: Some("BindAddress".to_owned()),
+        };
+        let problem = format!("expected another port: {port} is ListenPort of [Interface]");
+        Err(FileError { place, problem })
     }
 
     /// Adds a peer, or to the one that has this key. What two peers are to have is the later one's,
@@ -308,7 +330,7 @@ impl Reading {
 
     /// The whole file.
     fn done(
-        self,
+        mut self,
         path: &Path,
         tunnel: Option<&Path>,
         warnings: Vec<Warning>,
@@ -317,10 +339,13 @@ impl Reading {
             place: Place { file: tunnel.unwrap_or(path).to_owned(), ..Place::default() },
             problem: format!("expected a section [{section}]"),
         };
-        let Some((_, interface)) = self.interface else { return Err(missing("Interface")) };
+        let Some((_, interface)) = self.interface.take() else {
+            return Err(missing("Interface"));
+        };
         if self.peers.is_empty() {
             return Err(missing("Peer"));
         }
+        self.check_port(path, &interface)?;
         let own = interface.private_key.public_key();
         if let Some(peer) = self.peers.iter().find(|peer| peer.public_key == own) {
             let place = Place {

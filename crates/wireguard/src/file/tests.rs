@@ -406,6 +406,22 @@ fn errors_of_doors_name_their_line_too() {
             door("[UDPProxyTunnel]\nBindAddress=:1\nTarget=a:1\nInactivityTimeout=-1"),
             ":11: [UDPProxyTunnel] InactivityTimeout: expected seconds",
         ),
+        (
+            door(
+                "[TCPServerTunnel]\nListenPort=5\nTarget=a:1\n\
+                  [TCPServerTunnel]\nListenPort=5\nTarget=b:1",
+            ),
+            ":11: [TCPServerTunnel] ListenPort: expected one that is free: [TCPServerTunnel] in \
+             line 8 has it already",
+        ),
+        (
+            door("[Socks5]\nBindAddress=127.0.0.1:5\n[http]\nBindAddress=0.0.0.0:5"),
+            ":10: [http] BindAddress: expected one that is free: [Socks5] in line 8 has it",
+        ),
+        (
+            tunnel("ListenPort=5", "", "[UDPProxyTunnel]\nBindAddress=127.0.0.1:5\nTarget=a:1"),
+            ":8: [UDPProxyTunnel] BindAddress: expected another port: 5 is ListenPort of",
+        ),
         (door("[SNI]\nBindAddress = x y:1"), ":9: [SNI] BindAddress: expected ADDRESS:PORT"),
         (door("[Resolve]\nResolveStrategy = ipv5"), ":9: [Resolve] ResolveStrategy: expected auto"),
     ]);
@@ -455,6 +471,24 @@ fn hosts_are_printed_as_they_are_read() {
     }
     assert!(host_port("localhost:1").is_local() && host_port("[::1]:1").is_local());
     assert!(!host_port(":1").is_local() && !host_port("10.0.0.1:1").is_local());
+}
+
+#[test]
+fn places_that_only_one_socket_can_have_are_known() {
+    for (one, other, overlaps) in [
+        (":1", "127.0.0.1:1", true),
+        ("[::]:1", "a.test:1", true),
+        ("0.0.0.0:1", "10.0.0.1:1", true),
+        ("A.test:1", "a.test:1", true),
+        ("0.0.0.0:1", "[::1]:1", false),
+        ("127.0.0.1:1", "127.0.0.2:1", false),
+        ("127.0.0.1:1", "localhost:1", false),
+        (":0", ":0", false),
+        (":1", ":2", false),
+    ] {
+        let (one, other) = (host_port(one), host_port(other));
+        assert_eq!((one.overlaps(&other), other.overlaps(&one)), (overlaps, overlaps), "{one}");
+    }
 }
 
 /// Lines that are nearly right.

@@ -72,6 +72,29 @@ impl HostPort {
     }
 }
 
+impl HostPort {
+    /// Whether two sockets of one kind cannot be bound here and there. Names are not resolved, so
+    /// that nothing is said of different ones. One that is bound to all addresses of IPv6 has those
+    /// of IPv4 as well.
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        let is_all = |host: &Host| match host {
+            Host::Any => true,
+            Host::Address(ip) => ip.is_ipv6() && ip.is_unspecified(),
+            Host::Name(_) => false,
+        };
+        let has_same_host = match (&self.host, &other.host) {
+            (one, other) if is_all(one) || is_all(other) => true,
+            (Host::Address(one), Host::Address(other)) => {
+                let is_all_v4 = one.is_unspecified() || other.is_unspecified();
+                one == other || (is_all_v4 && one.is_ipv4() == other.is_ipv4())
+            }
+            (Host::Name(one), Host::Name(other)) => one.eq_ignore_ascii_case(other),
+            _ => false,
+        };
+        self.port != 0 && self.port == other.port && has_same_host
+    }
+}
+
 /// A host in brackets: as for wg(8), any but the one without a name.
 fn named_in_brackets(host: &str) -> Option<Host> {
     if let Ok(address) = host.parse() {

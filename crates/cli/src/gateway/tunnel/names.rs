@@ -1,6 +1,7 @@
 //! Endpoints by name: the host resolves them at the start, and again when handshakes fail. A thread
 //! of its own does it, as a question may take long.
 
+use super::silence::{LOOK, Silence};
 use neap_wireguard::file::{Host, HostPort, PeerSection};
 use neap_wireguard::{PublicKey, WireguardHandle};
 use std::collections::{HashMap, HashSet};
@@ -115,7 +116,7 @@ impl Names {
         self.lock().known.insert(name.clone(), address);
     }
 
-    /// Resolves names for as long as the process runs.
+    /// Resolves names, and tells of silent peers, for as long as the process runs.
     ///
     /// # Errors
     /// There is no thread.
@@ -128,10 +129,11 @@ impl Names {
 
     fn run(&self, handle: &WireguardHandle) {
         let (mut pause, mut retry) = (RETRY[0], None);
-        let mut failures = Failures::default();
+        let (mut failures, mut silence) = (Failures::default(), Silence::default());
         loop {
-            let peers = self.wait(retry);
+            let peers = self.wait(retry.or(silence.awaits_answer().then_some(LOOK)));
             let status = handle.status();
+            silence.tell(&status.peers);
             failures.forget_others(&peers);
             let mut is_unknown = false;
             for (key, name) in peers {
@@ -180,12 +182,12 @@ impl Names {
         }
     }
 
-    /// Waits until somebody has to be looked at: for a call, and for no longer than `retry`.
-    fn wait(&self, retry: Option<Duration>) -> Vec<(PublicKey, HostPort)> {
+    /// Waits until somebody has to be looked at: for a call, and for no longer than `most`.
+    fn wait(&self, most: Option<Duration>) -> Vec<(PublicKey, HostPort)> {
         let (mutex, changed) = &*self.shared;
         let mut inside = mutex.lock().unwrap_or_else(PoisonError::into_inner);
         let is_quiet = |inside: &mut Named| !inside.is_called;
-        inside = match retry {
+        inside = match most {
             None => changed.wait_while(inside, is_quiet).unwrap_or_else(PoisonError::into_inner),
             Some(time) => {
                 let waited = changed.wait_timeout_while(inside, time, is_quiet);
