@@ -8,6 +8,7 @@
 //! calls of the other crates, tables out.
 #![forbid(unsafe_code)]
 
+use std::ffi::CStr;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -63,17 +64,34 @@ enum Command {
     Man(man::ManArgs),
 }
 
+/// Names the process as `pgrep -x` looks for it. Where this program starts itself by way of
+/// `/proc/self/exe`, the name would be that of the link.
+fn set_name(name: &CStr) {
+    // A process with another name works all the same.
+    let _ = rustix::thread::set_name(name);
+}
+
 fn main() -> ExitCode {
+    set_name(c"neap");
     if pasta::is_called_pasta() {
+        set_name(c"pasta");
         return pasta::main(&pasta::Args::parse());
     }
     if let Some(args) = slirp4netns::Args::of_this_program() {
+        set_name(c"slirp4netns");
         return slirp4netns::main(&args);
     }
     match Cli::parse().command {
         Some(Command::Gateway(command)) => gateway::main(command),
-        Some(Command::Pasta(args)) => pasta::main(&args),
-        Some(Command::PastaInside(args)) => pasta::inside(&args),
+        // In the background it was called pasta, or its caller wants what pasta does.
+        Some(Command::Pasta(args)) => {
+            set_name(c"pasta");
+            pasta::main(&args)
+        }
+        Some(Command::PastaInside(args)) => {
+            set_name(c"pasta");
+            pasta::inside(&args)
+        }
         Some(Command::Perf(args)) => perf::main(&args),
         Some(Command::Lab(args)) => lab::main(&args),
         Some(Command::Link(args)) => link::main(&args),

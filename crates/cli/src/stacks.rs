@@ -82,15 +82,14 @@ impl Stacks {
     ) -> Result<(Vec<(StackReport, T)>, Silent), Failure> {
         let found = self.find()?;
         let mut answers = Vec::new();
-        let (mut ended, mut silent) = (Vec::new(), Vec::new());
+        let (mut ended, mut silent) = (Vec::new(), Silent::default());
         for endpoint in found {
             match endpoint.stack().and_then(|stack| Ok((stack, question(&endpoint)?))) {
                 Ok(answer) => answers.push(answer),
                 Err(error) if has_ended(&error) => ended.push(error),
-                Err(error) => silent.push((endpoint, error)),
+                Err(error) => silent.note(endpoint, error),
             }
         }
-        let silent = Silent(silent);
         if answers.is_empty() {
             silent.tell()?;
             return Err(Failure::NoStack(said(&ended)));
@@ -113,11 +112,18 @@ fn has_ended(error: &ControlError) -> bool {
 }
 
 /// Why stacks that are there have no part in what is printed.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[must_use = "the user has to know that something is missing"]
 pub(crate) struct Silent(Vec<(Endpoint, ControlError)>);
 
 impl Silent {
+    /// Notes why a stack gives no answer. One that has ended is none.
+    pub(crate) fn note(&mut self, endpoint: Endpoint, error: ControlError) {
+        if !has_ended(&error) {
+            self.0.push((endpoint, error));
+        }
+    }
+
     /// The stacks that are there and do not answer.
     pub(crate) fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
         self.0.iter().map(|(endpoint, _)| endpoint)
@@ -128,12 +134,16 @@ impl Silent {
         if self.0.is_empty() {
             return Ok(());
         }
-        Err(Failure::Nothing(said(self.0.iter().map(|(_, error)| error))))
+        let all = self.0.iter().map(|(endpoint, error)| {
+            let Endpoint { pid, name, .. } = endpoint;
+            format!("process {pid} ({name}) does not answer: {error}")
+        });
+        Err(Failure::Nothing(all.collect::<Vec<_>>().join("; ")))
     }
 }
 
-fn said<'a>(errors: impl IntoIterator<Item = &'a ControlError>) -> String {
-    let all: Vec<_> = errors.into_iter().map(ControlError::to_string).collect();
+fn said(errors: &[ControlError]) -> String {
+    let all: Vec<_> = errors.iter().map(ControlError::to_string).collect();
     all.join("; ")
 }
 

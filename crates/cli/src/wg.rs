@@ -3,7 +3,7 @@
 pub(crate) mod report;
 mod text;
 
-use crate::stacks::{self, Failure};
+use crate::stacks::{self, Failure, Silent};
 use clap::{Args, Subcommand, ValueEnum};
 use neap::control;
 use report::{InterfaceReport, SUBJECT};
@@ -66,7 +66,12 @@ pub(crate) fn main(command: &Command) -> ExitCode {
 }
 
 fn show(args: &Show) -> Result<(), Failure> {
-    let all = find(args.pid)?;
+    let (all, silent) = find(args.pid)?;
+    print(args, &all)?;
+    silent.tell()
+}
+
+fn print(args: &Show, all: &[InterfaceReport]) -> Result<(), Failure> {
     let names: Vec<_> = all.iter().map(|one| one.name.as_str()).collect();
     if args.name == INTERFACES {
         return stacks::print(&format!("{}\n", names.join(" ")));
@@ -90,17 +95,25 @@ fn show(args: &Show) -> Result<(), Failure> {
     stacks::print(&texts.collect::<Vec<_>>().join(between))
 }
 
-/// The interfaces of all stacks of this user, one at least.
-fn find(pid: Option<u32>) -> Result<Vec<InterfaceReport>, Failure> {
+/// The interfaces of all stacks of this user, one at least, and the stacks that do not answer.
+fn find(pid: Option<u32>) -> Result<(Vec<InterfaceReport>, Silent), Failure> {
     let endpoints = control::endpoints().map_err(|error| Failure::Nothing(error.to_string()))?;
-    let chosen = endpoints.iter().filter(|one| pid.is_none_or(|pid| pid == one.pid));
-    // Most stacks have no such interface, and say so.
-    let lines = chosen.filter_map(|one| one.lines(SUBJECT).ok()).flatten();
-    let found: Vec<_> = lines.filter_map(|line| serde_json::from_str(&line).ok()).collect();
+    let chosen = endpoints.into_iter().filter(|one| pid.is_none_or(|pid| pid == one.pid));
+    let (mut found, mut silent) = (Vec::new(), Silent::default());
+    for endpoint in chosen {
+        // Most stacks have no such interface, and say so when they have said what they are.
+        match endpoint.stack().and_then(|_| Ok(endpoint.lines(SUBJECT).unwrap_or_default())) {
+            Ok(lines) => {
+                found.extend(lines.iter().filter_map(|line| serde_json::from_str(line).ok()));
+            }
+            Err(error) => silent.note(endpoint, error),
+        }
+    }
     if found.is_empty() {
+        silent.tell()?;
         let why = "no WireGuard interface of this user is running: start one with \
                    `neap wireguard -c FILE`";
         return Err(Failure::Nothing(why.to_owned()));
     }
-    Ok(found)
+    Ok((found, silent))
 }

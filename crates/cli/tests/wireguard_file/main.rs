@@ -759,6 +759,8 @@ fn a_tunnel_goes_into_the_background_and_ends_by_a_signal() {
         let names: Vec<_> = names.map(|name| name.to_string_lossy().into_owned()).collect();
         let [name] = names.as_slice() else { panic!("{names:?}") };
         let (pid, _) = name.split_once('-').expect("a number");
+        let comm = fs::read_to_string(format!("/proc/{pid}/comm")).expect("it runs");
+        assert_eq!(comm, "neap\n");
         run(&format!("kill {pid}"));
         // Its end closes the socket that `wg show` asks.
         while folder.finish(&["wg", "show"]).0 == Some(0) {}
