@@ -4,6 +4,8 @@
 #[path = "../common/mod.rs"]
 #[allow(dead_code)]
 mod common;
+#[path = "../../examples/descriptors.rs"]
+mod descriptors;
 #[path = "../../examples/echo.rs"]
 mod echo;
 #[path = "../../examples/file_server.rs"]
@@ -14,10 +16,14 @@ mod proxy;
 mod upload;
 
 use common::{Family, Pattern, in_namespace};
+use neap::posix::abi::{AF_INET, SOCK_STREAM};
+use neap::posix::sockaddr;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 /// Connections of the echo server.
 const CONNECTIONS: usize = 2000;
@@ -119,6 +125,42 @@ fn the_echo_server_has_two_thousand_connections() {
         });
         echo::serve(&listener, CONNECTIONS as u64).expect("serve");
         clients.join().expect("the clients");
+    });
+}
+
+#[test]
+fn clients_that_do_not_read_hold_no_thread_of_the_server_on_descriptors() {
+    in_namespace(|| {
+        let stack = Family::V4.stack();
+        let posix = Arc::new(stack.posix(3));
+        let listener = posix.socket(AF_INET, SOCK_STREAM, 0).expect("a socket");
+        let address = SocketAddr::new(Family::V4.ours(), 7);
+        posix.bind(listener, &sockaddr::encode(address)).expect("a free port");
+        posix.listen(listener, 128).expect("a listener");
+        let server = posix.clone();
+        thread::spawn(move || descriptors::run(&server, listener));
+        let connect = || {
+            let stream = TcpStream::connect(address).expect("a connection");
+            stream.set_read_timeout(Some(Duration::from_secs(20))).expect("an option");
+            stream
+        };
+        let silent: Vec<_> = (0..4).map(|_| connect()).collect();
+        for mut stream in &silent {
+            // Until all buffers on both ways are full.
+            stream.set_write_timeout(Some(Duration::from_millis(500))).expect("an option");
+            while stream.write(&[7; 65_536]).is_ok() {}
+        }
+        let mut reader = connect();
+        reader.write_all(b"are you there?").expect("write");
+        let mut echoed = [0; 14];
+        reader.read_exact(&mut echoed).expect("an echo");
+        assert_eq!(&echoed, b"are you there?");
+        // What waited goes on when the client reads.
+        let mut part = [0; 1 << 20];
+        for mut stream in &silent {
+            stream.read_exact(&mut part).expect("an echo");
+            assert!(part.iter().all(|byte| *byte == 7));
+        }
     });
 }
 
