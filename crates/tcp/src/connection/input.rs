@@ -283,9 +283,21 @@ impl Connection {
         }
     }
 
+    /// Whether the segment is data in order and says nothing new to the sender. On the fast path of
+    /// Linux it does not ask for transmission (`tcp_rcv_established`).
+    fn brings_data_alone(&self, segment: &Segment) -> bool {
+        !segment.payload.is_empty()
+            && segment.flags & (Flags::FIN | Flags::ECE | Flags::CWR) == Flags::empty()
+            && segment.seq == self.receiver.nxt()
+            && segment.ack == self.sender.una()
+            && scaled_window(segment, Some(self.opening.snd_wscale)) == self.sender.wnd()
+    }
+
     /// The ACK part. Returns whether to go on with the data.
     fn process_ack(&mut self, now: Instant, segment: &Segment) -> bool {
-        self.end_hold();
+        if !self.brings_data_alone(segment) {
+            self.end_hold();
+        }
         let ack = Ack {
             ack: segment.ack,
             seq: segment.seq,

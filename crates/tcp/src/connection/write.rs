@@ -21,7 +21,8 @@ bitflags::bitflags! {
         /// More data follows at once (`MSG_MORE`).
         ///
         /// A segment that is not full waits for it, as if `TCP_CORK` were set until the next write,
-        /// ACK or departure, and no segment is marked PSH.
+        /// ACK or departure, and no segment is marked PSH. A write of nothing does not end the
+        /// wait, nor does data of the peer that acknowledges nothing new.
         const MORE = 1;
         /// The last byte ends a record (`MSG_EOR`): no frame carries it together with later bytes.
         /// The flag does nothing for a write that took only a part.
@@ -199,12 +200,16 @@ impl Connection {
             self.sender.end_hold();
             return Err(WriteError::WouldBlock);
         }
-        self.wrote = done > 0;
+        if done == 0 {
+            // A write of nothing pushes nothing, not even what waits for more.
+            return Ok(0);
+        }
+        self.wrote = true;
         // A full tail is no short write: the small-segment rules see the whole queue.
-        self.push_override &= done == 0;
+        self.push_override = false;
         let is_held = flags.contains(WriteFlags::MORE) && !short;
         self.sender.set_more(if is_held { More::Held } else { More::Unknown });
-        if flags.contains(WriteFlags::EOR) && !short && done > 0 {
+        if flags.contains(WriteFlags::EOR) && !short {
             self.sender.end_record();
         }
         Ok(done)

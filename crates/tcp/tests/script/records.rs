@@ -136,6 +136,27 @@ fn an_ack_ends_the_wait_but_does_not_push() {
 }
 
 #[test]
+fn neither_an_empty_write_nor_data_that_acknowledges_nothing_new_ends_the_wait() {
+    let mut peer = sender();
+    peer.set(SocketOption::NoDelay(true));
+    peer.write_with(400, MORE);
+    assert_eq!(peer.connection.write(&[], WriteFlags::empty()), Ok(0));
+    peer.transmit();
+    peer.nothing();
+    for _ in 0..2 {
+        peer.data(100);
+        assert!(peer.take().iter().all(|out| out.len() == 0), "the data alone is acknowledged");
+    }
+    // Data out of order asks for transmission, and so does a new ACK.
+    let apart = peer.data_at(1000, 100);
+    peer.inject(apart);
+    assert_eq!(peer.sent_bytes(), 400);
+    peer.write_with(400, MORE);
+    peer.ack(400);
+    assert_eq!(peer.sent(), [(400, 400)]);
+}
+
+#[test]
 fn what_waits_alone_for_more_goes_with_the_probe_timer() {
     let mut peer = sender();
     peer.write_with(400, MORE);
