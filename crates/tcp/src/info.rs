@@ -43,7 +43,7 @@ pub struct TcpInfo {
     pub advmss: u32,
     /// Path MTU.
     pub pmtu: u32,
-    /// Segments in flight that are not acknowledged.
+    /// Segments in flight that are not acknowledged. Those of a handshake count too.
     pub unacked: u32,
     /// Segments in flight that the peer has SACKed.
     pub sacked: u32,
@@ -85,7 +85,7 @@ pub struct TcpInfo {
     pub max_pacing_rate: Rate,
     /// Payload bytes acknowledged. A FIN counts as one, as in Linux.
     pub bytes_acked: u64,
-    /// Payload bytes received.
+    /// Payload bytes received. A FIN counts as one, as in Linux.
     pub bytes_received: u64,
     /// Payload bytes sent, retransmissions included.
     pub bytes_sent: u64,

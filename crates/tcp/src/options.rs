@@ -214,7 +214,8 @@ pub enum SocketOption {
     /// `SO_RCVLOWAT`: unread bytes at which a reader is woken, at most half of the receive buffer;
     /// 0 means 1.
     ReceiveLowat(u32),
-    /// `TCP_MAXSEG`, 88 to 32767 bytes: upper bound of the MSS; 0 removes the bound.
+    /// `TCP_MAXSEG`, 88 to 32767 bytes: upper bound of the MSS; 0 removes the bound. It acts in the
+    /// handshake: on an open connection it changes nothing.
     MaxSegment(u16),
     /// `SO_MAX_PACING_RATE` with a value of eight bytes, in bytes per second; unlimited when all
     /// bits are set.

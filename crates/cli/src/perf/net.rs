@@ -82,10 +82,6 @@ pub(crate) fn apply(socket: &TcpStream, options: &SocketOptions) -> io::Result<(
     if let Some(bytes) = options.notsent_lowat {
         socket.set_option(SocketOption::NotSentLowat(bytes))?;
     }
-    if let Some(mss) = options.max_segment {
-        let mss = u16::try_from(mss).map_err(|_| io::ErrorKind::InvalidInput)?;
-        socket.set_option(SocketOption::MaxSegment(mss))?;
-    }
     if let Some(bits) = options.fq_rate {
         socket.set_option(SocketOption::MaxPacingRate(Rate::from_bits(bits)))?;
     }

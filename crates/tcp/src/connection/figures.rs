@@ -3,6 +3,7 @@
 use super::Connection;
 use super::deadlines::Deadline;
 use crate::info::{TcpInfo, Timeouts, Timer, TimerKind};
+use crate::state::State;
 use crate::time::{Instant, Nanos};
 
 impl Connection {
@@ -12,6 +13,7 @@ impl Connection {
         let counts = sender.counts();
         let (recovery, totals) = (sender.recovery(), sender.totals());
         let times = self.chronograph.times(now);
+        let is_opening = matches!(self.state, State::SynSent | State::SynReceived);
         let min_rtt = Some(sender.rtt().min_rtt()).filter(|&min| min != Nanos::MAX);
         TcpInfo {
             state: self.state,
@@ -29,7 +31,8 @@ impl Connection {
             rcv_mss: receiver.rcv_mss(),
             advmss: receiver.advmss(),
             pmtu: self.path.mtu,
-            unacked: counts.packets_out,
+            // The SYN is one.
+            unacked: counts.packets_out + u32::from(is_opening),
             sacked: counts.sacked_out,
             lost: counts.lost_out,
             retrans: counts.retrans_out,
@@ -50,7 +53,7 @@ impl Connection {
             pacing_delay: sender.pacer().backlog(now),
             max_pacing_rate: sender.pacer().max_rate(),
             bytes_acked: totals.bytes_acked,
-            bytes_received: receiver.bytes_received(),
+            bytes_received: receiver.bytes_received() + u64::from(receiver.is_finished()),
             bytes_sent: totals.bytes_sent,
             bytes_retrans: totals.bytes_retransmitted,
             segs_out: self.segs_out,

@@ -2,6 +2,7 @@
 
 use super::Connection;
 use crate::sender::scoreboard::MAX_SEGMENTS;
+use crate::state::State;
 
 /// Largest IP packet.
 const LARGEST_PACKET: u32 = 65_535;
@@ -34,13 +35,15 @@ impl Connection {
         self.mss_for(header).min(counted.max(8))
     }
 
-    /// Bytes of the TCP header of most data segments (`tp->tcp_header_len`).
+    /// Bytes of the TCP header of most data segments (`tp->tcp_header_len`). Before the peer has
+    /// answered, those of what the SYN offers.
     pub(super) fn usual_header(&self) -> u32 {
-        20 + if self.opening.timestamps { 12 } else { 0 }
+        let is_offered = || self.state == State::SynSent && self.config.tcp_timestamps;
+        20 + if self.opening.timestamps || is_offered() { 12 } else { 0 }
     }
 
-    /// Bytes of payload per segment, when TCP header and options take `header` bytes. The limits
-    /// of the peer and of the application (`TCP_MAXSEG`) count the options as payload (RFC 6691).
+    /// Bytes of payload per segment, when TCP header and options take `header` bytes. The limit
+    /// that the handshake agreed on counts the options as payload (RFC 6691).
     /// Where the MTU is as large as a packet can be, room stays for options that a retransmission
     /// may have more.
     pub(super) fn mss_for(&self, header: u32) -> u32 {
@@ -49,8 +52,7 @@ impl Connection {
             .mtu
             .min(LARGEST_PACKET - MAX_OPTIONS)
             .saturating_sub(self.path.ip_header + header);
-        let limit = self.options.max_segment.unwrap_or(u16::MAX).min(self.opening.peer_mss);
-        let by_limit = (u32::from(limit) + 20).saturating_sub(header);
+        let by_limit = (u32::from(self.opening.mss_clamp) + 20).saturating_sub(header);
         by_path.min(by_limit).max(8)
     }
 

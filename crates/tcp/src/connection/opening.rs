@@ -45,8 +45,9 @@ pub(super) struct Opening {
     pub(super) retransmits: u16,
     /// Of these, the ones that this host's own queues dropped when timeouts were doubling.
     pub(super) dropped: u16,
-    /// The most payload and options that the peer takes in one segment, bytes.
-    pub(super) peer_mss: u16,
+    /// The most payload and options of one segment, bytes: what the peer takes, and `TCP_MAXSEG`
+    /// where it was less in the handshake (`mss_clamp`).
+    pub(super) mss_clamp: u16,
     /// Shift of the peer's windows.
     pub(super) snd_wscale: u8,
     /// Shift of our windows.
@@ -59,14 +60,19 @@ pub(super) struct Opening {
 
 impl Opening {
     /// Nothing is known of the peer.
-    pub(super) fn new(now: Instant, iss: SeqNumber, ts_offset: u32) -> Self {
+    pub(super) fn new(
+        now: Instant,
+        iss: SeqNumber,
+        ts_offset: u32,
+        options: &SocketOptions,
+    ) -> Self {
         Self {
             iss,
             ts_offset,
             sent_at: now,
             retransmits: 0,
             dropped: 0,
-            peer_mss: 536,
+            mss_clamp: options.max_segment.unwrap_or(536),
             snd_wscale: 0,
             rcv_wscale: 0,
             timestamps: false,
@@ -80,8 +86,8 @@ impl Opening {
     }
 
     /// What both ends agreed on.
-    fn agree(&mut self, negotiated: &Negotiated) {
-        self.peer_mss = negotiated.mss;
+    fn agree(&mut self, negotiated: &Negotiated, options: &SocketOptions) {
+        self.mss_clamp = negotiated.mss.min(options.max_segment.unwrap_or(u16::MAX));
         self.snd_wscale = negotiated.snd_wscale.unwrap_or(0);
         self.rcv_wscale = negotiated.rcv_wscale;
         self.timestamps = negotiated.ts_recent.is_some();
@@ -140,7 +146,7 @@ impl Connection {
             irs: SeqNumber(0),
             wnd: 0,
             wscale: 0,
-            advmss: 536,
+            advmss: advertised_mss(&setup.path, &setup.options),
             mss: 536,
             ts_recent,
             sack: false,
@@ -153,6 +159,7 @@ impl Connection {
             receiver.set_quickack(0);
         }
         let mut connection = Self::new(now, State::SynSent, setup, receiver);
+        connection.refresh_mss();
         connection.owed |= Owed::SYN;
         connection.arm_syn(now);
         connection
@@ -188,7 +195,7 @@ impl Connection {
 
     /// What was agreed in the handshake.
     fn agree(&mut self, negotiated: &Negotiated) {
-        self.opening.agree(negotiated);
+        self.opening.agree(negotiated, &self.options);
         self.sender.agree(negotiated.sack, negotiated.ecn);
         self.refresh_mss();
     }

@@ -91,7 +91,6 @@ impl Connection {
                     self.edges |= Readiness::READABLE;
                 }
             }
-            SocketOption::MaxSegment(_) => self.refresh_mss(),
             SocketOption::MaxPacingRate(_) | SocketOption::MaxPacingRate32(_) => {
                 self.sender.set_max_pacing_rate(options.max_pacing_rate);
             }
@@ -111,6 +110,8 @@ impl Connection {
             | SocketOption::Linger(_)
             | SocketOption::Priority(_)
             | SocketOption::ReceiveErrors(_)
+            // The handshake agrees on it.
+            | SocketOption::MaxSegment(_)
             | SocketOption::HopLimit(_) => {}
         }
         Ok(())

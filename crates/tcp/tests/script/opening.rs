@@ -560,6 +560,44 @@ fn the_largest_segment_of_the_application_counts_the_options() {
 }
 
 #[test]
+fn the_largest_segment_of_the_application_acts_in_the_handshake_alone() {
+    let hello = Hello { mss: Some(1460), ..Hello::default() };
+    let mut peer = Peer::established(Config::default(), SocketOptions::default(), hello.clone());
+    let before = peer.info().snd_mss;
+    peer.set(SocketOption::MaxSegment(100));
+    peer.write(1000);
+    assert_eq!(peer.sent(), [(0, 1000)]);
+    assert_eq!(peer.info().snd_mss, before);
+    let mut peer = Peer::opening(Config::default(), SocketOptions::default(), hello.clone());
+    peer.set(SocketOption::MaxSegment(100));
+    let mut peer = peer.shake();
+    peer.write(1000);
+    assert_eq!(peer.info().snd_mss, 100);
+}
+
+#[test]
+fn figures_of_a_connection_that_opens_are_those_of_its_syn() {
+    let options = SocketOptions { max_segment: Some(1000), ..SocketOptions::default() };
+    for (options, advmss, snd_mss) in [(SocketOptions::default(), 1460, 524), (options, 1000, 988)]
+    {
+        let mut peer = Peer::opening(Config::default(), options, Hello::default());
+        peer.transmit();
+        let info = peer.info();
+        assert_eq!((info.advmss, info.snd_mss, info.unacked), (advmss, snd_mss, 1));
+        let info = peer.shake().info();
+        assert_eq!(info.unacked, 0);
+    }
+}
+
+#[test]
+fn the_fin_of_the_peer_counts_as_a_byte_received() {
+    let mut peer = Peer::plain();
+    peer.data(100);
+    peer.data_with(50, Ecn::NotEct, Flags::FIN);
+    assert_eq!(peer.info().bytes_received, 151);
+}
+
+#[test]
 fn the_low_water_mark_that_is_set_before_makes_room_in_the_buffer() {
     let options = SocketOptions { receive_lowat: 1_000_000, ..SocketOptions::default() };
     let peer = Peer::established(Config::default(), options, Hello::default());
