@@ -18,6 +18,8 @@ named! {
 pub const AF_UNSPEC: i32 = 0;
 pub const AF_INET: i32 = 2;
 pub const AF_INET6: i32 = 10;
+/// The least number that is no domain.
+pub const AF_MAX: i32 = 46;
 pub const PF_INET: i32 = AF_INET;
 pub const PF_INET6: i32 = AF_INET6;
 pub const INADDR_ANY: u32 = 0;

@@ -125,13 +125,16 @@ impl Posix {
             Err(error) => return Err(error.into()),
         }
         let is_enough = call.done == most || call.done > 0 && flags & MSG_WAITFORONE != 0;
-        if is_enough || is_shut && call.done > 0 {
+        if is_enough {
             return Ok(Outcome::Done(call.done));
         }
         if is_shut && may_wait(&file, flags) {
-            // Of the end a message without bytes tells.
-            messages[0].received = Some(Received::bytes(0));
-            return Ok(Outcome::Done(1));
+            // Of the end each message without bytes tells.
+            let empty = if flags & MSG_WAITFORONE != 0 { call.done + 1 } else { most };
+            for message in &mut messages[call.done..empty] {
+                message.received = Some(Received::bytes(0));
+            }
+            return Ok(Outcome::Done(empty));
         }
         let wait = if may_wait(&file, flags) { call.wait(now, timeout, POLLIN) } else { None };
         match wait {

@@ -1,7 +1,7 @@
 //! `bind`, `getsockname`, `getpeername`.
 
 use crate::errno::Errno;
-use crate::sockaddr;
+use crate::sockaddr::{self, Domain};
 use crate::socket::{Kind, shown_state};
 use crate::{Fd, Posix};
 use core::net::{IpAddr, SocketAddr};
@@ -27,6 +27,10 @@ impl Posix {
         }
         let is_mapped = matches!(local.ip(), IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some());
         if is_mapped && socket.common.v6_only {
+            return Err(Errno::EINVAL);
+        }
+        // Of IPv6 alone the state of the socket comes before the address (`__inet6_bind`).
+        if socket.domain == Domain::V6 && socket.has_port() {
             return Err(Errno::EINVAL);
         }
         let local = mapped::to_canonical(local);

@@ -28,13 +28,15 @@ impl Posix {
         if flags & !(SOCK_NONBLOCK | SOCK_CLOEXEC) != 0 {
             return Err(Errno::EINVAL);
         }
+        let kind = kind & SOCK_TYPE_MASK;
         let domain = match domain {
+            // A type that no domain has is told first (`__sock_create`).
+            AF_UNSPEC..AF_MAX if kind >= SOCK_MAX => return Err(Errno::EINVAL),
             AF_INET => Domain::V4,
             AF_INET6 => Domain::V6,
             _ => return Err(Errno::EAFNOSUPPORT),
         };
-        let kind = match (kind & SOCK_TYPE_MASK, protocol) {
-            (SOCK_MAX.., _) => return Err(Errno::EINVAL),
+        let kind = match (kind, protocol) {
             (_, ..0 | IPPROTO_MAX..) => return Err(Errno::EINVAL),
             (SOCK_STREAM, 0 | IPPROTO_TCP) => Kind::Fresh,
             (SOCK_DGRAM, 0 | IPPROTO_UDP) => Kind::Datagram(None),
@@ -76,8 +78,8 @@ impl Posix {
             only_v6: socket.common.v6_only,
             // `bind` has judged the address.
             transparent: true,
-            options: socket.options_for(local.is_ipv4()),
-            options_v4: local.is_ipv6().then(|| socket.options_for(true)),
+            options: socket.inherited_options(local.is_ipv4()),
+            options_v4: local.is_ipv6().then(|| socket.inherited_options(true)),
         };
         socket.kind = Kind::Listening(port.listen(local, options)?);
         shared.changed();
@@ -98,7 +100,7 @@ impl Posix {
     }
 
     /// `accept4(2)`: takes a connection from a listener. It waits up to `SO_RCVTIMEO`. The new
-    /// socket inherits the listener's options.
+    /// socket inherits the listener's options, except `SO_PRIORITY`.
     ///
     /// # Errors
     /// `EINVAL` for a socket that does not listen or unknown flags, `EOPNOTSUPP` for UDP, `EAGAIN`,

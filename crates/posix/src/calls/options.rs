@@ -352,10 +352,17 @@ impl Socket {
         SocketOptions { receive_errors, hop_limit, ..self.options.clone() }
     }
 
+    /// The options that connections of this family inherit from a listener: all but the priority
+    /// (`sk_clone`).
+    pub(super) fn inherited_options(&self, is_v4: bool) -> SocketOptions {
+        SocketOptions { priority: 0, ..self.options_for(is_v4) }
+    }
+
     /// Gives a listener the options that its connections inherit.
     pub(super) fn configure_listener(&self, handle: &ListenerHandle) {
         let is_v6 = handle.local_addr().is_ipv6();
-        handle.set_options(self.options_for(!is_v6), is_v6.then(|| self.options_for(true)));
+        let v4 = is_v6.then(|| self.inherited_options(true));
+        handle.set_options(self.inherited_options(!is_v6), v4);
     }
 
     /// `IP_TTL` and `IPV6_UNICAST_HOPS` as they were read from `setsockopt`; 0 is the default.
@@ -469,7 +476,7 @@ impl Socket {
             SO_KEEPALIVE => SocketOption::KeepAlive(switch(value)?),
             SO_PRIORITY if !is_stream && int(value)? == 0 => return Ok(()),
             SO_PRIORITY if is_stream => {
-                let band = u8::try_from(int(value)?).map_err(|_| Errno::ENOPROTOOPT)?;
+                let band = u8::try_from(int(value)?).map_err(|_| Errno::EINVAL)?;
                 SocketOption::Priority(band)
             }
             SO_LINGER => SocketOption::Linger(linger(value)?),

@@ -9,7 +9,7 @@ use crate::cmsg::{self, Control};
 use crate::errno::Errno;
 use crate::file::{File, Object};
 use crate::sockaddr::{self, Domain};
-use crate::socket::{Kind, SharedSocket};
+use crate::socket::{Kind, SharedSocket, Socket};
 use crate::{Fd, Posix, Received};
 use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
@@ -286,11 +286,11 @@ impl Posix {
         let mut socket = shared.lock();
         let to = to.map(|to| sockaddr::parse_destination(socket.domain, to)).transpose()?;
         let to = to.flatten().map(|to| socket.canonical_peer(to)).transpose()?;
-        if socket.shut.1 {
-            return Err(Errno::EPIPE);
-        }
         if matches!(socket.kind, Kind::Datagram(None)) && to.is_none() {
             return Err(Errno::EDESTADDRREQ);
+        }
+        if socket.shut.1 {
+            return Err(why_shut(&socket, to.is_some()));
         }
         let (domain, (whole_v4, whole_v6)) = (socket.domain, socket.common.dont_fragment);
         let handle = self.datagram(shared, &mut socket)?;
@@ -316,6 +316,16 @@ impl Posix {
         }
         Ok((handle, datagram))
     }
+}
+
+/// Why a datagram socket that was shut down for sending sends nothing. In Linux the missing peer
+/// and the pending error come first (`udp_sendmsg`, `sock_alloc_send_pskb`).
+fn why_shut(socket: &Socket, has_destination: bool) -> Errno {
+    let Kind::Datagram(Some(handle)) = &socket.kind else { return Errno::EPIPE };
+    if !has_destination && handle.remote_addr().is_none() {
+        return Errno::EDESTADDRREQ;
+    }
+    handle.take_error().map_or(Errno::EPIPE, Errno::from)
 }
 
 /// What is wrong with the flags or the address of a message, whatever the socket.

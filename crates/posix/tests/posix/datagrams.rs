@@ -92,6 +92,31 @@ fn shutdown_of_a_datagram_socket() {
     assert_eq!(p.ready(b) & (POLLHUP | POLLRDHUP), 0);
     assert_eq!(p.posix.shutdown(p.now, b, SHUT_RD), Ok(()));
     assert_eq!(p.ready(b) & (POLLHUP | POLLRDHUP), POLLHUP | POLLRDHUP);
+    // Each message of a call tells of the end, unless the call does not wait for it.
+    let empty = |count| Some(Ok(vec![vec![]; count]));
+    assert_eq!(receive_many(&mut p, b, 3, 0), empty(3));
+    assert_eq!(receive_many(&mut p, b, 3, MSG_WAITFORONE), empty(1));
+    assert_eq!(receive_many(&mut p, b, 3, MSG_DONTWAIT), Some(Err(Errno::EAGAIN)));
+}
+
+#[test]
+fn who_sends_after_a_shutdown_is_told_of_a_missing_peer_and_of_an_error_first() {
+    let mut p = Process::new();
+    let fresh = p.udp();
+    let bound = p.udp();
+    p.bind(bound, "127.0.0.1:53").expect("free");
+    for fd in [fresh, bound] {
+        assert_eq!(p.posix.shutdown(p.now, fd, SHUT_WR), Err(Errno::ENOTCONN));
+        assert_eq!(p.send(fd, b"x", 0), Err(Errno::EDESTADDRREQ));
+        assert_eq!(send_to(&mut p, fd, b"x", Some("127.0.0.1:9")), Err(Errno::EPIPE));
+    }
+    let fd = p.udp();
+    p.connect(fd, "127.0.0.1:9").expect("nothing is sent");
+    assert_eq!(p.send(fd, b"x", 0), Ok(1));
+    assert_ne!(p.ready(fd) & POLLERR, 0);
+    assert_eq!(p.posix.shutdown(p.now, fd, SHUT_WR), Ok(()));
+    assert_eq!(p.send(fd, b"x", 0), Err(Errno::ECONNREFUSED));
+    assert_eq!(p.send(fd, b"x", 0), Err(Errno::EPIPE));
 }
 
 #[test]

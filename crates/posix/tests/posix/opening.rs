@@ -50,6 +50,11 @@ fn bind_judges_the_address_before_the_socket() {
     assert_eq!(p.bind(fd, "198.51.100.1:80"), Err(Errno::EADDRNOTAVAIL));
     assert_eq!(p.bind(fd, "127.0.0.1:80"), Ok(()));
     assert_eq!(p.bind(fd, "127.0.0.1:81"), Err(Errno::EINVAL), "bound already");
+    assert_eq!(p.bind(fd, "198.51.100.1:80"), Err(Errno::EADDRNOTAVAIL), "the address comes first");
+    let other = p.posix.socket(AF_INET6, SOCK_STREAM, 0).expect("a descriptor");
+    assert_eq!(p.bind(other, "[2001:db8::99]:90"), Err(Errno::EADDRNOTAVAIL));
+    assert_eq!(p.bind(other, "[::1]:90"), Ok(()));
+    assert_eq!(p.bind(other, "[2001:db8::99]:90"), Err(Errno::EINVAL), "the socket comes first");
     let other = p.tcp();
     assert_eq!(p.bind(other, "0.0.0.0:80"), Err(Errno::EADDRINUSE));
     assert_eq!(p.bind(other, "127.0.0.1:0"), Ok(()));
@@ -297,6 +302,10 @@ fn types_and_protocols_have_bounds() {
         (AF_INET, SOCK_STREAM, 262, Errno::EPROTONOSUPPORT),
         (AF_UNSPEC, SOCK_STREAM, 0, Errno::EAFNOSUPPORT),
         (100, 11, -1, Errno::EAFNOSUPPORT),
+        (99, 11, 0, Errno::EAFNOSUPPORT),
+        (-1, 11, 0, Errno::EAFNOSUPPORT),
+        (1, 11, 0, Errno::EINVAL),
+        (45, 15, 0, Errno::EINVAL),
     ] {
         let made = p.posix.socket(domain, kind, protocol);
         assert_eq!(made, Err(expected), "{domain} {kind} {protocol}");

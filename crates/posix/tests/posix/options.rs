@@ -46,6 +46,7 @@ fn values_are_kept_before_during_and_after_a_connection() {
     let child = p.accept(listener);
     for fd in [fresh, child] {
         for (level, name, value) in values {
+            let value = if (fd, name) == (child, SO_PRIORITY) { 0 } else { value };
             assert_eq!(p.get(fd, level, name), Ok(value), "{level} {name}");
         }
     }
@@ -462,4 +463,26 @@ fn tcp_info_tells_of_received_data_and_nothing_of_what_is_not_there() {
     // Fast Open, usec timestamps, rehashing and accurate ECN.
     assert_eq!((info[5] & !31, info[7] & !1, word(&info, 236)), (0, 0, 0));
     assert_eq!(info[248..], [0; 32]);
+}
+
+#[test]
+fn the_priority_is_that_of_a_band_and_stays_with_the_listener() {
+    let mut p = Process::new();
+    let listener = p.listen("127.0.0.1:80");
+    for set_before in [true, false] {
+        let client = p.tcp();
+        if set_before {
+            p.set(listener, SOL_SOCKET, SO_PRIORITY, &int(3)).expect("a band");
+        }
+        p.connect(client, "127.0.0.1:80").expect("somebody listens");
+        let server = p.accept(listener);
+        assert_eq!(p.get(server, SOL_SOCKET, SO_PRIORITY), Ok(0));
+        assert_eq!(p.get(listener, SOL_SOCKET, SO_PRIORITY), Ok(3));
+    }
+    let fd = p.tcp();
+    p.set(fd, SOL_SOCKET, SO_PRIORITY, &int(15)).expect("a band");
+    for none in [-1, 16, 87, 255, 256, i32::MAX] {
+        assert_eq!(p.set(fd, SOL_SOCKET, SO_PRIORITY, &int(none)), Err(Errno::EINVAL), "{none}");
+    }
+    assert_eq!(p.get(fd, SOL_SOCKET, SO_PRIORITY), Ok(15));
 }
