@@ -1,5 +1,6 @@
 //! A UDP socket of the host, with super-datagrams in both directions and the errors of ICMP.
 
+use crate::first_link;
 use crate::host_errors::{self, Families, Manner, Undelivered, socket_addr};
 use crate::outbound::Outbound;
 use crate::own_address::{self, OwnAddress};
@@ -13,8 +14,9 @@ use nix::sys::socket::{
 };
 use smallvec::SmallVec;
 use socket2::{Domain, Protocol, SockRef, Type};
+use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Most bytes of several datagrams of a call: those of the largest UDP datagram over IPv4.
@@ -48,6 +50,9 @@ pub(crate) fn first_run(lengths: impl Iterator<Item = usize>) -> usize {
 /// Bytes of datagrams that wait for the gateway, which may have other work for some milliseconds.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
+/// Room for what an error quotes of a datagram: an ICMPv6 error has at most 1280 bytes.
+const QUOTE_ROOM: usize = 1280;
+
 /// A socket that sends to and receives from everybody.
 #[derive(Debug)]
 pub(crate) struct HostDatagrams {
@@ -56,6 +61,10 @@ pub(crate) struct HostDatagrams {
     is_plain: bool,
     families: Families,
     manner: Option<Manner>,
+    /// A destination, and the shortest datagram to it that was longer than the link takes.
+    too_long: Option<(IpAddr, usize)>,
+    /// Errors that were taken from the queue, and not asked for yet.
+    set_aside: VecDeque<Undelivered>,
     /// Packets that the host has dropped so far, as the buffer was full (`SO_RXQ_OVFL`).
     overrun: u32,
 }
@@ -195,7 +204,15 @@ impl HostDatagrams {
             true if SockRef::from(&socket).only_v6()? => Families::V6,
             true => Families::Both,
         };
-        Ok(Self { socket, is_plain: false, families, manner: None, overrun: 0 })
+        Ok(Self {
+            socket,
+            is_plain: false,
+            families,
+            manner: None,
+            too_long: None,
+            set_aside: VecDeque::new(),
+            overrun: 0,
+        })
     }
 
     /// Its descriptor.
@@ -210,6 +227,10 @@ impl HostDatagrams {
 
     /// Sends datagrams of one length, of which the last may be shorter; at most [`MOST_SEGMENTS`]
     /// with [`MOST_BYTES`].
+    ///
+    /// One that must not be cut is cut all the same if it is longer than the link takes by which it
+    /// leaves the host: the larger MTU of the guest's interface made it possible, and only a host
+    /// with that link itself would have been told in time.
     pub(crate) fn send(&mut self, datagrams: &[Bytes], to: SocketAddr, manner: Manner) -> Sent {
         self.send_from(None, datagrams, to, manner)
     }
@@ -222,14 +243,14 @@ impl HostDatagrams {
         to: SocketAddr,
         manner: Manner,
     ) -> Sent {
-        if manner.apply(&mut self.manner, &self.socket, self.families).is_err() {
-            return Sent::default();
-        }
         let address = SockaddrStorage::from(to);
         let segment = datagrams.first().map_or(0, Bytes::len);
         let size = u16::try_from(segment).unwrap_or(u16::MAX);
         let mut control: SmallVec<[_; 2]> = from.iter().map(OwnAddress::message).collect();
-        if datagrams.len() > 1 && !self.is_plain {
+        if datagrams.len() > 1 && !self.is_plain && !self.is_known_too_long(segment, to.ip()) {
+            if self.take_on(manner).is_err() {
+                return Sent::default();
+            }
             let parts: Vec<_> = datagrams.iter().map(|data| IoSlice::new(data)).collect();
             control.push(ControlMessage::UdpGsoSegments(&size));
             let sent = self.try_send(&parts, &control, &address);
@@ -245,12 +266,56 @@ impl HostDatagrams {
         }
         let mut sent = Sent::default();
         for data in datagrams {
-            match self.try_send(&[IoSlice::new(data)], &control, &address) {
+            match self.send_one(data, &control, to, manner) {
                 Ok(()) => sent.count += 1,
                 Err(errno) => sent = Sent { count: sent.count, ..Sent::failed(errno) },
             }
         }
         sent
+    }
+
+    /// Sends one datagram. One that is longer than the link takes is cut.
+    fn send_one(
+        &mut self,
+        data: &Bytes,
+        control: &[ControlMessage<'_>],
+        to: SocketAddr,
+        mut manner: Manner,
+    ) -> nix::Result<()> {
+        let (parts, address) = ([IoSlice::new(data)], SockaddrStorage::from(to));
+        manner.dont_fragment &= !self.is_known_too_long(data.len(), to.ip());
+        self.take_on(manner)?;
+        let sent = self.try_send(&parts, control, &address);
+        let is_too_long = manner.dont_fragment && sent == Err(Errno::EMSGSIZE);
+        if !is_too_long || !first_link::is_exceeded(&self.socket, data, to).unwrap_or(false) {
+            return sent;
+        }
+        self.too_long = Some((to.ip(), data.len()));
+        self.drop_own_errors();
+        self.take_on(Manner { dont_fragment: false, ..manner })?;
+        self.try_send(&parts, control, &address)
+    }
+
+    /// Whether a datagram to an address is as long as one that the link did not take. Should the
+    /// link take more by now, the host still sends whole what fits.
+    fn is_known_too_long(&self, length: usize, to: IpAddr) -> bool {
+        self.too_long.is_some_and(|(ip, too_long)| ip == to && length >= too_long)
+    }
+
+    /// Gives the socket a manner.
+    fn take_on(&mut self, manner: Manner) -> nix::Result<()> {
+        let applied = manner.apply(&mut self.manner, &self.socket, self.families);
+        applied.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))
+    }
+
+    /// Empties the error queue of what the host itself said of a datagram that was then cut.
+    fn drop_own_errors(&mut self) {
+        let mut quote = [0; QUOTE_ROOM];
+        while let Some(error) = host_errors::take(&self.socket, &mut quote) {
+            if error.offender.is_some() {
+                self.set_aside.push_back(error);
+            }
+        }
     }
 
     /// An error that is pending is of an earlier datagram: the call is made again.
@@ -304,8 +369,8 @@ impl HostDatagrams {
 
     /// The next of the datagrams that could not be delivered, by way of `buffer`. Errors of which a
     /// guest is not to be told are passed over.
-    pub(crate) fn undelivered(&self, buffer: &mut [u8]) -> Option<Undelivered> {
-        host_errors::take(&self.socket, buffer)
+    pub(crate) fn undelivered(&mut self, buffer: &mut [u8]) -> Option<Undelivered> {
+        self.set_aside.pop_front().or_else(|| host_errors::take(&self.socket, buffer))
     }
 }
 

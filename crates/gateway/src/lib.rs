@@ -25,6 +25,7 @@ pub mod doors;
 mod echo;
 mod engine;
 mod exhausted;
+mod first_link;
 pub mod guest;
 mod guest_rate;
 mod guests;

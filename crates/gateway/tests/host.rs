@@ -116,7 +116,9 @@ fn assert_is_told(world: &World, far: Ipv4Addr, code: u8) {
 #[test]
 fn a_guest_is_told_of_answers_that_are_longer_than_the_path_takes() {
     in_namespace(|| {
-        run("ip link set lo up mtu 1280");
+        run("ip link set lo up");
+        // What a router has told the host.
+        run("ip route change local 127.0.0.1 dev lo table local mtu 1280");
         let world = World::new(Box::new(Direct), GatewayConfig::default());
         let port = world.publish();
         // It fits the MTU of the guest, which does not let it be cut.
@@ -124,6 +126,23 @@ fn a_guest_is_told_of_answers_that_are_longer_than_the_path_takes() {
         let got = ask(&client(Ipv4Addr::LOCALHOST, port));
         assert_eq!(got.expect("the guest has learned the path MTU"), 1400);
         assert!(world.end().undelivered_datagrams > 0);
+    });
+}
+
+#[test]
+fn answers_that_are_longer_than_the_link_of_the_host_takes_are_cut() {
+    in_namespace(|| {
+        run("ip link set lo up mtu 1280");
+        let world = World::new(Box::new(Direct), GatewayConfig::default());
+        let port = world.publish();
+        let _guest = world.answer(1400);
+        let client = client(Ipv4Addr::LOCALHOST, port);
+        // The second one is known to be too long.
+        for _ in 0..2 {
+            assert_eq!(ask(&client).expect("it comes in fragments"), 1400);
+        }
+        let figures = world.end();
+        assert_eq!((figures.undelivered_datagrams, figures.unsent_datagrams), (0, 0));
     });
 }
 

@@ -119,6 +119,7 @@ fn inside() {
         "stalled writer" => bounds::guest(to(&target), true),
         "stalled reader" => bounds::guest(to(&target), false),
         "path mtu" => path::learn_mtu(to(&target)),
+        "long datagrams" => path::send_long(to(&target)),
         "hold" => ends::hold(to(&target)),
         "accept" => ends::accept(to(&target)),
         "write and end" => ends::write_and_end(to(&target)),

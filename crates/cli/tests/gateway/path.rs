@@ -189,9 +189,24 @@ fn guests_learn_the_path_mtu() {
     in_namespace(|| {
         let path = Path::new();
         path.tell_lengths();
-        for address in [SERVER, SERVER_V6] {
+        // Before the second sandbox the host knows the path already.
+        for address in [SERVER, SERVER_V6, SERVER, SERVER_V6] {
             let server = SocketAddr::new(address.parse().expect("an address"), PORT);
             in_sandbox("path mtu", &server.to_string(), &[]);
+        }
+    });
+}
+
+#[test]
+fn datagrams_that_only_the_link_of_the_host_is_too_small_for_are_cut_outside() {
+    in_namespace(|| {
+        let path = Path::new();
+        on(&path.routers[1], || run("ip link set right mtu 1500"));
+        on(&path.server, || run("ip link set left mtu 1500"));
+        path.tell_lengths();
+        for address in [SERVER, SERVER_V6] {
+            let server = SocketAddr::new(address.parse().expect("an address"), PORT);
+            in_sandbox("long datagrams", &server.to_string(), &[]);
         }
     });
 }
@@ -248,39 +263,65 @@ fn a_transfer_goes_on_while_the_link_of_the_host_changes() {
     });
 }
 
-/// In the sandbox: datagrams that may not be cut become shorter, others are cut.
-pub(super) fn learn_mtu(server: SocketAddr) {
-    let any: IpAddr = if server.is_ipv4() {
-        std::net::Ipv4Addr::UNSPECIFIED.into()
-    } else {
-        std::net::Ipv6Addr::UNSPECIFIED.into()
-    };
-    let socket = UdpSocket::bind((any, 0)).expect("a socket");
+/// A socket that only `server` answers to.
+fn connected(server: SocketAddr) -> UdpSocket {
+    let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any).expect("a socket");
     socket.connect(server).expect("a route");
     socket.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
-    let cut = |may: bool| {
-        let set = if server.is_ipv4() {
-            use Ipv4PathMtuDiscovery as Discovery;
-            set_ip_mtu_discover(&socket, if may { Discovery::WANT } else { Discovery::DO })
-        } else {
-            use Ipv6PathMtuDiscovery as Discovery;
-            set_ipv6_mtu_discover(&socket, if may { Discovery::WANT } else { Discovery::DO })
-        };
-        set.expect("a setting");
+    socket
+}
+
+/// Whether the kernel of the sandbox may cut what a socket sends.
+fn set_may_cut(socket: &UdpSocket, may: bool) {
+    let set = if socket.local_addr().expect("an address").is_ipv4() {
+        use Ipv4PathMtuDiscovery as Discovery;
+        set_ip_mtu_discover(socket, if may { Discovery::WANT } else { Discovery::DO })
+    } else {
+        use Ipv6PathMtuDiscovery as Discovery;
+        set_ipv6_mtu_discover(socket, if may { Discovery::WANT } else { Discovery::DO })
     };
-    cut(false);
-    // More than the host's own link takes, and then more than that of the router.
-    for len in [5000, 1420] {
-        let answer = socket.send(&vec![7; len]).and_then(|_| socket.recv(&mut [0; 10]));
-        let error = answer.expect_err("it is too long");
-        assert_eq!(error.raw_os_error(), Some(EMSGSIZE), "{len}: {error}");
+    set.expect("a setting");
+}
+
+/// Sends a datagram of so many bytes, and is told that they have arrived.
+fn passes(socket: &UdpSocket, length: usize) {
+    socket.send(&vec![7; length]).expect("it fits");
+    let mut answer = [0; 10];
+    let count = socket.recv(&mut answer).expect("it arrives");
+    assert_eq!(String::from_utf8_lossy(&answer[..count]), length.to_string());
+}
+
+/// In the sandbox: datagrams that fit its own interface alone, from a socket of which nothing was
+/// asked.
+pub(super) fn send_long(server: SocketAddr) {
+    let socket = connected(server);
+    for length in [4000, 4000, 4000, 1000, 32_730, 2000, 4000] {
+        passes(&socket, length);
     }
-    let headers = if server.is_ipv4() { 28 } else { 48 };
-    for (len, may) in [(MTU - headers, false), (5000, true), (20_000, true)] {
-        cut(may);
-        socket.send(&vec![7; len]).expect("it fits");
+    // Several of them at once.
+    let lengths = [30_000, 30_000, 30_000, 1000];
+    for length in lengths {
+        socket.send(&vec![7; length]).expect("it fits");
+    }
+    for length in lengths {
         let mut answer = [0; 10];
         let count = socket.recv(&mut answer).expect("it arrives");
-        assert_eq!(String::from_utf8_lossy(&answer[..count]), len.to_string());
+        assert_eq!(String::from_utf8_lossy(&answer[..count]), length.to_string());
+    }
+}
+
+/// In the sandbox: datagrams that may not be cut become shorter, others are cut.
+pub(super) fn learn_mtu(server: SocketAddr) {
+    let socket = connected(server);
+    set_may_cut(&socket, false);
+    // More than the link of the router takes, and not more than that of the host.
+    let answer = socket.send(&[7; 1420]).and_then(|_| socket.recv(&mut [0; 10]));
+    let error = answer.expect_err("it is too long");
+    assert_eq!(error.raw_os_error(), Some(EMSGSIZE), "{error}");
+    let headers = if server.is_ipv4() { 28 } else { 48 };
+    for (length, may) in [(MTU - headers, false), (5000, true), (20_000, true)] {
+        set_may_cut(&socket, may);
+        passes(&socket, length);
     }
 }
