@@ -3,7 +3,7 @@
 use crate::standard_error::say;
 use rustix::mount::{MountFlags, mount};
 use rustix::process::{Pid, Signal, WaitStatus, kill_process};
-use signal_hook::consts::{SIGINT, SIGQUIT};
+use signal_hook::consts::{SIGINT, SIGQUIT, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::{Cause, Origin};
@@ -55,6 +55,12 @@ pub(crate) fn not_ignored(signals: &[i32]) -> Vec<i32> {
     signals.iter().copied().filter(|signal| ignored >> (signal - 1) & 1 == 0).collect()
 }
 
+/// Signals by which a terminal stops the processes in the foreground, or one behind.
+pub(super) const STOPS: [i32; 3] = [SIGTSTP, SIGTTIN, SIGTTOU];
+
+/// Signals that a terminal sends to all processes in the foreground.
+const OF_TERMINALS: [i32; 6] = [SIGINT, SIGQUIT, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH];
+
 /// Signals of this process, and where they come from.
 pub(super) type SignalsFrom = SignalsInfo<WithOrigin>;
 
@@ -62,7 +68,7 @@ pub(super) type SignalsFrom = SignalsInfo<WithOrigin>;
 /// they go to all processes in the foreground.
 pub(super) fn pass_on(signal: &Origin, to: Pid) {
     let by_terminal =
-        matches!(signal.cause, Cause::Kernel) && [SIGINT, SIGQUIT].contains(&signal.signal);
+        matches!(signal.cause, Cause::Kernel) && OF_TERMINALS.contains(&signal.signal);
     if !by_terminal && let Some(signal) = Signal::from_named_raw(signal.signal) {
         // The command may have ended meanwhile.
         let _ = kill_process(to, signal);

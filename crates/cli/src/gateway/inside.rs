@@ -1,6 +1,7 @@
 //! The half of `neap gateway run` in the sandbox: it makes the namespaces and the network in them,
 //! and starts their [first process](init).
 
+use super::command::{STOPS, not_ignored};
 use super::options::MTU;
 use super::passing::{self, Message};
 use super::{etc, init, namespace, own_namespaces, routes, sandbox};
@@ -8,6 +9,7 @@ use clap::Args as ClapArgs;
 use neap::device::{LinkConfig, Tun, TunQueue, configure_link};
 use nix::sched::CloneFlags;
 use rustix::process::{Signal, set_parent_process_death_signal};
+use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -32,6 +34,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: &Args) -> ExitCode {
+    // A terminal that stops the processes in the foreground stops the command alone, and that one
+    // the rest.
+    let Ok(_stops) = Signals::new(not_ignored(&STOPS)) else { return ExitCode::FAILURE };
     if args.init {
         return init::main(&args.command);
     }
@@ -45,10 +50,6 @@ pub(crate) fn main(args: &Args) -> ExitCode {
 /// Everything that comes before the command.
 fn enter(args: &Args) -> io::Result<()> {
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
-    let Message::Input(input) = passing::receive(&socket)? else {
-        return Err(io::ErrorKind::InvalidData.into());
-    };
-    rustix::stdio::dup2_stdin(input)?;
     // The sandbox has no network without the other half, so the command ends with it.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let told = build(args).and_then(|device| {

@@ -1,5 +1,5 @@
 //! What the two halves of `neap gateway run` tell each other over a socket: descriptors, that the
-//! gateway is ready, and why there is no network.
+//! gateway is ready, why there is no network, and that the command was stopped.
 
 use neap::device::TunQueue;
 use rustix::net::{
@@ -23,11 +23,13 @@ const INPUT: u8 = b'i';
 const DEVICE: u8 = b'd';
 const READY: u8 = b'r';
 const FAILED: u8 = b'f';
+const STOPPED: u8 = b's';
 
 /// A message between the two halves.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// The standard input of the command, from the half of the host: the socket is in its place.
+    /// The standard input of the command, from the half of the host, for the first process: the
+    /// socket is in its place. It comes behind [`Ready`](Self::Ready).
     Input(OwnedFd),
     /// The device of the sandbox, from its half.
     Device(TunQueue),
@@ -35,6 +37,8 @@ pub(super) enum Message {
     Ready,
     /// There is no network, from either half, and why.
     Failed(String),
+    /// A signal has stopped the command, from the first process.
+    Stopped,
 }
 
 /// The two ends. A half that ends is seen by the other.
@@ -50,6 +54,7 @@ pub(super) fn send(socket: &impl AsFd, message: &Message) -> io::Result<()> {
             (DEVICE, if *has_bulk_thread { HAS_THREAD } else { "" }, [Some(main), bulk.as_ref()])
         }
         Message::Ready => (READY, "", [None; 2]),
+        Message::Stopped => (STOPPED, "", [None; 2]),
         Message::Failed(why) => (FAILED, why.as_str(), [None; 2]),
     };
     let text = &text.as_bytes()[..text.len().min(MOST_TEXT - 1)];
@@ -89,6 +94,7 @@ pub(super) fn receive(socket: &impl AsFd) -> io::Result<Message> {
             Ok(Message::Device(TunQueue { main, bulk: descriptors.next(), has_bulk_thread }))
         }
         (Some((&READY, _)), _) => Ok(Message::Ready),
+        (Some((&STOPPED, _)), _) => Ok(Message::Stopped),
         (Some((&FAILED, text)), _) => {
             Ok(Message::Failed(String::from_utf8_lossy(text).into_owned()))
         }

@@ -1,6 +1,6 @@
 //! `neap gateway run`: a command in a sandbox whose network is this gateway. Any user may.
 
-use super::command::{SignalsFrom, exit_code, not_ignored, pass_on};
+use super::command::{STOPS, SignalsFrom, exit_code, not_ignored, pass_on};
 use super::ending::AfterCommand;
 use super::options::{MTU, Options};
 use super::passing::{self, Message};
@@ -14,7 +14,11 @@ use neap::device::{Tun, TunQueue};
 use neap::{InterfaceConfig, Stack};
 use neap_gateway::{Gateway, GatewayConfig, GatewayHandle, Resolver, Translation};
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{
+    SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU,
+    SIGUSR1, SIGUSR2, SIGWINCH,
+};
+use signal_hook::low_level::raise;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -68,10 +72,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let mut child = start(args, &way, search, theirs)?;
     limit.give_to(&child);
     let input = io::stdin().as_fd().try_clone_to_owned().map_err(system("the standard input"))?;
-    let device = passing::send(&socket, &Message::Input(input))
-        .and_then(|()| passing::receive(&socket))
-        .map_err(system("the sandbox"))?;
-    let device = match device {
+    let device = match passing::receive(&socket).map_err(system("the sandbox"))? {
         Message::Device(device) => device,
         Message::Failed(why) => {
             // It has nothing to do.
@@ -94,7 +95,10 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     }
     let stop = gateway.handle();
     let engine = start_engine(move || gateway.run(), pid_of(&child)).map_err(system("a thread"))?;
-    passing::send(&socket, &Message::Ready).map_err(system("the sandbox"))?;
+    passing::send(&socket, &Message::Ready)
+        .and_then(|()| passing::send(&socket, &Message::Input(input)))
+        .map_err(system("the sandbox"))?;
+    stop_with_command(socket).map_err(system("a thread"))?;
     let (over, is_over) = channel();
     forward(signals, &child, has_ended.clone(), (stop.clone(), over.clone()));
     let status = child.wait().map_err(system("waiting for the command"))?;
@@ -248,14 +252,29 @@ fn end_with_device(
 }
 
 /// Signals that the command gets, unless they are ignored.
-pub(super) const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
+pub(super) const FORWARDED: [i32; 11] = [
+    SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU,
+    SIGWINCH,
+];
+
+/// Stops this process whenever a signal has stopped the command, so that a shell sees it, by a
+/// thread of its own. `SIGCONT` reaches the command as other signals do.
+fn stop_with_command(socket: OwnedFd) -> io::Result<()> {
+    let watch = move || {
+        while let Ok(Message::Stopped) = passing::receive(&socket) {
+            // It fails for no signal that exists.
+            let _ = raise(SIGSTOP);
+        }
+    };
+    thread::Builder::new().name("stops".to_owned()).spawn(watch).map(drop)
+}
 
 fn pid_of(child: &Child) -> Option<Pid> {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
-/// Passes signals on, by a thread of its own. Once the command has ended they end the gateway, and
-/// are told of.
+/// Passes signals on, by a thread of its own. Once the command has ended, those that would end this
+/// process end the gateway, and are told of.
 fn forward(
     mut signals: SignalsFrom,
     child: &Child,
@@ -265,12 +284,16 @@ fn forward(
     let Some(pid) = pid_of(child) else { return };
     thread::spawn(move || {
         for signal in signals.forever() {
-            if has_ended.load(SeqCst) {
-                gateway.stop();
-                // Nobody may wait for it.
-                let _ = over.send(());
-            } else {
-                pass_on(&signal, pid);
+            match signal.signal {
+                _ if !has_ended.load(SeqCst) => pass_on(&signal, pid),
+                SIGCONT | SIGWINCH => {}
+                // It fails for no signal that exists.
+                stop if STOPS.contains(&stop) => drop(raise(SIGSTOP)),
+                _ => {
+                    gateway.stop();
+                    // Nobody may wait for it.
+                    let _ = over.send(());
+                }
             }
         }
     });

@@ -24,6 +24,7 @@ mod ports;
 mod proxies;
 mod rate;
 mod scarce;
+mod stops;
 #[allow(dead_code, reason = "shared with tests of the lab")]
 #[path = "../common/terminal.rs"]
 mod terminal;
