@@ -588,7 +588,7 @@ impl Gateway {
         let far = match far {
             Ok(far) => far,
             Err(error) => {
-                journal::unreached(client, wanted, &error);
+                self.journal.unreached(client, wanted, &error);
                 return self.refuse(pending, Refused::of(&error));
             }
         };
@@ -781,7 +781,7 @@ impl Gateway {
             flow.scheduled = Some(sending.insert_flow(key, host));
             flow.relay.schedule(flow.host);
         }
-        journal::opened(&flow.view);
+        self.journal.opened(&flow.view);
         self.counters.count(|counters| &counters.opened);
         Ok(())
     }
@@ -792,7 +792,7 @@ impl Gateway {
             return;
         }
         let mut flow = self.flows.remove(key);
-        journal::unreached(flow.view.guest, flow.view.local, error);
+        self.journal.unreached(flow.view.guest, flow.view.local, error);
         flow.far.reset();
         let why = Refused::of(error);
         match flow.near {

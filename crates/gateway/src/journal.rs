@@ -3,7 +3,8 @@
 //! | level | event |
 //! |---|---|
 //! | info | the start, the end with its totals; flows that the policy or a drain is against |
-//! | warn | flows, datagrams and pings refused for their number, flows refused for lack of ports |
+//! | warn | flows, datagrams and pings refused for their number, flows refused for lack of ports; |
+//! | | a proxy that lets no flows through, or is none |
 //! | debug | each flow: opened, not opened, ended |
 //!
 //! What guests can bring about at any rate is told at most once per second, with how often it
@@ -12,6 +13,8 @@
 use crate::config::GatewayConfig;
 use crate::counters::{Counters, Figures};
 use crate::holdings::FlowView;
+use crate::proxy;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -20,10 +23,14 @@ use tracing::{debug, info, warn};
 /// The shortest time between two events of one kind that guests bring about.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// The shortest time between two events about the upstream.
+const UPSTREAM_PAUSE: Duration = Duration::from_secs(10);
+
 /// Events that were told, and those that were not.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     denied: Limit,
+    upstream: Fault,
     /// Flows, datagrams and echo requests that were refused for lack of room, flows for lack of
     /// ports, and all that was refused for a drain, as it was told last.
     refused: [u64; 5],
@@ -47,6 +54,26 @@ impl Limit {
         }
         self.last = Some(now);
         Some(std::mem::take(&mut self.count))
+    }
+}
+
+/// What is wrong with the upstream. It is told once while it lasts, and not more often than every
+/// [`UPSTREAM_PAUSE`].
+#[derive(Debug, Default)]
+struct Fault {
+    lasts: Option<&'static str>,
+    told: Option<Instant>,
+}
+
+impl Fault {
+    /// A flow has met it. Whether it is to be told.
+    fn is_news(&mut self, what: &'static str, now: Instant) -> bool {
+        let is_early = self.told.is_some_and(|told| now.duration_since(told) < UPSTREAM_PAUSE);
+        if is_early || self.lasts == Some(what) {
+            return false;
+        }
+        (self.lasts, self.told) = (Some(what), Some(now));
+        true
     }
 }
 
@@ -86,6 +113,23 @@ impl Journal {
         }
     }
 
+    /// Both halves of a flow are open.
+    pub(crate) fn opened(&mut self, flow: &FlowView) {
+        self.upstream.lasts = None;
+        debug!(guest = %flow.guest, wanted = %flow.local, far = %flow.far, "flow opened");
+    }
+
+    /// A flow could not be opened.
+    pub(crate) fn unreached(&mut self, guest: SocketAddr, wanted: SocketAddr, error: &io::Error) {
+        debug!(%guest, %wanted, %error, "flow not opened");
+        if let Some(what) = proxy::fault(error)
+            && tracing::enabled!(tracing::Level::WARN)
+            && self.upstream.is_news(what, Instant::now())
+        {
+            warn!(%wanted, %error, "the upstream {what}");
+        }
+    }
+
     /// Tells what was refused for lack of room, and for a drain, since it was told, as the counters
     /// have it.
     pub(crate) fn look(&mut self, counters: &Counters) {
@@ -117,16 +161,6 @@ impl Journal {
     }
 }
 
-/// Both halves of a flow are open.
-pub(crate) fn opened(flow: &FlowView) {
-    debug!(guest = %flow.guest, wanted = %flow.local, far = %flow.far, "flow opened");
-}
-
-/// A flow could not be opened.
-pub(crate) fn unreached(guest: SocketAddr, wanted: SocketAddr, error: &std::io::Error) {
-    debug!(%guest, %wanted, %error, "flow not opened");
-}
-
 /// A flow is over.
 pub(crate) fn ended(flow: &FlowView, how: &'static str, (bytes_out, bytes_in): (u64, u64)) {
     debug!(guest = %flow.guest, wanted = %flow.local, how, bytes_out, bytes_in, "flow ended");
@@ -135,6 +169,19 @@ pub(crate) fn ended(flow: &FlowView, how: &'static str, (bytes_out, bytes_in): (
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fault_of_the_upstream_is_told_once_while_it_lasts() {
+        let (mut fault, start) = (Fault::default(), Instant::now());
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert!(fault.is_news("is none", start));
+        assert!(!fault.is_news("is none", after(100)));
+        assert!(fault.is_news("does not let us in", after(101)));
+        // A flow was opened meanwhile.
+        fault.lasts = None;
+        assert!(!fault.is_news("does not let us in", after(110)));
+        assert!(fault.is_news("does not let us in", after(111)));
+    }
 
     #[test]
     fn a_flood_is_told_once_per_second() {

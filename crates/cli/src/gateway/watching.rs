@@ -20,8 +20,8 @@ pub(crate) struct Watching {
     /// host such as 127.0.0.1:9100
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<MetricsAddress>,
-    /// What is told on the standard error: error, warn, info (start, changes, end) or debug (each
-    /// flow)
+    /// What is told on the standard error: error, warn, info (start, changes, end, flows that the
+    /// policy is against) or debug (each flow)
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     #[arg(value_parser = ["off", "error", "warn", "info", "debug", "trace"])]
     log: String,

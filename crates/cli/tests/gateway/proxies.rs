@@ -211,6 +211,33 @@ fn an_upstream_that_does_not_answer_is_told_in_one_line() {
 }
 
 #[test]
+fn an_http_server_that_lets_nothing_through_is_told_once() {
+    for (answer, hint) in [
+        ("HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "does not let us in"),
+        ("HTTP/1.1 405 Not Allowed\r\n\r\n", "is something else"),
+        ("SSH-2.0-OpenSSH_10.0\r\n\r\n", "is something else"),
+        ("", "is something else"),
+    ] {
+        in_namespace(|| {
+            run("ip link set lo up");
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            let upstream = format!("http://{}", listener.local_addr().expect("an address"));
+            thread::spawn(move || {
+                for stream in listener.incoming() {
+                    let mut stream = stream.expect("a connection");
+                    let _ = stream.read(&mut [0; 1000]);
+                    let _ = stream.write_all(answer.as_bytes());
+                }
+            });
+            let script = "for flow in 1 2 3; do : < /dev/tcp/192.0.2.9/80; done";
+            let arguments = ["--upstream", &upstream, "--", "bash", "-c", script];
+            let (_, _, stderr) = finish(gateway(&arguments));
+            assert_eq!(stderr.matches(hint).count(), 1, "{answer}: {stderr}");
+        });
+    }
+}
+
+#[test]
 fn bad_upstreams_and_passwords_in_arguments_end_with_status_2() {
     let folder = Folder::new("auth");
     let open = folder.write("open", "me:secret\n");

@@ -55,6 +55,18 @@ impl ProxyError {
     }
 }
 
+/// What the error of a flow says of the proxy itself, rather than of the destination: words that go
+/// behind its name. `None` for other errors.
+pub(crate) fn fault(error: &io::Error) -> Option<&'static str> {
+    use ProxyError::{Ended, Malformed, Password, Status, TooLong, Unauthorised};
+    match error.get_ref()?.downcast_ref()? {
+        Unauthorised | Password | Status(401 | 403 | 407) => Some("does not let us in"),
+        // A web server does not do CONNECT.
+        Malformed | TooLong | Ended | Status(400 | 405 | 501) => Some("is something else"),
+        _ => None,
+    }
+}
+
 impl From<ProxyError> for io::Error {
     fn from(error: ProxyError) -> Self {
         Self::new(error.kind(), error)

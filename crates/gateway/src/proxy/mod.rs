@@ -20,6 +20,7 @@ use crate::outbound::Outbound;
 use crate::upstream::{Client, Far, FarDatagrams, Upstream};
 use association::Association;
 use early::EarlyBytes;
+pub(crate) use error::fault;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
