@@ -40,3 +40,37 @@ fn experiments_have_possible_figures() {
         }
     }
 }
+
+/// One link between two hosts, and what else is said of them.
+fn wire(rate: &str, duration: &str, rest: &str) -> String {
+    format!(
+        "about = \"a wire\"\nwarm_up = \"500ms\"\nduration = \"{duration}\"\n[link.w]\n\
+         ends = [\"a\", \"b\"]\nrate = \"{rate}\"\ndelay = \"1ms\"\n{rest}"
+    )
+}
+
+/// The longest packet of a wire is that of its cards, and it may come within one sample.
+#[test]
+fn figures_with_jumbo_frames_are_possible() {
+    let cards = "[host.a.nic]\nmtu = 9000\n[host.b.nic]\nmtu = 9000\n";
+    let app = "[app.u]\nkind = \"bulk\"\nfrom = \"a\"\nto = \"b\"\n";
+    let text = wire("10mbit", "2s", &format!("{cards}{app}"));
+    let experiment = Experiment::parse("jumbo", &text, &files).expect("sound");
+    assert_eq!(run(&experiment, &Vec::new()), Ok(()));
+}
+
+/// A packet or a datagram in fragments that is partly sent before a time begins counts in it.
+#[test]
+fn figures_of_slow_links_and_of_datagrams_in_fragments_are_possible() {
+    let app = "[app.u]\nkind = \"udp\"\nfrom = \"a\"\nto = \"b\"\n";
+    for (rate, duration, traffic) in [
+        ("64kbit", "1s", "message = \"1400\"\ninterval = \"50ms\""),
+        ("10mbit", "1s", "message = \"60000\"\ninterval = \"20ms\""),
+        ("10mbit", "1s", "message = \"30000\"\ninterval = \"20ms\"\ncount = 4"),
+    ] {
+        let text = wire(rate, duration, &format!("[host.a]\n[host.b]\n{app}{traffic}\n"));
+        let experiment = Experiment::parse("slow", &text, &files).expect("sound");
+        assert_eq!(run(&experiment, &Vec::new()), Ok(()), "{traffic}");
+        experiment.run(&Vec::new(), &|_| {}).expect("possible figures without a recording");
+    }
+}

@@ -4,9 +4,9 @@
 //! Cost: a few look-ups for each figure at the end of a run.
 
 use super::figures::Figures;
-use super::model::{AppKind, AppSpec, EventSpec, LatenessSpec, LinkSpec, Name, Scenario};
-use super::units::{Speed, Time};
-use crate::link::ENDS;
+use super::model::{AppKind, AppSpec, EventSpec, HostSpec, LatenessSpec, LinkSpec, Name, Scenario};
+use super::units::{Size, Speed, Time};
+use crate::link::{ENDS, NicConfig};
 use crate::report::{AppFlows, Quantity, Recording, Side, Slowest};
 use crate::world::{LinkId, World, WorldConfig};
 use neap_tcp::time::{Instant, Nanos, Rate};
@@ -15,8 +15,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// The two directions of a link, as figures name them.
 const WAYS: [&str; ENDS] = ["there", "back"];
 
-/// Length of the longest packet on a wire that the default MTU allows, with all that Ethernet adds.
-const PACKET: u64 = 1538;
+/// Bytes that Ethernet adds to a packet on the wire.
+const ETHERNET: u64 = 38;
+
+/// Bytes of the headers in front of a datagram, of IPv6 and UDP.
+const UDP_HEADERS: u64 = 48;
 
 /// Part of a time by which a histogram may say less.
 const ROUNDING: f64 = 0.999;
@@ -39,12 +42,16 @@ struct Way {
     delay: Nanos,
     /// How much later than others a packet may arrive.
     spread: Nanos,
+    /// Bytes of the longest packet on the wire that arrives.
+    packet: u64,
 }
 
 impl Way {
-    /// Most bytes that it delivers between two times.
+    /// Most bytes of the packets that it delivers between two times. A packet that was partly sent
+    /// before the first time counts as a whole.
     fn capacity(&self, world: &World, from: Instant, to: Instant) -> u64 {
-        self.passes_at_most(self.carries.bytes_in(to.since(from)), world, from, to)
+        let carried = self.carries.bytes_in(to.since(from));
+        self.passes_at_most(carried, world, from, to).saturating_add(self.packet)
     }
 
     /// Bytes that it can carry between two times of a world that began at `start`, at the rates
@@ -80,6 +87,8 @@ struct Trip {
     delays: [Nanos; ENDS],
     /// How late data may be handed over behind their arrival.
     spread: Nanos,
+    /// Bytes that may wait at the receiver for the last fragments of their datagrams.
+    fragments: u64,
 }
 
 /// Bounds of one scenario.
@@ -134,7 +143,17 @@ impl Bounds {
         };
         let moderated = Nanos::from_micros(host.nic.rx_usecs.unwrap_or(0).into());
         let spread = late + moderated + time(host.per_wakeup) + time(host.per_switch);
-        Some(Trip { kind: app.kind, there, back, delays, spread })
+        let fragments = self.fragments(app, &there);
+        Some(Trip { kind: app.kind, there, back, delays, spread, fragments })
+    }
+
+    /// One datagram of each client of an application, if datagrams are cut on this way.
+    fn fragments(&self, app: &AppSpec, there: &[String]) -> u64 {
+        let shortest = there.iter().filter_map(|name| Some(self.ways.get(name)?.packet)).min();
+        let datagram =
+            app.message.filter(|_| app.kind == AppKind::Udp).map_or(0, |Size(size)| size);
+        let is_cut = shortest.is_some_and(|packet| datagram + UDP_HEADERS + ETHERNET > packet);
+        if is_cut { datagram.saturating_mul(app.count.into()) } else { 0 }
     }
 
     /// Checks the figures of the time from `from` to `to`.
@@ -158,18 +177,20 @@ impl Bounds {
                 most(&name, wire, (rate as f64 + 2.0 / seconds) * 8e-6)?;
             }
             let carried = self.trips.iter().filter(|(_, trip)| trip.there.contains(name));
-            let (mut sum, mut apps) = (0.0, Vec::new());
+            let (mut sum, mut fragments, mut apps) = (0.0, 0, Vec::new());
             let (mut first, mut last) = (to, from);
             for (app, trip) in carried {
                 sum += get(format!("app.{app}.goodput_mbit")).map_or(0.0, |(_, value)| value);
                 let [earliest, latest] = self.passed(trip, name, [from, to]);
                 (first, last) = (first.min(earliest), last.max(latest));
+                fragments = trip.fragments.saturating_add(fragments);
                 apps.push(app.as_str());
             }
             if apps.is_empty() {
                 continue;
             }
-            let bound = way.capacity(world, first, last) as f64 * 8e-6 / seconds;
+            let bytes = way.capacity(world, first, last).saturating_add(fragments);
+            let bound = bytes as f64 * 8e-6 / seconds;
             most(&format!("goodput of {} through {name}", apps.join(" and ")), sum, bound)?;
         }
         for (app, trip) in &self.trips {
@@ -210,9 +231,10 @@ impl Bounds {
                 last = ms;
                 let bytes = trip.there.iter().filter_map(|name| {
                     let [from, to] = self.passed(trip, name, interval);
-                    Some(self.ways.get(name)?.capacity(world, from, to) + PACKET)
+                    Some(self.ways.get(name)?.capacity(world, from, to))
                 });
-                let bound = bytes.min().unwrap_or(u64::MAX) as f64 * 8e-6 / seconds;
+                let bytes = bytes.min().unwrap_or(u64::MAX).saturating_add(trip.fragments);
+                let bound = bytes as f64 * 8e-6 / seconds;
                 most(&format!("goodput of {} until {ms} ms", track.subject), mbit, bound)?;
             }
         }
@@ -336,6 +358,9 @@ fn way_of(scenario: &Scenario, name: &str, spec: &LinkSpec, (link, end): (LinkId
     // A shorter way lets packets arrive together with those before them.
     let shortened = events.iter().filter_map(|event| event.delay).count() as u64;
     let longest = time(direction.delay).saturating_mul(shortened.min(1));
+    let mtu = |host: &HostSpec| host.nic.mtu.unwrap_or(NicConfig::default().mtu);
+    let most = scenario.host.values().map(mtu).max().unwrap_or(u16::MAX);
+    let packet = direction.mtu.map_or(most, |mtu| mtu.min(most));
     Way {
         link,
         end,
@@ -346,6 +371,7 @@ fn way_of(scenario: &Scenario, name: &str, spec: &LinkSpec, (link, end): (LinkId
         has_trace,
         delay: delays.fold(time(direction.delay), Nanos::min),
         spread: time(direction.jitter) + time(direction.reorder_delay) + wifi + longest,
+        packet: u64::from(packet) + ETHERNET,
     }
 }
 
