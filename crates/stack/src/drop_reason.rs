@@ -104,7 +104,8 @@ drop_reasons! {
     QdiscDrop = "qdisc_drop",
     /// The loopback queue is full.
     LoopbackFull = "loopback_full",
-    /// The link was down, or its device was taken away while the packet waited.
+    /// The link was down when the packet was to leave, the interface was disabled when it came, or
+    /// the device was taken away while it waited.
     LinkDown = "dev_ready",
     /// An echo request was not answered, as the host is told to answer none
     /// (`net.ipv4.icmp_echo_ignore_all`, `net.ipv6.icmp.echo_ignore_all`).

@@ -101,8 +101,9 @@ struct Receiving {
     skips_main: bool,
     /// Rounds in a row after which more was in `rx`.
     main_rounds: u32,
-    /// Whether the link is up, as of the driver's generation; otherwise what comes is dropped.
-    is_up: bool,
+    /// Whether the interface is enabled, as of the driver's generation; otherwise what comes is
+    /// dropped. What a device without a link still has arrived before the link was lost.
+    is_enabled: bool,
     /// What comes waits in the device, as of the driver's generation.
     is_unread: bool,
     /// Bytes received since the device had nothing left.
@@ -292,7 +293,7 @@ impl Shard {
         rx: Box<dyn RxQueue>,
         bulk: Option<Box<dyn RxQueue>>,
     ) {
-        let (is_up, is_unread) = (interface.is_up(), interface.is_unread());
+        let (is_enabled, is_unread) = (interface.is_enabled(), interface.is_unread());
         let mut driver = self.driver.take();
         driver.queues.push(Receiving {
             interface,
@@ -302,7 +303,7 @@ impl Shard {
             is_main_empty: true,
             skips_main: false,
             main_rounds: 0,
-            is_up,
+            is_enabled,
             is_unread,
             in_a_row: 0,
             row_began: Instant::ZERO,
@@ -400,7 +401,7 @@ impl Shard {
             driver.generation = topology.generation();
             driver.locals = topology.locals();
             for queue in &mut driver.queues {
-                queue.is_up = queue.interface.is_up();
+                queue.is_enabled = queue.interface.is_enabled();
                 queue.is_unread = queue.interface.is_unread();
             }
         }
@@ -476,7 +477,7 @@ impl Driver {
                 let Some(packet) = queue.take(visit.now) else { break };
                 budget -= 1;
                 bytes = bytes.saturating_sub(packet.data.len());
-                if !queue.is_up {
+                if !queue.is_enabled {
                     host.net.counters.drops.count(DropReason::LinkDown);
                     continue;
                 }
