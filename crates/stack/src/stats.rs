@@ -63,6 +63,8 @@ ip_counters! {
     IpOutOctets = "IpExtOutOctets",
     /// IPv4 packets received with a congestion mark.
     IpInCEPkts = "IpExtInCEPkts",
+    /// IPv4 headers with a bad checksum, which are among [`IpInHdrErrors`](Self::IpInHdrErrors).
+    IpInCsumErrors = "IpExtInCsumErrors",
     /// IPv6 packets received, super-packets counted once.
     Ip6InReceives = "Ip6InReceives",
     /// IPv6 headers with errors.

@@ -52,6 +52,8 @@ counters! {
     InErrs = "TcpInErrs",
     /// Resets sent.
     OutRsts = "TcpOutRsts",
+    /// Segments with a bad checksum, which are among [`InErrs`](Self::InErrs).
+    InCsumErrors = "TcpInCsumErrors",
     /// Data segments sent for the first time.
     OrigDataSent = "TcpExtTCPOrigDataSent",
     /// Segments delivered, retransmissions included.
@@ -176,7 +178,7 @@ counters! {
     /// Segments in order that were dropped since the memory of the host was used up.
     RcvQDrop = "TcpExtTCPRcvQDrop",
     /// Segments dropped because they lay outside the window.
-    OutOfWindow = "TcpExtTCPOutOfWindow",
+    OutOfWindow = "NeapTCPOutOfWindow",
     /// Segments dropped because the owned socket's backlog was full.
     BacklogDrop = "TcpExtTCPBacklogDrop",
     /// Pushes held back because data was still below TCP.

@@ -189,9 +189,12 @@ impl Input<'_> {
         self.host.net.counters.ip.add(IpCounter::IpInOctets, data.len() as u64);
         let packet = match ipv4::parse(data) {
             Ok(packet) => packet,
-            Err(_) => {
+            Err(error) => {
                 self.count(IpCounter::IpInReceives);
                 self.count(IpCounter::IpInHdrErrors);
+                if error == ipv4::Error::Checksum {
+                    self.count(IpCounter::IpInCsumErrors);
+                }
                 return self.drop(DropReason::IpHeader);
             }
         };
@@ -629,7 +632,10 @@ impl Input<'_> {
                 self.host.count_tcp_packet(destination.is_ipv4());
                 counters.add(Counter::InErrs, 1);
                 return self.drop(match error {
-                    tcp::Error::Checksum => DropReason::TcpChecksum,
+                    tcp::Error::Checksum => {
+                        counters.add(Counter::InCsumErrors, 1);
+                        DropReason::TcpChecksum
+                    }
                     _ => DropReason::TcpHeader,
                 });
             }

@@ -247,3 +247,36 @@ fn what_comes_from_all_hosts_of_a_network_is_answered_to_nobody() {
         assert_eq!(world.b.drops().get(DropReason::IpMartian), 1);
     }
 }
+
+/// Linux counts a bad checksum beside the errors that it is one of.
+#[test]
+fn a_flipped_bit_counts_as_an_error_and_as_a_bad_checksum() {
+    let mut world = World::new(&WireConfig::default());
+    // A SYN to a port that nobody listens at, whole but for the bit.
+    let mut syn = [0; 20];
+    syn[..4].copy_from_slice(&[0x30, 0x39, 0, 80]);
+    syn[12..14].copy_from_slice(&[0x50, 0x02]);
+    let whole = packet(0, 1, 6, &syn, 16);
+    let mut bad = whole.to_vec();
+    bad[35] ^= 1;
+    common::inject(&world.ab, world.now, bad.into());
+    world.settle();
+    let tcp = |world: &World| {
+        [Counter::InErrs, Counter::InCsumErrors].map(|counter| world.b.tcp_counter(counter))
+    };
+    assert_eq!(tcp(&world), [1, 1]);
+    assert_eq!(world.b.drops().get(DropReason::TcpChecksum), 1);
+
+    // A header that contradicts itself under a right checksum is an error alone.
+    syn[12] = 0x40;
+    common::inject(&world.ab, world.now, packet(0, 1, 6, &syn, 16));
+    world.settle();
+    assert_eq!(tcp(&world), [2, 1]);
+
+    let mut bad = whole.to_vec();
+    bad[8] ^= 1;
+    common::inject(&world.ab, world.now, bad.into());
+    world.settle();
+    let errors = [IpCounter::IpInHdrErrors, IpCounter::IpInCsumErrors];
+    assert_eq!(errors.map(|counter| world.b.ip_counters().get(counter)), [1, 1]);
+}
