@@ -102,7 +102,7 @@ fn find(pid: Option<u32>) -> Result<(Vec<InterfaceReport>, Silent), Failure> {
     let (mut found, mut silent) = (Vec::new(), Silent::default());
     for endpoint in chosen {
         // Most stacks have no such interface, and say so when they have said what they are.
-        match endpoint.stack().and_then(|_| Ok(endpoint.lines(SUBJECT).unwrap_or_default())) {
+        match endpoint.stack().map(|_| endpoint.lines(SUBJECT).unwrap_or_default()) {
             Ok(lines) => {
                 found.extend(lines.iter().filter_map(|line| serde_json::from_str(line).ok()));
             }

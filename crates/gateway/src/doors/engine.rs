@@ -730,7 +730,11 @@ impl Doors {
             session.reset();
         }
         debug!(client = %session.client, door = session.door, how, "connection ended");
-        let lost = || Err(io::ErrorKind::ConnectionReset.into());
+        let lost = match session.stage {
+            Stage::Joined(joined) => joined.lost,
+            _ => None,
+        };
+        let lost = || Err(lost.unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()));
         self.end_stdio(session.door, || if how == "finished" { Ok(()) } else { lost() });
     }
 }

@@ -13,13 +13,13 @@ use bytes::{Buf, Bytes, BytesMut};
 use httparse::{EMPTY_HEADER, Header, Status};
 use std::fmt::Write;
 
-/// Most header lines of a request.
-const MOST_LINES: usize = 100;
+/// Most header lines of a request, and of an answer.
+pub(super) const MOST_LINES: usize = 100;
 /// Port of `http` URIs.
 const HTTP_PORT: u16 = 80;
 
-/// Header lines that are for the proxy alone (RFC 9110 section 7.6.1).
-const HOP_BY_HOP: [&str; 8] = [
+/// Header lines that are of one connection (RFC 9110 section 7.6.1).
+const HOP_BY_HOP: [&str; 7] = [
     "connection",
     "proxy-connection",
     "keep-alive",
@@ -27,7 +27,6 @@ const HOP_BY_HOP: [&str; 8] = [
     "proxy-authorization",
     "te",
     "upgrade",
-    "host",
 ];
 
 /// The header line with how many proxies a request may pass.
@@ -101,7 +100,7 @@ fn is_allowed(lines: &[Header<'_>], users: &Users) -> bool {
     values.next().is_some_and(|value| users.allow_basic(value))
 }
 
-fn named<'a>(lines: &'a [Header<'_>], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+pub(super) fn named<'a>(lines: &'a [Header<'_>], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
     lines.iter().filter(move |line| line.name.eq_ignore_ascii_case(name)).map(|line| line.value)
 }
 
@@ -140,17 +139,12 @@ fn whole(method: &str, uri: &str, version: u8, lines: &[Header<'_>]) -> Result<R
     // Text takes all that is written.
     let _ = write!(head, "{method} {slash}{path} HTTP/1.{version}\r\nHost: {authority}\r\n");
     let mut head = BytesMut::from(head.as_bytes());
-    let also: Vec<&[u8]> = named(lines, "connection")
-        .flat_map(|value| value.split(|&byte| byte == b','))
-        .map(<[u8]>::trim_ascii)
-        .collect();
+    let also: Vec<_> = named(lines, "connection").collect();
     for line in lines {
         let is_here = |name: &&str| line.name.eq_ignore_ascii_case(name);
-        let is_named = also.iter().any(|name| name.eq_ignore_ascii_case(line.name.as_bytes()));
-        // What says where the body ends stays, whatever the client wants.
-        let is_framing = ["content-length", "transfer-encoding"].iter().any(is_here);
-        let is_replaced = hops.is_some() && is_here(&MAX_FORWARDS);
-        if HOP_BY_HOP.iter().any(is_here) || is_replaced || (is_named && !is_framing) {
+        // The URI has the server's name.
+        let is_replaced = is_here(&"host") || (hops.is_some() && is_here(&MAX_FORWARDS));
+        if is_replaced || !is_for_next(line, &also) {
             continue;
         }
         head.extend_from_slice(line.name.as_bytes());
@@ -163,6 +157,17 @@ fn whole(method: &str, uri: &str, version: u8, lines: &[Header<'_>]) -> Result<R
     }
     head.extend_from_slice(b"Connection: close\r\n\r\n");
     Ok(Request { target, head: head.freeze(), body })
+}
+
+/// Whether a header line is passed on. `also` are the values of `Connection`, which name lines that
+/// are not.
+pub(super) fn is_for_next(line: &Header<'_>, also: &[&[u8]]) -> bool {
+    let is_here = |name: &&str| line.name.eq_ignore_ascii_case(name);
+    let mut names = also.iter().flat_map(|value| value.split(|&byte| byte == b','));
+    let is_named = names.any(|name| name.trim_ascii().eq_ignore_ascii_case(line.name.as_bytes()));
+    // What says where the body ends stays, whatever the sender wants.
+    let is_framing = ["content-length", "transfer-encoding"].iter().any(is_here);
+    !HOP_BY_HOP.iter().any(is_here) && (is_framing || !is_named)
 }
 
 /// How many proxies a request for tests may pass behind this one (RFC 9110 section 7.6.2); `None`

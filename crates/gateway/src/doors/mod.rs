@@ -9,6 +9,7 @@
 //! one of the stack, two entries of a poller and about 500 bytes. While a client says what it wants
 //! it holds at most 16 KiB more.
 
+mod answer;
 mod body;
 mod cache;
 mod config;

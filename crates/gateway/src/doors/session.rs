@@ -1,5 +1,7 @@
 //! One connection that came to a door, from its first byte to its end.
 
+use super::answer::Answering;
+use super::body::Body;
 use super::dialogue::Dialogue;
 use super::figures::Counters;
 use super::near::Near;
@@ -108,6 +110,8 @@ pub(super) struct Joined {
     /// Bytes to the client, and to the far side, may move.
     is_due: [bool; 2],
     is_finished: bool,
+    /// Why a half was lost.
+    pub(super) lost: Option<io::Error>,
 }
 
 /// What becomes of a session.
@@ -353,7 +357,11 @@ impl Joined {
         received.truncate(count);
         let head = std::mem::take(&mut wanted.request.head);
         let relay = Relay::with_first([head, received]);
-        Self { far, generation, relay, view, is_due: [true; 2], is_finished: false }
+        let far = match near.body {
+            Body::Endless => far,
+            Body::Length(_) | Body::Chunked(_) => Box::new(Answering::new(far)),
+        };
+        Self { far, generation, relay, view, is_due: [true; 2], is_finished: false, lost: None }
     }
 
     fn pump(
@@ -398,7 +406,10 @@ impl Joined {
                 self.is_finished = true;
                 FINISHED
             }
-            Progress::Lost { .. } => Next::Over("lost", |counters| &counters.lost),
+            Progress::Lost { error, .. } => {
+                self.lost = Some(error);
+                Next::Over("lost", |counters| &counters.lost)
+            }
         }
     }
 }

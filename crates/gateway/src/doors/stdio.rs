@@ -56,6 +56,16 @@ fn enter(file: &OwnedFd, poller: &Poller, token: u64, events: Events) -> io::Res
     }
 }
 
+/// The error of a call, with the stream that it is about: the user has to know which one is lost.
+fn named(stream: &str, errno: rustix::io::Errno) -> io::Error {
+    let error = io::Error::from(errno);
+    match error.kind() {
+        // The caller asks for these.
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => error,
+        kind => io::Error::new(kind, format!("{stream}: {error}")),
+    }
+}
+
 /// # Errors
 /// `WouldBlock` if a call would wait.
 fn check(file: &impl AsFd, events: PollFlags) -> io::Result<()> {
@@ -70,7 +80,8 @@ impl End for Stdio {
     fn receive(&mut self) -> io::Result<Option<Bytes>> {
         check(&self.input, PollFlags::IN)?;
         let mut piece = vec![0; MOST_PIECE];
-        let count = rustix::io::read(&self.input, &mut piece)?;
+        let count = rustix::io::read(&self.input, &mut piece);
+        let count = count.map_err(|errno| named("the standard input", errno))?;
         piece.truncate(count);
         Ok((count > 0).then(|| piece.into()))
     }
@@ -81,7 +92,8 @@ impl End for Stdio {
         };
         check(output, PollFlags::OUT)?;
         let count = first.len().min(most).min(self.most);
-        let sent = rustix::io::write(output, &first[..count])?;
+        let sent = rustix::io::write(output, &first[..count]);
+        let sent = sent.map_err(|errno| named("the standard output", errno))?;
         take_front(pieces, sent);
         Ok(sent)
     }
@@ -93,5 +105,31 @@ impl End for Stdio {
 
     fn reset(&mut self) {
         self.output = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_output_that_takes_nothing_is_named() {
+        let input = std::fs::File::open("/dev/null").expect("Linux has it");
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
+        let (read, write) = io::pipe().expect("a pipe");
+        drop(read);
+        for (output, why) in [
+            (
+                OwnedFd::from(full.expect("Linux has it")),
+                "the standard output: No space left on device",
+            ),
+            (OwnedFd::from(write), "the standard output: Broken pipe"),
+        ] {
+            let input = input.try_clone().expect("a descriptor");
+            let mut stdio = Stdio::new(input.into(), output).expect("two descriptors");
+            let sent = stdio.send(&mut VecDeque::from([Bytes::from_static(b"x")]), 1);
+            let error = sent.expect_err("nobody takes it").to_string();
+            assert!(error.starts_with(why), "{error}");
+        }
     }
 }

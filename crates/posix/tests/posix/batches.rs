@@ -3,7 +3,7 @@
 use super::datagrams::{message, pair};
 use super::*;
 
-fn receive_many(
+pub(crate) fn receive_many(
     p: &mut Process,
     fd: Fd,
     most: usize,

@@ -1,5 +1,6 @@
 //! UDP.
 
+use super::batches::receive_many;
 use super::*;
 
 pub(super) fn pair(p: &mut Process) -> (Fd, Fd) {

@@ -557,9 +557,9 @@ fn acks_that_wait_in_a_device(world: &mut World) -> (TcpHandle, TcpHandle) {
     let (client, server) = connect(world, "10.0.0.2:80");
     client.write(world.now, &pattern(2000)).unwrap();
     world.settle();
-    world.now = world.now + Nanos::from_millis(1);
+    world.now += Nanos::from_millis(1);
     world.b.poll(0, world.now);
-    world.now = world.now + Nanos::from_millis(1);
+    world.now += Nanos::from_millis(1);
     assert!(client.info(world.now).unacked > 0);
     assert!(!world.ba.lock().unwrap().packets.is_empty());
     (client, server)
