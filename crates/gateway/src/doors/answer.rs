@@ -13,7 +13,7 @@ use std::io;
 use std::time::Instant;
 
 /// Longest head of an answer, bytes. A longer one is passed on as it is.
-const MOST_HEAD: usize = 64 << 10;
+const MOST_HEAD: usize = 16 << 10;
 
 /// A connection to a server that answers one request.
 pub(super) struct Answering {
@@ -85,7 +85,8 @@ fn next(received: &[u8]) -> Part {
     let mut lines = [EMPTY_HEADER; MOST_LINES];
     let mut answer = httparse::Response::new(&mut lines);
     let length = match answer.parse(received) {
-        Ok(Status::Complete(length)) => length,
+        Ok(Status::Complete(length)) if length <= MOST_HEAD => length,
+        Ok(Status::Complete(_)) => return Part::Other,
         Ok(Status::Partial) => return Part::More,
         Err(_) => return Part::Other,
     };
