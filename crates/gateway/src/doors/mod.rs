@@ -6,8 +6,8 @@
 //! [`Door::Server`] where there are no such servers.
 //!
 //! Cost: one thread for all connections, and O(1) per event. A connection has a socket of the host,
-//! one of the stack, two entries of a poller and about 500 bytes. While a client says what it wants,
-//! and while the head of an HTTP answer comes, it holds at most 16 KiB more.
+//! one of the stack, two entries of a poller and about 500 bytes. While a client says what it
+//! wants, and while the head of an HTTP answer comes, it holds at most 16 KiB more.
 
 mod answer;
 mod body;
