@@ -117,7 +117,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(68..))]
     mtu: Option<u16>,
     /// Most packets that are on their way in both directions together
-    #[arg(long, value_name = "N", default_value_t = RelayConfig::MOST_PACKETS)]
+    #[arg(long, value_name = "N", default_value_t = RelayConfig::MOST_PACKETS, value_parser = packets)]
     packets: usize,
     /// Scheduling of the thread, for a busy machine: nice:N (-20 to 19), slice:TIME (100us to
     /// 100ms), or real-time fifo:N or rr:N (1 to 99); may be repeated
@@ -131,6 +131,11 @@ pub(crate) struct Args {
 fn seconds(text: &str) -> Result<Duration, String> {
     let number = text.parse::<f64>().ok().filter(|number| *number > 0.0 && *number <= 1e9);
     number.map(Duration::from_secs_f64).ok_or_else(|| "expected a number above 0".to_owned())
+}
+
+fn packets(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|&number| number > 0);
+    number.ok_or_else(|| "expected a number above 0".to_owned())
 }
 
 fn time(text: &str) -> Result<Nanos, String> {

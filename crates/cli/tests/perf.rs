@@ -406,6 +406,24 @@ fn iperf3_receives_one_stream_and_four() {
 }
 
 #[test]
+fn iperf3_receives_the_bytes_that_it_asks_for() {
+    in_namespace("iperf3_receives_the_bytes_that_it_asks_for", |world| {
+        for (args, expected) in [
+            (&["-R", "-n", "1M"][..], 1 << 20),
+            (&["-R", "-n", "3M", "-P", "4"], 3 << 20),
+            (&["-R", "-k", "1", "-l", "1K"], 1 << 10),
+        ] {
+            let (ours, theirs) = world.serve(args);
+            assert_eq!(bytes(&ours, "sum_sent"), expected, "{args:?}");
+            assert_eq!(bytes(&theirs, "sum_received"), expected, "{args:?}");
+        }
+        // The ends omit different bytes, and the test ends all the same.
+        let (_, theirs) = world.serve(&["-R", "-n", "1M", "-O", "1"]);
+        assert!(bytes(&theirs, "sum_received") >= 1 << 20);
+    });
+}
+
+#[test]
 fn ipv6_each_way() {
     in_namespace("ipv6_each_way", |_| {
         let (ours, theirs) = IPV6.send(&["-n", "32M"]);

@@ -217,7 +217,7 @@ sysctls! {
     "net.ipv4.tcp_moderate_rcvbuf" tcp_moderate_rcvbuf: switch, "", OpenConnections,
         "The receive buffer grows with the reader.";
     "net.ipv4.tcp_notsent_lowat" tcp_notsent_lowat: int 0..4294967295, "bytes", OpenConnections,
-        "Unsent bytes at which a writer is refused; 4294967295 is off.";
+        "Unsent bytes at which a writer is refused; 0 refuses every write; 4294967295 is off.";
     "net.ipv4.tcp_orphan_retries" tcp_orphan_retries: int 0..255, "timeouts", OpenConnections,
         "Timeouts after `close` before the connection is given up; 0 means 8.";
     "net.ipv4.tcp_pacing_ca_ratio" tcp_pacing_ca_ratio: int 0..1000, "percent", OpenConnections,

@@ -287,6 +287,9 @@ impl<'a> DataPhase<'a> {
                 [stream] if moved && !stream.done => self.step_one()?,
                 _ => self.step_many(now)?,
             };
+            if !self.setting.client && self.credit() == 0 {
+                self.rest();
+            }
             if moved {
                 self.last_move = now;
             } else {
@@ -335,11 +338,23 @@ impl<'a> DataPhase<'a> {
 
     /// Bytes that may still move, of all streams.
     fn credit(&self) -> u64 {
-        match self.setting.plan.byte_limit() {
-            Some(limit) if self.setting.client && self.omit_until.is_none() => {
+        let Setting { plan, role, client, .. } = &self.setting;
+        // The end of the omitted start comes to both ends at different bytes. A server that stopped
+        // by its own count would leave its client short of bytes for ever.
+        let is_bound = *client || (*role == Role::Sender && plan.omit.is_zero());
+        match plan.byte_limit() {
+            Some(limit) if is_bound && self.omit_until.is_none() => {
                 limit.saturating_sub(self.streams.iter().map(|stream| stream.figures.bytes).sum())
             }
             _ => u64::MAX,
+        }
+    }
+
+    /// Leaves the streams alone: everything is sent, and the client says when the test is over.
+    fn rest(&mut self) {
+        for stream in self.streams.iter_mut().filter(|stream| !stream.done) {
+            stream.done = true;
+            self.poller.remove(&stream.socket);
         }
     }
 

@@ -42,6 +42,8 @@ fn bad_arguments_end_with_status_2_and_say_what_is_expected() {
         ("tun0 tun1 --link wire", "--scenario"),
         ("tun0 tun1 --seconds 0", "a number above 0"),
         ("tun0 tun1 --batch 50", "a time with its unit"),
+        ("tun0 tun1 --packets 0", "a number above 0"),
+        ("tun0 tun1 limit 0", "packets above zero"),
         ("tun0 tun1 --address-a 10.1.0.1", "10.1.0.1/24"),
     ] {
         let (status, text) = neap(arguments);

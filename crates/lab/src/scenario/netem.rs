@@ -4,7 +4,7 @@
 
 use super::model::LinkSpec;
 use super::source::{Files, SourceFile};
-use super::units::{Share, Size, Speed, Time};
+use super::units::{Room, Share, Size, Speed, Time};
 use crate::link::{ENDS, RelayConfig};
 use core::fmt::Display;
 use core::str::FromStr;
@@ -312,13 +312,12 @@ impl<'a> Words<'a> {
 
     /// A number without a unit counts packets, as in netem.
     fn limit(&mut self) -> Result<String, NetemError> {
-        if let Some((packets, _)) = self.maybe::<u64>() {
-            return Ok(quote(&format!("{packets} packets")));
-        }
-        let text = self.take().unwrap_or_default();
-        let is_room = text.parse::<super::units::Room>().is_ok();
-        let what = "expected a number of packets, such as 1000, or bytes, such as 256k";
-        Some(text).filter(|_| is_room).map(quote).ok_or_else(|| NetemError::new("limit", what))
+        let word = self.take().unwrap_or_default();
+        let is_number = word.parse::<u64>().is_ok();
+        let text = if is_number { format!("{word} packets") } else { word.to_owned() };
+        let is_room = text.parse::<Room>().is_ok();
+        let what = "expected packets above zero, such as 1000, or bytes, such as 256k";
+        is_room.then(|| quote(&text)).ok_or_else(|| NetemError::new("limit", what))
     }
 
     fn codel(&mut self) -> Result<String, NetemError> {
@@ -438,7 +437,9 @@ mod tests {
             ("reorder 25%", "needs a delay"),
             ("speed 5mbit", "is no option of a link; there are delay"),
             ("rate 5", "a rate above zero"),
-            ("limit x", "a number of packets"),
+            ("limit x", "limit: expected packets above zero"),
+            ("limit 0", "limit: expected packets above zero"),
+            ("limit 0k", "limit: expected packets above zero"),
             ("police 5mbit", "expected \"rate\""),
             ("police rate 5mbit burst 100", "policer: a burst below 1538 bytes"),
             ("red min 5k max 4k probability 1%", "red: min must be below max"),

@@ -75,10 +75,15 @@ pub struct Buffer {
 fn buffer(text: &str) -> Option<Buffer> {
     let text = text.trim();
     if let Some(packets) = text.strip_suffix("packets").or_else(|| text.strip_suffix("p")) {
-        let packets = packets.trim().parse().ok()?;
+        let packets = packets.trim().parse().ok().filter(|&packets| packets > 0)?;
         return Some(Buffer { packets, bytes: u64::MAX });
     }
-    size(text).map(|bytes| Buffer { packets: usize::MAX, bytes })
+    size(text).and_then(buffer_of)
+}
+
+/// Room for so many bytes. A queue without room would carry nothing.
+fn buffer_of(bytes: u64) -> Option<Buffer> {
+    (bytes > 0).then_some(Buffer { packets: usize::MAX, bytes })
 }
 
 /// Makes a type of a scenario file from a function that reads text, with what it expects.
@@ -108,10 +113,10 @@ macro_rules! quantity {
                         text.parse().map_err(wrong)
                     }
                     fn visit_i64<E: Error>(self, number: i64) -> Result<$name, E> {
-                        let plain: Option<fn(u64) -> $inner> = $number;
+                        let plain: fn(u64) -> Option<$inner> = $number;
                         let wrong = || E::invalid_value(Unexpected::Signed(number), &$expected);
                         let number = u64::try_from(number).map_err(|_| wrong())?;
-                        plain.map(|plain| $name(plain(number))).ok_or_else(wrong)
+                        plain(number).map($name).ok_or_else(wrong)
                     }
                 }
                 deserializer.deserialize_any(Text)
@@ -122,28 +127,29 @@ macro_rules! quantity {
 
 quantity! {
     /// A length of time: `"20ms"`.
-    Time(Nanos) = time, "a time with its unit, such as \"20ms\" (ns, us, ms, s, min)", None
+    Time(Nanos) = time, "a time with its unit, such as \"20ms\" (ns, us, ms, s, min)", |_| None
 }
 quantity! {
     /// A rate: `"100mbit"`, or in bytes `"6000000bps"`.
-    Speed(Rate) = rate, "a rate above zero with its unit, such as \"100mbit\" (bit, kbit, mbit, gbit; bps is bytes)", None
+    Speed(Rate) = rate, "a rate above zero with its unit, such as \"100mbit\" (bit, kbit, mbit, gbit; bps is bytes)", |_| None
 }
 quantity! {
     /// A number of bytes: `65536`, `"64k"`.
-    Size(u64) = size, "a number of bytes, such as 65536 or \"64k\"", Some(|bytes| bytes)
+    Size(u64) = size, "a number of bytes, such as 65536 or \"64k\"", Some
 }
 quantity! {
     /// A share: `"1%"`.
-    Share(Ppm) = share, "a share from \"0%\" to \"100%\", or in \"ppm\", in whole ppm", None
+    Share(Ppm) = share, "a share from \"0%\" to \"100%\", or in \"ppm\", in whole ppm", |_| None
 }
 quantity! {
     /// Room in a queue: `"1000 packets"`, `"256k"`.
-    Room(Buffer) = buffer, "a buffer, such as \"1000 packets\" or \"256k\"", Some(|bytes| Buffer { packets: usize::MAX, bytes })
+    Room(Buffer) = buffer, "a buffer above zero, such as \"1000 packets\" or \"256k\"", buffer_of
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     #[test]
     fn quantities_are_read_with_their_units_only() {
@@ -154,6 +160,10 @@ mod tests {
         assert_eq!("0.5%".parse(), Ok(Share(Ppm(5000))));
         let packets = Buffer { packets: 100, bytes: u64::MAX };
         assert_eq!("100 packets".parse(), Ok(Room(packets)));
+        for nothing in ["0 packets", "0p", "0", "0k"] {
+            assert!(nothing.parse::<Room>().is_err(), "{nothing}");
+        }
+        assert!(toml::from_str::<BTreeMap<String, Room>>("buffer = 0").is_err());
         assert!("100".parse::<Speed>().is_err() && "18446744074gbit".parse::<Speed>().is_err());
         for wrong in ["5", "ms", "-1ms", "1e3ms", "9999999999999s", ""] {
             assert!(wrong.parse::<Time>().is_err(), "{wrong}");

@@ -148,10 +148,16 @@ impl Shared {
     /// Lets a thread that waits for the engine have it before this one takes it again. The lock is
     /// not fair: whoever has it gets it back before the other one is awake.
     pub(crate) fn give_way(&self) {
+        self.give_turns(std::thread::yield_now);
+    }
+
+    /// Calls `give_turn` until one of the threads that wait has the engine, at most [`YIELDS`]
+    /// times.
+    fn give_turns(&self, mut give_turn: impl FnMut()) {
         let waiting = || self.waiting.load(Ordering::Relaxed);
         let (before, mut yields) = (waiting(), 0);
         while before > 0 && waiting() == before && yields < YIELDS {
-            std::thread::yield_now();
+            give_turn();
             yields += 1;
         }
     }
@@ -588,6 +594,44 @@ mod tests {
         assert_eq!(shared.send_batch(batch, &mut 0), Ok(Sent::Fragmentable));
         let errors = shared.socket.take_errors();
         assert!(errors.count > 0 && errors.is_of_path && errors.of_icmp == 0, "{errors:?}");
+    }
+
+    #[test]
+    fn turns_are_given_until_one_who_waits_has_the_engine() {
+        let shared = Shared::open(&WireguardConfig::new(PrivateKey::from([1; 32])));
+        let shared = shared.expect("a socket");
+        // The turns that are given if one of so many has the engine in the turn `comes_in`.
+        let turns = |waiting: usize, comes_in: u32| {
+            shared.waiting.store(waiting, Ordering::Relaxed);
+            let mut turns = 0;
+            shared.give_turns(|| {
+                turns += 1;
+                if turns == comes_in {
+                    shared.waiting.store(waiting - 1, Ordering::Relaxed);
+                }
+            });
+            turns
+        };
+        assert_eq!(turns(0, 1), 0, "nobody waits");
+        assert_eq!(turns(1, 3), 3);
+        assert_eq!(turns(5, 3), 3, "those who still wait have had no worse a chance");
+        assert_eq!(turns(1, u32::MAX), YIELDS, "one who does not wake up holds nobody up");
+    }
+
+    #[test]
+    fn one_who_waits_for_the_engine_is_counted_until_he_has_it() {
+        let shared = Shared::open(&WireguardConfig::new(PrivateKey::from([1; 32])));
+        let shared = shared.expect("a socket");
+        let waiting = || shared.waiting.load(Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            let held = lock(&shared.engine);
+            let waiter = scope.spawn(|| shared.engine(|_| waiting()));
+            while waiting() == 0 {
+                std::thread::yield_now();
+            }
+            drop(held);
+            assert_eq!(waiter.join().expect("it has had the engine"), 0);
+        });
     }
 
     #[test]
