@@ -540,7 +540,10 @@ fn a_door_that_cannot_be_changed_stays_as_it_was() {
         tunnel.reload();
         say(&connect(9004).expect("a door"), "changed places");
         let log = tunnel.end();
-        let lines = ["near.conf:11: BindAddress 127.0.0.1:9005: ", "no.pem: No such file"];
+        let lines = [
+            "near.conf:11: [TCPClientTunnel] BindAddress 127.0.0.1:9005: ",
+            "no.pem: No such file",
+        ];
         assert!(lines.iter().all(|line| log.contains(line)), "{log}");
     });
 }
