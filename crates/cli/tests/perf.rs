@@ -417,7 +417,7 @@ fn iperf3_receives_the_bytes_that_it_asks_for() {
             assert_eq!(bytes(&ours, "sum_sent"), expected, "{args:?}");
             assert_eq!(bytes(&theirs, "sum_received"), expected, "{args:?}");
         }
-        // The ends omit different bytes, iperf3 perhaps all of them, and the test ends all the same.
+        // The ends omit different bytes, perhaps all of them, and the test ends all the same.
         world.serve(&["-R", "-n", "1M", "-O", "1"]);
     });
 }
