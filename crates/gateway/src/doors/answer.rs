@@ -1,7 +1,7 @@
 //! The head of the answer to the one request of a connection: the client has to learn that no other
 //! answer follows, whatever the server wants (RFC 9112 section 9.6).
 
-use super::http::{MOST_LINES, is_for_next, named};
+use super::http::{MOST_LINES, add_line, is_for_next, named};
 use crate::host_errors::Undelivered;
 use crate::relay::{End, Segments};
 use crate::upstream::Far;
@@ -101,10 +101,7 @@ fn next(received: &[u8]) -> Part {
     let mut head = BytesMut::from(&received[begin..=begin + end]);
     let also: Vec<_> = named(answer.headers, "connection").collect();
     for line in answer.headers.iter().filter(|line| is_for_next(line, &also)) {
-        head.extend_from_slice(line.name.as_bytes());
-        head.extend_from_slice(b": ");
-        head.extend_from_slice(line.value);
-        head.extend_from_slice(b"\r\n");
+        add_line(&mut head, line);
     }
     head.extend_from_slice(b"Connection: close\r\n\r\n");
     Part::Final(length, head)

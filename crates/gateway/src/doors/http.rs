@@ -147,16 +147,20 @@ fn whole(method: &str, uri: &str, version: u8, lines: &[Header<'_>]) -> Result<R
         if is_replaced || !is_for_next(line, &also) {
             continue;
         }
-        head.extend_from_slice(line.name.as_bytes());
-        head.extend_from_slice(b": ");
-        head.extend_from_slice(line.value);
-        head.extend_from_slice(b"\r\n");
+        add_line(&mut head, line);
     }
     if let Some(hops) = hops {
         head.extend_from_slice(format!("Max-Forwards: {hops}\r\n").as_bytes());
     }
     head.extend_from_slice(b"Connection: close\r\n\r\n");
     Ok(Request { target, head: head.freeze(), body })
+}
+
+/// Adds a header line to a head.
+pub(super) fn add_line(head: &mut BytesMut, line: &Header<'_>) {
+    for part in [line.name.as_bytes(), b": ", line.value, b"\r\n"] {
+        head.extend_from_slice(part);
+    }
 }
 
 /// Whether a header line is passed on. `also` are the values of `Connection`, which name lines that
