@@ -66,6 +66,8 @@ pub(crate) struct Engine<P> {
     has_appeared: bool,
     /// An initiation was not answered.
     has_failed: bool,
+    /// A peer has answered after initiations that were not.
+    has_recovered: bool,
     counters: Arc<Counters>,
     start: Instant,
     /// The time of day at the start.
@@ -172,6 +174,7 @@ impl<P: Protocol> Engine<P> {
             has_moved: false,
             has_appeared: false,
             has_failed: false,
+            has_recovered: false,
             counters,
             start: now,
             unix,
@@ -642,6 +645,7 @@ impl<P: Protocol> Engine<P> {
         let at = self.protocol.established(id, now).unwrap_or(now);
         let Some(entry) = self.peers[id].as_mut() else { return };
         (entry.latest_handshake, entry.latest_handshake_told) = (Some(at), None);
+        self.has_recovered |= entry.failed_handshakes > 0;
         (entry.awaits_answer, entry.failed_handshakes, entry.restart) = (false, 0, None);
         self.is_revived = true;
     }
@@ -714,6 +718,11 @@ impl<P: Protocol> Engine<P> {
     /// Whether a peer was heard from another address, since this was last asked.
     pub(crate) fn take_move(&mut self) -> bool {
         core::mem::take(&mut self.has_moved)
+    }
+
+    /// Whether a peer has answered after initiations that were not, since this was last asked.
+    pub(crate) fn take_recovery(&mut self) -> bool {
+        core::mem::take(&mut self.has_recovered)
     }
 
     /// Whether an initiation was not answered, since this was last asked.

@@ -26,12 +26,13 @@ impl WireguardHandle {
         self.shared.status()
     }
 
-    /// Has `tell` called whenever an initiation was not answered:
-    /// [`failed_handshakes`](crate::PeerStatus::failed_handshakes) of a peer has risen. The call
-    /// comes from the thread that drives the stack, so that it must not wait. Returns false, and
-    /// changes nothing, if it was set before.
-    pub fn on_failed_handshake(&self, tell: impl Fn() + Send + Sync + 'static) -> bool {
-        self.shared.on_failed_handshake(Box::new(tell))
+    /// Has `tell` called whenever
+    /// [`failed_handshakes`](crate::PeerStatus::failed_handshakes) of a peer changes: an initiation
+    /// was not answered, or the peer has answered after some that were not. The call comes from the
+    /// thread that drives the stack, so that it must not wait. Returns false, and changes nothing,
+    /// if it was set before.
+    pub fn on_failed_handshakes(&self, tell: impl Fn() + Send + Sync + 'static) -> bool {
+        self.shared.on_failed_handshakes(Box::new(tell))
     }
 
     /// Sets the peers. One that stays keeps its counters and the address that it was heard from,

@@ -31,7 +31,7 @@ const YIELDS: u32 = 200;
 const KEEPALIVE_MAX: Duration = Duration::from_secs(65_535);
 
 /// What is called when an initiation was not answered.
-type OnFailure = Box<dyn Fn() + Send + Sync>;
+type OnFailures = Box<dyn Fn() + Send + Sync>;
 
 /// Socket, engine, and what is read without the engine's lock.
 pub(crate) struct Shared {
@@ -50,8 +50,8 @@ pub(crate) struct Shared {
     has_error: AtomicBool,
     suspends: Suspends,
     fwmark: Mutex<Option<u32>>,
-    /// Whom to tell when an initiation was not answered.
-    on_failure: OnceLock<OnFailure>,
+    /// Whom to tell when the failed handshakes of a peer have become more or none.
+    on_failures: OnceLock<OnFailures>,
     /// Readable when the driver is to look at the link, and at the engine's deadline.
     bell: Arc<OwnedFd>,
 }
@@ -79,7 +79,7 @@ impl Shared {
             has_error: AtomicBool::new(false),
             suspends: Suspends::new(),
             fwmark: Mutex::new(config.fwmark),
-            on_failure: OnceLock::new(),
+            on_failures: OnceLock::new(),
             engine: Mutex::new(engine),
             bell: Arc::new(bell),
             socket,
@@ -105,7 +105,7 @@ impl Shared {
     ) -> (R, usize) {
         let mut engine = self.wait_for_engine();
         let result = work(&mut engine);
-        let has_failed = engine.take_failure();
+        let (has_failed, has_recovered) = (engine.take_failure(), engine.take_recovery());
         if has_failed {
             engine.put_forward(clock::now(), unix());
         }
@@ -126,7 +126,9 @@ impl Shared {
         if has_moved || has_appeared {
             self.socket.way_has_changed();
         }
-        if has_failed && let Some(tell) = self.on_failure.get() {
+        if (has_failed || has_recovered)
+            && let Some(tell) = self.on_failures.get()
+        {
             tell();
         }
         (result, unsent)
@@ -305,8 +307,8 @@ impl Shared {
     }
 
     /// Whether nobody was to be told before.
-    pub(crate) fn on_failed_handshake(&self, tell: OnFailure) -> bool {
-        self.on_failure.set(tell).is_ok()
+    pub(crate) fn on_failed_handshakes(&self, tell: OnFailures) -> bool {
+        self.on_failures.set(tell).is_ok()
     }
 
     pub(crate) fn set_endpoint(&self, key: &PublicKey, endpoint: SocketAddr) -> Result<(), Error> {

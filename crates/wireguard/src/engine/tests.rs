@@ -296,8 +296,11 @@ fn lost_initiations_are_repeated_and_given_up_after_ninety_seconds() {
     two.run(second(1000));
     assert_eq!(two.count(HERE, "initiations_sent"), sent, "nobody asks");
     two.spoil = |_| false;
+    assert!(!two.engines[HERE].take_recovery());
     two.join();
     assert_eq!(two.peer(HERE).failed_handshakes, 0);
+    assert!(two.engines[HERE].take_recovery() && !two.engines[HERE].take_recovery());
+    assert!(!two.engines[THERE].take_recovery(), "it has asked nothing");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Endpoints by name: the host resolves them at the start, and again when handshakes fail. A thread
 //! of its own does it, as a question may take long.
 
-use super::silence::{LOOK, Silence};
+use super::silence::Silence;
 use neap_wireguard::file::{Host, HostPort, PeerSection};
 use neap_wireguard::{PublicKey, WireguardHandle};
 use std::collections::{HashMap, HashSet};
@@ -122,7 +122,7 @@ impl Names {
     /// There is no thread.
     pub(super) fn watch(&self, handle: WireguardHandle) -> io::Result<()> {
         let (names, called) = (self.clone(), self.clone());
-        handle.on_failed_handshake(move || called.call());
+        handle.on_failed_handshakes(move || called.call());
         let thread = thread::Builder::new().name("names".to_owned());
         thread.spawn(move || names.run(&handle)).map(drop)
     }
@@ -131,7 +131,7 @@ impl Names {
         let (mut pause, mut retry) = (RETRY[0], None);
         let (mut failures, mut silence) = (Failures::default(), Silence::default());
         loop {
-            let peers = self.wait(retry.or(silence.awaits_answer().then_some(LOOK)));
+            let peers = self.wait(retry);
             let status = handle.status();
             silence.tell(&status.peers);
             failures.forget_others(&peers);
@@ -182,12 +182,12 @@ impl Names {
         }
     }
 
-    /// Waits until somebody has to be looked at: for a call, and for no longer than `most`.
-    fn wait(&self, most: Option<Duration>) -> Vec<(PublicKey, HostPort)> {
+    /// Waits until somebody has to be looked at: for a call, and for no longer than `retry`.
+    fn wait(&self, retry: Option<Duration>) -> Vec<(PublicKey, HostPort)> {
         let (mutex, changed) = &*self.shared;
         let mut inside = mutex.lock().unwrap_or_else(PoisonError::into_inner);
         let is_quiet = |inside: &mut Named| !inside.is_called;
-        inside = match most {
+        inside = match retry {
             None => changed.wait_while(inside, is_quiet).unwrap_or_else(PoisonError::into_inner),
             Some(time) => {
                 let waited = changed.wait_timeout_while(inside, time, is_quiet);

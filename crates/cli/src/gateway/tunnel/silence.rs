@@ -8,8 +8,6 @@ use std::time::{Duration, Instant};
 const FAILURES: u32 = 3;
 /// Least time between two times that one peer is told of.
 const PAUSE: Duration = Duration::from_secs(300);
-/// Time between two looks whether a silent peer has answered. No call tells of that.
-pub(super) const LOOK: Duration = Duration::from_secs(5);
 
 /// What the log has said of peers.
 #[derive(Debug, Default)]
@@ -54,11 +52,6 @@ impl Silence {
         }
     }
 
-    /// Whether a peer is awaited that was told of.
-    pub(super) fn awaits_answer(&self) -> bool {
-        self.0.values().any(|told| told.is_silent)
-    }
-
     /// A peer has so many failures in a row.
     fn news(&mut self, key: PublicKey, failed: u32, now: Instant) -> Option<News> {
         match self.0.get_mut(&key) {
@@ -97,6 +90,5 @@ mod tests {
         assert_eq!(news(one, 0, 32), None);
         assert_eq!(news(one, 3, 100), None, "it was told of a while ago");
         assert_eq!(news(one, 50, 316), Some(News::Silent));
-        assert!(silence.awaits_answer());
     }
 }
