@@ -389,6 +389,18 @@ impl<P: Protocol> Engine<P> {
         Ok(())
     }
 
+    /// Begins a handshake with every peer that has a session, so that it learns at once from where
+    /// this interface sends. An end that only receives may have nothing to send for long, and its
+    /// peers would go on sending to where nobody is.
+    pub(crate) fn announce(&mut self, now: Instant) {
+        for id in self.order.clone() {
+            if self.has_session(id, now) {
+                self.initiate(id, now);
+                self.plan(id, now);
+            }
+        }
+    }
+
     /// Begins a handshake with a peer that frames wait for, once it has an endpoint.
     fn greet(&mut self, id: PeerId, now: Instant) {
         let entry = self.peers[id].as_mut().filter(|entry| entry.endpoint.is_some());

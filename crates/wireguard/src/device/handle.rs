@@ -96,8 +96,8 @@ impl WireguardHandle {
         self.shared.set_least_mtu(least)
     }
 
-    /// Moves the interface to another UDP port; with 0 the host chooses. Sessions stay, and peers
-    /// learn the port with the next datagram.
+    /// Moves the interface to another UDP port; with 0 the host chooses. Sessions stay. Peers with
+    /// a session learn the port at once, by a handshake from it.
     ///
     /// # Errors
     /// [`Error::Port`], [`Error::Mark`], [`Error::System`]; then nothing has changed.

@@ -357,6 +357,8 @@ impl Shared {
         let fwmark = lock(&self.fwmark);
         self.socket.rebind(port, *fwmark)?;
         drop(fwmark);
+        let now = clock::now();
+        self.engine(|engine| engine.announce(now));
         self.ring_for_path();
         Ok(())
     }

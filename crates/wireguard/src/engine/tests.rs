@@ -648,6 +648,26 @@ fn a_session_begins_anew_with_another_key_of_the_interface() {
 }
 
 #[test]
+fn an_interface_that_moves_tells_its_peers_before_it_has_anything_to_send() {
+    let mut two = Two::new();
+    two.engines[HERE].announce(two.now);
+    assert_eq!(two.engines[HERE].outgoing(), 0, "nobody knows it yet");
+    let mut two = Two::joined();
+    assert!(two.say(THERE));
+    two.run(second(1));
+    let elsewhere = SocketAddr::from(([192, 0, 2, 99], 1234));
+    two.addresses[HERE] = elsewhere;
+    two.engines[HERE].announce(two.now);
+    two.flush(HERE);
+    two.run(second(1));
+    assert_eq!(two.peer(THERE).endpoint, Some(elsewhere));
+    let before = two.arrived[HERE].len();
+    assert!(two.say(THERE));
+    two.run(second(1));
+    assert_eq!(two.arrived[HERE].len(), before + 1);
+}
+
+#[test]
 fn peers_that_stay_keep_sessions_and_counters() {
     let mut two = Two::joined();
     let known = two.peer(HERE);
