@@ -1,6 +1,6 @@
 //! SOCKS5, HTTP and SNI.
 
-use crate::world::{FAR, PATIENCE, World, address, any, echo, named, route_v6, socks};
+use crate::world::{FAR, PATIENCE, World, address, any, echo, named, route_v6, skip, socks};
 use neap_gateway::doors::{Door, TlsIdentity, Users};
 use socket2::{Domain, Socket, Type};
 use std::io::{ErrorKind, Read, Write};
@@ -207,8 +207,7 @@ fn an_http_proxy_says_why_it_does_not_connect() {
 #[test]
 fn curl_goes_through_all_proxies() {
     if Command::new("curl").arg("--version").output().is_err() {
-        println!("skipped: no curl");
-        return;
+        return skip("no curl");
     }
     let both = || users(&[("me", "se:cret")]);
     let world = World::new(vec![
@@ -302,8 +301,7 @@ fn curl_speaks_tls_to_the_proxy() {
         .arg(&certificate)
         .output();
     if made.is_err() || Command::new("curl").arg("--version").output().is_err() {
-        println!("skipped: no openssl, or no curl");
-        return;
+        return skip("no openssl, or no curl");
     }
     let [chain, secret] = [&certificate, &key].map(|path| std::fs::read(path).expect("a file"));
     let error = TlsIdentity::from_pem(&secret, &secret).expect_err("no certificate");
@@ -327,13 +325,14 @@ fn curl_speaks_tls_to_the_proxy() {
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.stdout == data(3 << 20), "{} bytes: {error}", output.stdout.len());
     }
-    // A client without TLS gets nothing of the proxy, and one that leaves is forgotten.
+    // A client without TLS gets nothing of the proxy, and one that leaves is forgotten. curl may be
+    // gone before the proxy ends its side of TLS, which its kernel answers by a reset.
     let mut stream = world.client(0);
     stream.write_all(b"GET http://both.test/ HTTP/1.1\r\n\r\n").expect("sent");
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
-    world.until(|figures| figures.finished == 2 && figures.given_up == 1);
+    world.until(|figures| figures.finished + figures.lost == 2 && figures.given_up == 1);
     world.end();
     std::fs::remove_dir_all(folder).expect("removed");
 }

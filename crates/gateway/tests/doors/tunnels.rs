@@ -1,6 +1,6 @@
 //! Tunnels with one target, standard input and output, the end of a run.
 
-use crate::world::{FAR, NEAR, PATIENCE, SlowReader, World, any, echo, named};
+use crate::world::{FAR, NEAR, PATIENCE, SlowReader, World, any, echo, named, skip};
 use neap::control::Application;
 use neap::net::{Prefix, Route, RouteEntry};
 use neap_gateway::doors::{Door, Target, Users};
@@ -410,8 +410,7 @@ fn doors_are_opened_and_closed_while_they_run() {
 fn a_door_on_all_addresses_is_one_of_both_families() {
     let all = "[::]:0".parse().expect("an address");
     let Ok(probe) = TcpListener::bind("[::1]:0") else {
-        println!("skipped: no IPv6");
-        return;
+        return skip("no IPv6");
     };
     drop(probe);
     let world = World::new(vec![

@@ -135,6 +135,12 @@ impl World {
     }
 }
 
+/// Says why a test cannot run, where the harness does not keep it to itself.
+pub(crate) fn skip(reason: &str) {
+    use std::io::Write;
+    writeln!(std::io::stderr(), "SKIP: {reason}").expect("stderr");
+}
+
 /// A server that does this with each connection.
 pub(crate) fn serve(
     stack: &Arc<Stack>,
