@@ -91,7 +91,7 @@
 //! promise. A struct of settings may get more fields in a minor version: write
 //! `..Default::default()`, or `..` and its constructor, behind the fields that you set.
 //!
-//! `neap-tcp`, `neap-stack`, `neap-device` and `neap-posix` are published because this crate is
+//! `neap-tcp`, `neap-stack`, `neap-device` and `neap-posix` are crates because this crate is
 //! made of them. They promise nothing. Depend on `neap` alone.
 #![forbid(unsafe_code)]
 

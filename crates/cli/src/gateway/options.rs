@@ -14,8 +14,8 @@ pub(super) const MTU: u16 = 65520;
 pub(super) struct Options {
     #[command(flatten)]
     limits: Limits,
-    /// Let flows reach addresses of this host that others cannot: 127.0.0.0/8, ::1 and
-    /// 169.254.0.0/16
+    /// Let flows reach addresses of this host that others cannot: 127.0.0.0/8, ::1, 0.0.0.0/8, ::
+    /// and 169.254.0.0/16
     #[arg(long)]
     allow_host: bool,
 }

@@ -34,9 +34,10 @@ use std::time::Duration;
 /// # Bounds
 ///
 /// Connections that are pending or whose handshake runs are bounded in total and for each source
-/// ([`TcpForwarderOptions`]). A source is an IPv4 address, or a /64 of IPv6. A SYN beyond these
-/// bounds is dropped and counted; its sender repeats it. SYN cookies do not help here: nothing may
-/// be sent before the decision.
+/// ([`TcpForwarderOptions`]). A source is an IPv4 address, or a /64 of IPv6. A SYN beyond the
+/// bound of its source is dropped and counted; its sender repeats it. Where all places are taken, a
+/// SYN takes that of the oldest pending connection whose source has at least as many, and that one
+/// is over. SYN cookies do not help here: nothing may be sent before the decision.
 ///
 /// # Example
 ///
