@@ -242,6 +242,19 @@ const OPEN: &[(&str, &str, Case, &str, Relation)] = &[
         Less(0.0),
     ),
     (
+        "net.ipv4.tcp_retrans_collapse",
+        "0",
+        // Messages that each are a segment, and an outage that loses several of them.
+        Case {
+            app: "kind = \"paced\"\nmessage = 200\ninterval = \"2ms\"\nnodelay = true",
+            events: "[[event]]\nat = \"1100ms\"\nlink = \"wire\"\ndown = true\n\
+                     [[event]]\nat = \"1120ms\"\nlink = \"wire\"\ndown = false\n",
+            ..BULK
+        },
+        "host.a.TcpRetransSegs",
+        More(2.0),
+    ),
+    (
         "net.ipv4.tcp_max_reordering",
         "300",
         // Without SACK the degree decides what counts as lost, however often reordering was seen.

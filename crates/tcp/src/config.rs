@@ -136,6 +136,8 @@ pub struct Config {
     pub tcp_sack: bool,
     /// `net.ipv4.tcp_dsack`: reports of duplicates in SACK blocks (RFC 2883).
     pub tcp_dsack: bool,
+    /// `net.ipv4.tcp_retrans_collapse`: short segments that are lost are sent again as one.
+    pub tcp_retrans_collapse: bool,
     /// `net.ipv4.tcp_ecn`: 0 never uses ECN, 1 asks for it and accepts it, 2 only accepts it.
     pub tcp_ecn: u8,
     /// `net.ipv4.tcp_ecn_fallback`: a SYN that is sent again does not ask for ECN (RFC 3168
@@ -344,6 +346,7 @@ impl Default for Config {
             tcp_timestamps: true,
             tcp_sack: true,
             tcp_dsack: true,
+            tcp_retrans_collapse: true,
             tcp_ecn: 2,
             tcp_ecn_fallback: true,
             tcp_frto: true,

@@ -226,6 +226,8 @@ sysctls! {
         "The pacing rate in slow start, of the window per round trip.";
     "net.ipv4.tcp_reordering" tcp_reordering: int 1..2147483647, "segments", OpenConnections,
         "The degree of reordering at the start. A timeout brings an open connection back to it.";
+    "net.ipv4.tcp_retrans_collapse" tcp_retrans_collapse: switch, "", OpenConnections,
+        "Short segments that are lost are sent again as one.";
     "net.ipv4.tcp_retries2" tcp_retries2: int 0..255, "timeouts", OpenConnections,
         "Timeouts, doubled from 200 ms, before an open connection is given up.";
     "net.ipv4.tcp_rmem" tcp_rmem: sizes, "bytes", OpenConnections,

@@ -249,6 +249,7 @@ impl Drawer {
         let switches = [
             ("net.ipv4.tcp_sack", 85),
             ("net.ipv4.tcp_dsack", 85),
+            ("net.ipv4.tcp_retrans_collapse", 85),
             ("net.ipv4.tcp_timestamps", 80),
             ("net.ipv4.tcp_window_scaling", 85),
             ("net.ipv4.tcp_frto", 80),

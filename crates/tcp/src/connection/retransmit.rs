@@ -93,6 +93,8 @@ impl Connection {
         let index = self.sender.isolate(run, max);
         if max == 0 {
             self.sender.shorten(index, left);
+        } else if !is_probe {
+            self.join_short(index, left.min(pass.mss));
         }
         let Some(sent) = self.sender.frame(index) else { return Ok(()) };
         let (seq, unit, marks) = (sent.seq, sent.unit, sent.flags);
@@ -130,6 +132,19 @@ impl Connection {
             self.arm_retransmit(pass.now);
         }
         Ok(())
+    }
+
+    /// Takes lost segments behind a short one along, as far as one segment of `most` bytes has room
+    /// (`tcp_retrans_try_collapse`): messages, and the FIN, need not wait for a round trip each.
+    fn join_short(&mut self, index: usize, most: u32) {
+        if !self.config.tcp_retrans_collapse {
+            return;
+        }
+        let most = u16::try_from(most).unwrap_or(u16::MAX);
+        while let Some(next) = self.sender.frame(index + 1)
+            && !self.account.holds(next.ticket)
+            && self.sender.join_next(index, most)
+        {}
     }
 
     /// Whether to cut one more frame in flight would let SACK blocks of single segments multiply

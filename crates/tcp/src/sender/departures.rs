@@ -65,7 +65,10 @@ impl Sender {
     ) {
         let in_flight = self.in_flight() + segments;
         let snapshot = self.rate.on_transmit(departure, self.board.is_empty(), in_flight);
-        let sent = Sent::new(self.nxt, payload, marks, unit, departure, ticket, snapshot);
+        let record = self.queue.first_record(self.nxt);
+        let ends_record = record.is_ended && record.len == payload.len();
+        let mut sent = Sent::new(self.nxt, payload, marks, unit, departure, ticket, snapshot);
+        sent.ends_record = ends_record;
         self.nxt = sent.end();
         self.queue.pass_records(self.nxt);
         self.board.push(sent);
@@ -130,6 +133,12 @@ impl Sender {
     /// Cuts the frame at `index`, which is one segment, behind `bytes` of its payload.
     pub fn shorten(&mut self, index: usize, bytes: u32) {
         self.board.shorten(index, bytes);
+    }
+
+    /// Joins the frame at `index`, which is one lost segment, with the one behind it if that is lost
+    /// as well and both fit into a segment of `mss` bytes. Returns whether they were joined.
+    pub fn join_next(&mut self, index: usize, mss: u16) -> bool {
+        self.board.join_next(index, mss)
     }
 
     /// Notes that the SYN was sent again.

@@ -22,6 +22,9 @@ use std::collections::VecDeque;
 /// Most segments of a frame.
 pub const MAX_SEGMENTS: u32 = 64;
 
+/// Most slices of a frame that several short ones were joined to. A slice is one of a device's call.
+const MAX_SLICES: usize = 16;
+
 /// One frame in flight.
 #[derive(Clone, Debug)]
 pub struct Sent {
@@ -37,6 +40,8 @@ pub struct Sent {
     pub flags: Flags,
     /// Whether any byte of it was ever retransmitted (Karn's rule).
     pub ever_retransmitted: bool,
+    /// Whether a record ends with it (`MSG_EOR`): no frame has bytes of two.
+    pub ends_record: bool,
     /// Time at which the frame was last sent.
     pub sent_at: Instant,
     /// Timestamp clock that the last copy carries; means nothing before the first retransmission.
@@ -76,6 +81,7 @@ impl Sent {
             unit: unit.max(1),
             flags,
             ever_retransmitted: false,
+            ends_record: false,
             sent_at,
             copy_clock: 0,
             ticket,
@@ -197,6 +203,7 @@ impl Sent {
         rest.head = 0;
         self.seq_len = at;
         self.flags.remove(Flags::FIN | Flags::PSH);
+        self.ends_record = false;
         rest.flags.remove(Flags::SYN);
         rest
     }
@@ -622,6 +629,37 @@ impl Scoreboard {
         self.counts.lost_out += rest.lost.count_ones();
         self.counts.retrans_out += rest.retransmitted.count_ones();
         self.sent.insert(index + 1, rest);
+    }
+
+    /// Joins the frame at `index`, which is one lost segment, with the one behind it if that is lost
+    /// as well and both fit into a segment of `mss` bytes (`tcp_collapse_retrans`). Returns whether
+    /// they were joined. Cost: that of cutting an entry.
+    pub fn join_next(&mut self, index: usize, mss: u16) -> bool {
+        let waits = |sent: &Sent| {
+            let state = (sent.segments(), sent.sacked, sent.lost, sent.retransmitted);
+            state == (1, 0, 1, 0) && !sent.flags.contains(Flags::SYN)
+        };
+        let (Some(sent), Some(next)) = (self.sent.get(index), self.sent.get(index + 1)) else {
+            return false;
+        };
+        let fits = sent.payload.len() + next.payload.len() <= u32::from(mss);
+        let slices = sent.payload.chunks().len() + next.payload.chunks().len();
+        if sent.ends_record || !(waits(sent) && waits(next) && fits && slices <= MAX_SLICES) {
+            return false;
+        }
+        let Some(next) = self.sent.remove(index + 1) else { return false };
+        let sent = &mut self.sent[index];
+        (sent.head, sent.unit) = (0, mss);
+        sent.seq_len += next.seq_len;
+        sent.flags |= next.flags;
+        sent.ends_record = next.ends_record;
+        sent.ever_retransmitted |= next.ever_retransmitted;
+        let Sent { mut payload, .. } = next;
+        payload.take_chunks().into_iter().for_each(|slice| sent.payload.push(slice));
+        self.memory -= BUFFER_OVERHEAD;
+        self.counts.packets_out -= 1;
+        self.counts.lost_out -= 1;
+        true
     }
 
     /// Returns the sequence number of the first segment of a run; `None` if there is no such frame.
