@@ -10,7 +10,7 @@ const HEAD: &str = "\
 # Sysctls
 
 Settings of a stack by Linux's names, in Linux's units. Each stack has its own. They are set when a
-stack is built with `Builder::sysctl`, while it runs with `Stack::set_sysctl`, by the program with
+stack is built with `Builder::sysctl`, while it runs with `Stack::set_sysctl`, by `neap perf` with
 `--sysctl NAME=VALUE`, and in a scenario of the lab with `[host.NAME.sysctl]` or an `[[event]]`.
 
 Names that begin with `net.` are Linux's. Their defaults are Linux's, too; docs/deviations.md lists

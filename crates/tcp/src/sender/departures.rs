@@ -135,8 +135,8 @@ impl Sender {
         self.board.shorten(index, bytes);
     }
 
-    /// Joins the frame at `index`, which is one lost segment, with the one behind it if that is lost
-    /// as well and both fit into a segment of `mss` bytes. Returns whether they were joined.
+    /// Joins the frame at `index`, which is one lost segment, with the one behind it, if that is
+    /// lost as well and both fit into a segment of `mss` bytes. Returns whether they were joined.
     pub fn join_next(&mut self, index: usize, mss: u16) -> bool {
         self.board.join_next(index, mss)
     }

@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 /// Most segments of a frame.
 pub const MAX_SEGMENTS: u32 = 64;
 
-/// Most slices of a frame that several short ones were joined to. A slice is one of a device's call.
+/// Most slices of a frame that short ones were joined to. Each is a slice of the device's call.
 const MAX_SLICES: usize = 16;
 
 /// One frame in flight.
@@ -631,9 +631,9 @@ impl Scoreboard {
         self.sent.insert(index + 1, rest);
     }
 
-    /// Joins the frame at `index`, which is one lost segment, with the one behind it if that is lost
-    /// as well and both fit into a segment of `mss` bytes (`tcp_collapse_retrans`). Returns whether
-    /// they were joined. Cost: that of cutting an entry.
+    /// Joins the frame at `index`, which is one lost segment, with the one behind it, if that is
+    /// lost as well and both fit into a segment of `mss` bytes (`tcp_collapse_retrans`). Returns
+    /// whether they were joined. Cost: that of cutting an entry.
     pub fn join_next(&mut self, index: usize, mss: u16) -> bool {
         let waits = |sent: &Sent| {
             let state = (sent.segments(), sent.sacked, sent.lost, sent.retransmitted);
