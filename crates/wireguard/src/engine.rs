@@ -68,6 +68,8 @@ pub(crate) struct Engine<P> {
     has_failed: bool,
     /// A peer has answered after initiations that were not.
     has_recovered: bool,
+    /// How many have asked for [`hold`](Self::hold).
+    holds: usize,
     counters: Arc<Counters>,
     start: Instant,
     /// The time of day at the start.
@@ -90,6 +92,8 @@ struct Entry {
     awaits_answer: bool,
     /// An initiation was answered, and nothing was heard in the session that it began.
     awaits_data: bool,
+    /// An initiation is to be sent once nobody holds them back.
+    awaits_release: bool,
     latest_handshake: Option<Instant>,
     /// The same as the time of day, once somebody has asked, so that one handshake has one time.
     latest_handshake_told: Option<SystemTime>,
@@ -175,6 +179,7 @@ impl<P: Protocol> Engine<P> {
             has_appeared: false,
             has_failed: false,
             has_recovered: false,
+            holds: 0,
             counters,
             start: now,
             unix,
@@ -389,15 +394,50 @@ impl<P: Protocol> Engine<P> {
         Ok(())
     }
 
-    /// Begins a handshake with every peer that has a session, so that it learns at once from where
-    /// this interface sends. An end that only receives may have nothing to send for long, and its
-    /// peers would go on sending to where nobody is.
+    /// Takes that this interface sends from another port. Peers that were spoken with, or were to
+    /// answer, learn it at once, by a new handshake: an end that only receives may have nothing to
+    /// send for long, and its peers would go on sending to where nobody is. So would the answer to
+    /// a handshake that is under way.
     pub(crate) fn announce(&mut self, now: Instant) {
+        self.forget_all_own();
         for id in self.order.clone() {
-            if self.has_session(id, now) {
-                self.initiate(id, now);
-                self.plan(id, now);
+            let is_in_use = self.is_in_use(id, now);
+            if let Some(entry) = self.peers[id].as_mut() {
+                entry.awaits_release = is_in_use;
             }
+        }
+        self.begin_held_back(now);
+    }
+
+    /// Holds initiations back, but for those that the protocol repeats, until
+    /// [`release`](Self::release). Peers drop an initiation that comes soon after another one
+    /// (Linux within 20 ms, `wg_noise_handshake_consume_initiation`), and their answer to the first
+    /// one is of no use once it was replaced. So changes that belong together end in one.
+    pub(crate) fn hold(&mut self) {
+        self.holds += 1;
+    }
+
+    /// Ends a [`hold`](Self::hold). After the last one the handshakes begin.
+    pub(crate) fn release(&mut self, now: Instant) {
+        self.holds = self.holds.saturating_sub(1);
+        self.begin_held_back(now);
+    }
+
+    fn begin_held_back(&mut self, now: Instant) {
+        if self.holds > 0 {
+            return;
+        }
+        for id in self.order.clone() {
+            let Some(entry) = self.peers[id].as_mut().filter(|entry| entry.awaits_release) else {
+                continue;
+            };
+            // What is under way is replaced, which is no failure.
+            (entry.awaits_release, entry.awaits_answer) = (false, false);
+            let to = entry.ends();
+            if let Some((to, message)) = to.zip(self.protocol.restart(id, now)) {
+                self.post(Some(id), to, message);
+            }
+            self.plan(id, now);
         }
     }
 
@@ -652,6 +692,12 @@ impl<P: Protocol> Engine<P> {
         }
     }
 
+    /// Packets may leave this host on another way. The route chooses the addresses that they leave
+    /// from, until peers are heard again.
+    pub(crate) fn forget_all_own(&mut self) {
+        self.peers.iter_mut().flatten().for_each(|entry| entry.own = None);
+    }
+
     /// A session with a peer can be used.
     fn establish(&mut self, id: PeerId, now: Instant) {
         let at = self.protocol.established(id, now).unwrap_or(now);
@@ -675,7 +721,13 @@ impl<P: Protocol> Engine<P> {
     }
 
     fn initiate(&mut self, id: PeerId, now: Instant) {
-        let Some(to) = self.entry(id).and_then(Entry::ends) else { return };
+        let is_held = self.holds > 0;
+        let Some(entry) = self.peers[id].as_mut() else { return };
+        let Some(to) = entry.ends() else { return };
+        if is_held {
+            entry.awaits_release |= !entry.awaits_answer;
+            return;
+        }
         if let Some(message) = self.protocol.initiate(id, now) {
             self.post(Some(id), to, message);
         }
@@ -697,7 +749,7 @@ impl<P: Protocol> Engine<P> {
                     // The address may be the reason. The route chooses, as in the kernel.
                     (entry.own, to.own) = (None, None);
                 }
-                entry.awaits_answer = true;
+                (entry.awaits_answer, entry.awaits_release) = (true, false);
             }
         }
         if self.outbox.len() == OUTBOX_MAX {
@@ -746,7 +798,10 @@ impl<P: Protocol> Engine<P> {
     /// endpoint yet.
     pub(crate) fn awaits_answer(&self, id: PeerId) -> bool {
         self.entry(id).is_some_and(|entry| {
-            entry.awaits_answer || entry.awaits_data || entry.awaits_endpoint.is_some()
+            entry.awaits_answer
+                || entry.awaits_data
+                || entry.awaits_release
+                || entry.awaits_endpoint.is_some()
         })
     }
 
@@ -849,6 +904,7 @@ impl Entry {
             awaits_endpoint: None,
             awaits_answer: false,
             awaits_data: false,
+            awaits_release: false,
             latest_handshake: None,
             latest_handshake_told: None,
             received: 0,

@@ -197,6 +197,9 @@ pub(crate) trait Protocol: Send + Sized {
     /// Starts a handshake, unless one is on its way.
     fn initiate(&mut self, id: PeerId, now: Instant) -> Option<Message>;
 
+    /// Starts a handshake, which replaces one that is on its way.
+    fn restart(&mut self, id: PeerId, now: Instant) -> Option<Message>;
+
     /// When the session that packets to a peer use was made.
     fn established(&self, id: PeerId, now: Instant) -> Option<Instant>;
 

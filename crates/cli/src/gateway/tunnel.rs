@@ -211,6 +211,17 @@ impl Tunnel {
     /// # Errors
     /// Lines about what cannot be as the file says. All else is.
     pub(crate) fn change(&mut self, mut file: File) -> Result<(), Vec<String>> {
+        let errors = self.handle.batch(|| self.change_interface(&mut file));
+        let refused = errors.iter().map(|error| refused(&file.interface, error));
+        let mut failures: Vec<_> = refused.collect();
+        failures.extend(self.network.change(&Network::of(&file), &self.stack));
+        self.file = file;
+        if failures.is_empty() { Ok(()) } else { Err(failures) }
+    }
+
+    /// Changes the interface and its peers. What cannot be as the file says is made in the file as
+    /// it was.
+    fn change_interface(&self, file: &mut File) -> Vec<neap_wireguard::Error> {
         let mut errors = Vec::new();
         let mut is_done = |done: Result<(), neap_wireguard::Error>| {
             let is_done = done.is_ok();
@@ -219,11 +230,15 @@ impl Tunnel {
         };
         let least_mtu = file.least_mtu();
         let (old, new) = (&self.file.interface, &mut file.interface);
-        if old.private_key != new.private_key && !is_done(self.set_private_key(&new.private_key)) {
-            new.private_key = old.private_key.clone();
-        }
         if old.fwmark != new.fwmark && !is_done(self.handle.set_fwmark(new.fwmark)) {
             new.fwmark = old.fwmark;
+        }
+        let port = new.listen_port;
+        if old.listen_port != port && !is_done(self.handle.set_listen_port(port)) {
+            new.listen_port = old.listen_port;
+        }
+        if old.private_key != new.private_key && !is_done(self.set_private_key(&new.private_key)) {
+            new.private_key = old.private_key.clone();
         }
         if old.mtu != new.mtu && !is_done(self.handle.set_mtu(new.mtu)) {
             new.mtu = old.mtu;
@@ -231,20 +246,12 @@ impl Tunnel {
         if self.file.least_mtu() != least_mtu {
             is_done(self.handle.set_least_mtu(least_mtu));
         }
-        let port = new.listen_port;
-        if old.listen_port != port && !is_done(self.handle.set_listen_port(port)) {
-            new.listen_port = old.listen_port;
-        }
-        if is_done(self.handle.set_peers(self.peers_of(&file))) {
+        if is_done(self.handle.set_peers(self.peers_of(file))) {
             self.names.set(&file.peers);
         } else {
             file.peers = self.file.peers.clone();
         }
-        let refused = errors.iter().map(|error| refused(&file.interface, error));
-        let mut failures: Vec<_> = refused.collect();
-        failures.extend(self.network.change(&Network::of(&file), &self.stack));
-        self.file = file;
-        if failures.is_empty() { Ok(()) } else { Err(failures) }
+        errors
     }
 
     /// The peers of a file, at the addresses that are known.
@@ -304,6 +311,7 @@ pub(super) mod tests {
     use super::*;
     use std::net::{Ipv4Addr, UdpSocket};
     use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
 
     const KEYS: [&str; 2] = [
         "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=",
@@ -333,9 +341,7 @@ pub(super) mod tests {
     }
 
     fn tunnel() -> Tunnel {
-        let prepared = Prepared::open(file("", ""), &Settings::default());
-        let tunnel = prepared.and_then(Prepared::start);
-        tunnel.unwrap_or_else(|_| panic!("a tunnel"))
+        start(file("", ""))
     }
 
     #[test]
@@ -372,6 +378,94 @@ pub(super) mod tests {
         assert_eq!(status.peers[0].public_key, key(KEYS[0]));
     }
 
+    /// A socket that two tunnels take for one another, so that it sees what they say.
+    struct Between {
+        socket: UdpSocket,
+        endpoint: String,
+    }
+
+    impl Between {
+        fn new() -> Self {
+            let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+            socket.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+            let endpoint = format!("Endpoint = {}", socket.local_addr().expect("an address"));
+            Self { socket, endpoint }
+        }
+
+        /// The next datagram, the kind of message that it is, and the port of who has sent it.
+        fn next(&self) -> (Vec<u8>, u8, u16) {
+            let mut bytes = vec![0; 2048];
+            let (len, from) = self.socket.recv_from(&mut bytes).expect("a datagram");
+            bytes.truncate(len);
+            let kind = bytes[0];
+            (bytes, kind, from.port())
+        }
+
+        fn pass(&self, bytes: &[u8], to: &Tunnel) {
+            let to = (Ipv4Addr::LOCALHOST, port_of(to));
+            self.socket.send_to(bytes, to).expect("it takes datagrams");
+        }
+
+        /// Passes a handshake of `asks` on from its beginning to its end. Nothing else is said
+        /// meanwhile.
+        fn join(&self, asks: &Tunnel, answers: &Tunnel) {
+            for (from, to, expected) in
+                [(asks, answers, 1), (answers, asks, 2), (asks, answers, KEEPALIVE)]
+            {
+                let (bytes, kind, port) = self.next();
+                assert_eq!((kind, port), (expected, port_of(from)));
+                self.pass(&bytes, to);
+            }
+        }
+    }
+
+    /// The kind of an empty packet, which ends a handshake.
+    const KEEPALIVE: u8 = 4;
+
+    fn port_of(tunnel: &Tunnel) -> u16 {
+        tunnel.handle.status().listen_port
+    }
+
+    fn start(file: File) -> Tunnel {
+        let tunnel = Prepared::open(file, &Settings::default()).and_then(Prepared::start);
+        tunnel.unwrap_or_else(|_| panic!("a tunnel"))
+    }
+
+    /// A UDP port that nobody has.
+    fn free_port() -> u16 {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a port");
+        socket.local_addr().expect("an address").port()
+    }
+
+    #[test]
+    fn a_port_and_what_begins_a_session_anew_change_by_one_handshake() {
+        let between = Between::new();
+        let there = start(file_of(1, "", &between.endpoint));
+        let peer = |seconds| format!("{}\nPersistentKeepalive = {seconds}", between.endpoint);
+        let mut here = start(file("", &peer(60)));
+        between.join(&here, &there);
+        let port = free_port();
+        here.change(file(&format!("ListenPort = {port}"), &peer(70))).expect("a free port");
+        assert_eq!(port_of(&here), port);
+        between.join(&here, &there);
+    }
+
+    #[test]
+    fn a_peer_that_is_gone_does_not_learn_the_new_port() {
+        let between = Between::new();
+        let there = start(file_of(1, "", &between.endpoint));
+        let keepalive = format!("{}\nPersistentKeepalive = 60", between.endpoint);
+        let mut here = start(file("", &keepalive));
+        between.join(&here, &there);
+        let mut without = file(&format!("ListenPort = {}", free_port()), "");
+        without.peers.clear();
+        here.change(without).expect("a free port");
+        // What was sent to it is there, as both are on this host.
+        between.socket.set_nonblocking(true).expect("a socket");
+        let error = between.socket.recv_from(&mut [0; 2048]).expect_err("nothing is said");
+        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    }
+
     #[test]
     fn an_mtu_that_takes_a_new_start_is_told_with_its_place() {
         let tunnel = tunnel();
@@ -387,7 +481,7 @@ pub(super) mod tests {
         for wanted in [1300, 1420, 4000] {
             tunnel.change(file(&format!("MTU = {wanted}"), "")).expect("an MTU");
             let is_there = (0..1000).any(|_| {
-                std::thread::sleep(std::time::Duration::from_millis(10));
+                std::thread::sleep(Duration::from_millis(10));
                 mtu(&tunnel) == wanted
             });
             assert!(is_there, "{} instead of {wanted}", mtu(&tunnel));

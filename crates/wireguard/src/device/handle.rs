@@ -29,10 +29,18 @@ impl WireguardHandle {
     /// Has `tell` called whenever
     /// [`failed_handshakes`](crate::PeerStatus::failed_handshakes) of a peer changes: an initiation
     /// was not answered, or the peer has answered after some that were not. The call comes from the
-    /// thread that drives the stack, so that it must not wait. Returns false, and changes nothing,
-    /// if it was set before.
+    /// thread that drives the stack, or from one that changes the interface by a handle, so that it
+    /// must not wait. Returns false, and changes nothing, if it was set before.
     pub fn on_failed_handshakes(&self, tell: impl Fn() + Send + Sync + 'static) -> bool {
         self.shared.on_failed_handshakes(Box::new(tell))
+    }
+
+    /// Makes several changes as one. The handshakes that they need begin after the last of them,
+    /// from where the interface is then, and one for each peer that is still there. Changes that
+    /// are made one by one may make two initiations to one peer in a row, of which Linux drops the
+    /// second if it comes within 20 ms, and such a peer gets its next one after 5 s.
+    pub fn batch<R>(&self, changes: impl FnOnce() -> R) -> R {
+        self.shared.batch(changes)
     }
 
     /// Sets the peers. One that stays keeps its counters and the address that it was heard from,
@@ -96,8 +104,8 @@ impl WireguardHandle {
         self.shared.set_least_mtu(least)
     }
 
-    /// Moves the interface to another UDP port; with 0 the host chooses. Sessions stay. Peers with
-    /// a session learn the port at once, by a handshake from it.
+    /// Moves the interface to another UDP port; with 0 the host chooses. Sessions stay. Peers that
+    /// have a session, or a handshake under way, learn the port at once, by a handshake from it.
     ///
     /// # Errors
     /// [`Error::Port`], [`Error::Mark`], [`Error::System`]; then nothing has changed.

@@ -30,7 +30,7 @@ const YIELDS: u32 = 200;
 /// The longest persistent keepalive, as `wg(8)` has it.
 const KEEPALIVE_MAX: Duration = Duration::from_secs(65_535);
 
-/// What is called when an initiation was not answered.
+/// What is called when the failed handshakes of a peer have become more or none.
 type OnFailures = Box<dyn Fn() + Send + Sync>;
 
 /// Socket, engine, and what is read without the engine's lock.
@@ -88,8 +88,8 @@ impl Shared {
         })
     }
 
-    /// Works with the engine. What it has to say is sent, and a handshake that has failed is told,
-    /// afterwards, without its lock.
+    /// Works with the engine. What it has to say is sent, and a handshake that has failed, or a
+    /// peer that answers again, is told afterwards, without its lock.
     pub(crate) fn engine<R>(&self, work: impl FnOnce(&mut Engine<Sanstun>) -> R) -> R {
         let (result, unsent) = self.engine_unsent(work);
         if unsent > 0 {
@@ -327,6 +327,7 @@ impl Shared {
             self.socket.set_mark(fwmark.unwrap_or(0))?;
             *current = fwmark;
             self.socket.way_has_changed();
+            lock(&self.engine).forget_all_own();
         }
         drop(current);
         self.ring_for_path();
@@ -361,6 +362,22 @@ impl Shared {
         self.engine(|engine| engine.announce(now));
         self.ring_for_path();
         Ok(())
+    }
+
+    /// Makes changes, and holds the handshakes back that they need until all are made.
+    pub(crate) fn batch<R>(&self, changes: impl FnOnce() -> R) -> R {
+        struct Held<'a>(&'a Shared);
+        impl Drop for Held<'_> {
+            fn drop(&mut self) {
+                let now = clock::now();
+                self.0.engine(|engine| engine.release(now));
+                // The driver waits for an earlier deadline.
+                self.0.ring();
+            }
+        }
+        lock(&self.engine).hold();
+        let _held = Held(self);
+        changes()
     }
 
     fn change(
@@ -541,6 +558,24 @@ mod tests {
         shared.advance(begun + Nanos::from_millis(101));
         shared.advance(begun + Nanos::from_millis(202));
         assert_eq!(sent(), 2);
+    }
+
+    #[test]
+    fn packets_of_another_mark_leave_from_where_the_route_says() {
+        let mut config = WireguardConfig::new(PrivateKey::from([1; 32]));
+        config.peers = vec![Peer::new(PrivateKey::from([2; 32]).public_key())];
+        let shared = Shared::open(&config).expect("a socket");
+        let peer = SocketAddr::from(([127, 0, 0, 1], 9));
+        let heard = crate::engine::Ends { peer, own: Some(peer.ip()) };
+        shared.engine(|engine| engine.hear(0, heard));
+        if shared.set_fwmark(Some(1)).is_err() {
+            // This user may set no mark.
+            return;
+        }
+        assert_eq!(lock(&shared.engine).ends(0), Some(peer.into()));
+        shared.engine(|engine| engine.hear(0, heard));
+        shared.set_fwmark(Some(1)).expect("the same mark");
+        assert_eq!(lock(&shared.engine).ends(0), Some(heard));
     }
 
     /// An ICMP error for each of so many datagrams to a port that nobody has.

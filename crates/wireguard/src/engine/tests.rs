@@ -4,7 +4,7 @@ use super::*;
 use crate::keys::PresharedKey;
 use crate::protocol::sanstun::Sanstun;
 use crate::protocol::{Seal, sealed_len};
-use core::net::SocketAddrV6;
+use core::net::{Ipv4Addr, SocketAddrV6};
 use neap_stack::wire::checksum;
 use std::collections::BTreeMap;
 
@@ -667,6 +667,62 @@ fn an_interface_that_moves_tells_its_peers_before_it_has_anything_to_send() {
     assert_eq!(two.arrived[HERE].len(), before + 1);
 }
 
+/// Where an interface is that has moved.
+const ELSEWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 99)), 1234);
+
+#[test]
+fn a_handshake_that_is_under_way_while_the_interface_moves_costs_no_timeout() {
+    // An initiation that is to be answered, and one that this end has answered.
+    for (asks, forth) in [(HERE, 0), (HERE, 1), (THERE, 1), (THERE, 2)] {
+        let mut two = Two::new();
+        assert!(!two.say(asks));
+        two.run(Nanos::from_millis(forth * 10 + 5));
+        two.addresses[HERE] = ELSEWHERE;
+        two.path.retain(|_, flying| flying.to != HERE);
+        two.engines[HERE].announce(two.now);
+        two.flush(HERE);
+        two.run(second(1));
+        let who = format!("{asks} asks, {forth}");
+        assert_eq!(two.peer(THERE).endpoint, Some(ELSEWHERE), "{who}");
+        assert_eq!(two.peer(HERE).failed_handshakes, 0, "{who}");
+        assert!(two.say(THERE) && two.say(HERE), "{who}");
+        two.run(second(1));
+        assert_eq!((two.arrived[HERE].len(), two.arrived[THERE].len()), (1, 1), "{who}");
+    }
+}
+
+#[test]
+fn changes_that_belong_together_are_one_initiation() {
+    let mut two = Two::joined();
+    let (now, key) = (two.now, two.keys[HERE].clone());
+    let mut peer = Peer::new(two.keys[THERE].public_key());
+    peer.allowed_ips = vec![inside(THERE).into()];
+    peer.persistent_keepalive = Some(Duration::from_secs(30));
+    let here = &mut two.engines[HERE];
+    here.hold();
+    two.addresses[HERE] = ELSEWHERE;
+    here.announce(now);
+    here.set_private_key(key, Zeroizing::new([3; 32]), now).expect("a key");
+    here.set_peers(vec![peer.clone()], now).expect("a peer");
+    here.advance(now + second(1));
+    let way = here.begin_send(inside(THERE), (1, 64), &mut Vec::new(), now);
+    assert_eq!((way, here.outgoing()), (Way::Waits(0), 0), "peers are told at the end");
+    assert!(here.awaits_answer(0), "frames that wait are kept");
+    here.release(now);
+    assert_eq!(here.outgoing(), 1);
+    two.flush(HERE);
+    two.run(second(1));
+    assert!(two.say(HERE) && two.say(THERE));
+    assert_eq!(two.peer(THERE).endpoint, Some(ELSEWHERE));
+    // One that is gone is told nothing.
+    let here = &mut two.engines[HERE];
+    here.hold();
+    here.announce(two.now);
+    here.set_peers(Vec::new(), two.now).expect("no peers");
+    here.release(two.now);
+    assert_eq!(here.outgoing(), 0);
+}
+
 #[test]
 fn peers_that_stay_keep_sessions_and_counters() {
     let mut two = Two::joined();
@@ -764,6 +820,11 @@ fn a_peer_is_answered_from_the_address_that_it_speaks_to() {
     assert_eq!(here.ends(0), Some(address(THERE).into()));
     here.hear(0, ends(79));
     here.set_endpoint(&two.keys[THERE].public_key(), address(THERE), two.now).expect("a peer");
+    assert_eq!(here.ends(0), Some(address(THERE).into()));
+    // Nor has any peer one where packets leave from another port.
+    here.hear(0, ends(79));
+    here.announce(two.now);
+    assert_eq!(own_addresses(here), [None]);
     assert_eq!(here.ends(0), Some(address(THERE).into()));
 }
 

@@ -219,6 +219,12 @@ impl Protocol for Sanstun {
         Some(Message::Initiation(bytes(&initiation)))
     }
 
+    fn restart(&mut self, id: PeerId, now: Instant) -> Option<Message> {
+        let (tunnel, at) = self.tunnel(id, now)?;
+        let initiation = tunnel.restart_handshake(at)?;
+        Some(Message::Initiation(bytes(&initiation)))
+    }
+
     fn established(&self, id: PeerId, now: Instant) -> Option<Instant> {
         let (tunnel, clock) = self.existing(id)?;
         let age = tunnel.time_since_last_handshake(clock.at(now))?;
