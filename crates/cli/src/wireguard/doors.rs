@@ -45,6 +45,8 @@ pub(super) struct AllDoors {
     inspector: DoorsInspector,
     resolver: TunnelResolver,
     opened: Vec<(DoorKind, DoorId)>,
+    /// The place that [`give_up`](Self::give_up) has made free.
+    given_up: Option<Place>,
     thread: JoinHandle<()>,
 }
 
@@ -66,12 +68,22 @@ impl AllDoors {
         let mut doors = Doors::open(config).map_err(|error| failed(&error))?;
         let (handle, inspector) = (doors.handle(), doors.inspector());
         let thread = spawn(move || doors.run(), ended).map_err(|error| failed(&error))?;
-        Ok(Self { handle, inspector, resolver, opened: Vec::new(), thread })
+        Ok(Self { handle, inspector, resolver, opened: Vec::new(), given_up: None, thread })
     }
 
     /// What others see of the doors.
     pub(super) fn inspector(&self) -> DoorsInspector {
         self.inspector.clone()
+    }
+
+    /// Closes what has a UDP port that the interface is to have. The doors of the file are
+    /// [served](Self::serve) afterwards, so that they can have the port that the interface gives up.
+    pub(super) fn give_up(&mut self, port: u16) {
+        let given_up = Place::Udp(port);
+        for door in self.opened.iter().filter(|(kind, _)| place(kind) == Some(given_up)) {
+            self.close(Some(door));
+        }
+        self.given_up = Some(given_up);
     }
 
     /// Serves the doors of a file: those that were served before go on, and others are closed. All
@@ -91,6 +103,7 @@ impl AllDoors {
         // The tunnel ends with the standard streams if there is no other door by then.
         changes.sort_by_key(|change| is_stdio(change.kind));
         let held: Vec<_> = changes.iter().filter_map(Change::held).collect();
+        let given_up = self.given_up.take();
         let (mut late, mut failed) = (Vec::new(), Vec::new());
         let wrong = |(line, name): Section, why: String| {
             format!("{}:{line}: [{name}] {why}", file.path.display())
@@ -102,9 +115,11 @@ impl AllDoors {
                 tracing::warn!("{place}: this is left out: it needs the streams of a new process");
                 continue;
             }
+            let is_closed = given_up.is_some() && change.held() == given_up;
+            // Its port is free when the doors are closed whose places are taken.
+            let waits = || place(change.kind).is_some_and(|own| held.contains(&own));
             match door(change.kind) {
-                // Its port is free when the doors are closed whose places are taken.
-                Ok(door) if place(change.kind).is_some_and(|own| held.contains(&own)) => {
+                door if is_closed || (door.is_ok() && waits()) => {
                     late.push((change, door));
                     continue;
                 }
@@ -172,12 +187,13 @@ impl AllDoors {
 
     /// Closes doors, and opens others that take their places or ports; or the same ones again where
     /// that fails. Returns what has failed, each with its section.
-    fn replace(&mut self, mut late: Vec<(Change<'_>, Door)>) -> Vec<(Section, String)> {
+    fn replace(&mut self, mut late: Vec<Late<'_>>) -> Vec<(Section, String)> {
         let closed: Vec<_> = late.iter_mut().map(|(change, _)| change.old.take()).collect();
         closed.iter().for_each(|old| self.close(old.as_ref()));
         let mut failed = Vec::new();
         for ((change, new), old) in late.into_iter().zip(closed) {
-            let Err(why) = self.open(change.kind, new) else { continue };
+            let opened = new.and_then(|new| self.open(change.kind, new));
+            let Err(why) = opened else { continue };
             failed.push((change.section, why));
             let again = old.map(|(kind, _)| door(&kind).and_then(|door| self.open(&kind, door)));
             if let Some(Err(why)) = again {
@@ -237,6 +253,9 @@ struct Change<'a> {
     /// The one that is open, whose place it takes.
     old: Option<(DoorKind, DoorId)>,
 }
+
+/// A door that is opened when others are closed; or why it cannot be.
+type Late<'a> = (Change<'a>, Result<Door, String>);
 
 impl Change<'_> {
     /// The port of the door whose place it takes.

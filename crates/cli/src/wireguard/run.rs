@@ -217,6 +217,10 @@ impl Running {
             Failure::Arguments(why) | Failure::System(why) => unchanged(why),
         })?;
         self.tunnel.check(&file).map_err(unchanged)?;
+        let port = file.interface.listen_port;
+        if port != self.tunnel.file.interface.listen_port {
+            self.doors.give_up(port);
+        }
         let changed = self.tunnel.change(file);
         self.alive.set(&self.tunnel.file.interface);
         let served = self.doors.serve(&self.tunnel.file, Streams::LeftOut);
@@ -231,4 +235,87 @@ fn listen_for_pages(address: &HostPort) -> Result<MetricsListener, Failure> {
     let place = doors::listen(address).map_err(wrong)?;
     metrics::listen(&MetricsAddress::Tcp(place))
         .map_err(|error| wrong(refused::port(Transport::Tcp, place, &error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use neap_wireguard::PrivateKey;
+    use std::net::UdpSocket;
+
+    /// UDP ports that nobody has.
+    fn free_ports<const N: usize>() -> [u16; N] {
+        let sockets = [(); N].map(|()| UdpSocket::bind("0.0.0.0:0").expect("a port"));
+        sockets.map(|socket| socket.local_addr().expect("an address").port())
+    }
+
+    fn is_free(port: u16) -> bool {
+        UdpSocket::bind(("127.0.0.1", port)).is_ok()
+    }
+
+    /// Writes a file of a tunnel at a UDP port, with a door at each of others.
+    fn write(path: &Path, listen_port: u16, doors: &[u16]) {
+        let other = PrivateKey::from([2; 32]).public_key();
+        let own = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
+        let doors = doors.iter().map(|port| {
+            format!("[UDPProxyTunnel]\nBindAddress = 127.0.0.1:{port}\nTarget = 10.0.0.2:53\n")
+        });
+        let text = format!(
+            "[Interface]\nPrivateKey = {own}\nAddress = 10.0.0.1\nListenPort = {listen_port}\n\
+             [Peer]\nPublicKey = {other}\nAllowedIPs = 10.0.0.2/32\n{}",
+            doors.collect::<String>()
+        );
+        std::fs::write(path, text).expect("a file");
+    }
+
+    fn start(path: &Path) -> Running {
+        let file = File::read(path).expect("a file that is understood");
+        let tunnel = Prepared::open(file, &Settings::default()).and_then(Prepared::start);
+        let tunnel = tunnel.unwrap_or_else(|_| panic!("a tunnel"));
+        let doors = AllDoors::start(tunnel.stack.clone(), 10, Box::new(|_| ()));
+        let mut doors = doors.expect("a thread");
+        doors.serve(&tunnel.file, Streams::LeftOut).expect("doors");
+        Running { tunnel, alive: Alive::new().expect("a poller"), doors, failure: Arc::default() }
+    }
+
+    #[test]
+    fn doors_and_the_interface_take_ports_of_each_other() {
+        let path = std::env::temp_dir().join(format!("neap-trade-{}", std::process::id()));
+        let [a, b, c] = free_ports();
+        write(&path, a, &[b]);
+        let mut running = start(&path);
+        let port = |running: &Running| running.tunnel.handle.status().listen_port;
+        for (listen_port, doors, free) in
+            [(b, &[a][..], c), (a, &[b], c), (b, &[c], a), (c, &[], a), (b, &[a, c], 0)]
+        {
+            write(&path, listen_port, doors);
+            assert_eq!(running.reload(), Ok(()), "{listen_port} {doors:?}");
+            assert_eq!(port(&running), listen_port);
+            assert!(doors.iter().all(|&port| !is_free(port)), "{listen_port} {doors:?}");
+            assert!(free == 0 || is_free(free), "{listen_port} {doors:?}");
+        }
+        // Somebody else has the port of a door at another address.
+        let taken = UdpSocket::bind(("127.0.0.2", a)).expect("a port");
+        write(&path, a, &[b, c]);
+        let why = running.reload().expect_err("the port is taken");
+        assert!(why.contains("[Interface] ListenPort"), "{why}");
+        assert_eq!(port(&running), b);
+        assert!(!is_free(a) && !is_free(c), "the door is as it was: {why}");
+        drop(taken);
+        assert_eq!(running.reload(), Ok(()));
+        assert_eq!(port(&running), a);
+        assert!(!is_free(b) && !is_free(c));
+        // A door that cannot be is none, also where its place was given up for the interface.
+        write(&path, c, &[b]);
+        let text = std::fs::read_to_string(&path).expect("a file");
+        let text = text.replace("127.0.0.1:", "[fe80::1%nosuch]:");
+        std::fs::write(&path, text).expect("a file");
+        running.reload().expect_err("there is no such link");
+        assert_eq!(port(&running), c);
+        write(&path, a, &[b, c]);
+        assert_eq!(running.reload(), Ok(()));
+        assert!(!is_free(b) && !is_free(c));
+        std::fs::remove_file(&path).expect("it was there");
+        running.end();
+    }
 }
