@@ -12,10 +12,11 @@ use neap::control::{Application, Labelled};
 use neap::{Builder, InterfaceConfig, Stack};
 use neap_gateway::Outbound;
 use neap_tcp::config::Config;
-use neap_wireguard::file::{Certificate, DoorKind, File, InterfaceSection};
-use neap_wireguard::{Peer, PrivateKey, Wireguard, WireguardHandle};
+use neap_wireguard::file::{Certificate, DoorKind, File, InterfaceSection, PeerSection};
+use neap_wireguard::{Peer, PrivateKey, PublicKey, Wireguard, WireguardHandle};
 use network::Network;
 use rustix::thread::CapabilitySet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -174,6 +175,17 @@ impl Prepared {
     }
 }
 
+/// The peers of a new file that may answer although they did not: their keys, that of the interface
+/// or their endpoints are others.
+fn corrected(old: &File, new: &File) -> HashSet<PublicKey> {
+    let is_other = old.interface.private_key != new.interface.private_key;
+    let settings = |peer: &PeerSection| (peer.preshared_key.clone(), peer.endpoint.clone());
+    let before: HashMap<_, _> =
+        old.peers.iter().map(|peer| (peer.public_key, settings(peer))).collect();
+    let is_same = |peer: &&PeerSection| before.get(&peer.public_key) == Some(&settings(peer));
+    new.peers.iter().filter(|peer| is_other || !is_same(peer)).map(|peer| peer.public_key).collect()
+}
+
 /// A tunnel that runs. It ends with its stack.
 pub(crate) struct Tunnel {
     /// What it was made from.
@@ -247,7 +259,7 @@ impl Tunnel {
             is_done(self.handle.set_least_mtu(least_mtu));
         }
         if is_done(self.handle.set_peers(self.peers_of(file))) {
-            self.names.set(&file.peers);
+            self.names.set(&file.peers, corrected(&self.file, file));
         } else {
             file.peers = self.file.peers.clone();
         }
@@ -464,6 +476,27 @@ pub(super) mod tests {
         between.socket.set_nonblocking(true).expect("a socket");
         let error = between.socket.recv_from(&mut [0; 2048]).expect_err("nothing is said");
         assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn peers_with_other_keys_or_endpoints_are_corrected() {
+        let at = |port: u16| format!("Endpoint = 192.0.2.1:{port}");
+        let secret = format!("PresharedKey = {}", KEYS[0]);
+        let old = file("ListenPort = 1", &at(1));
+        let key = old.peers[0].public_key;
+        for (new, expected) in [
+            (file("ListenPort = 2", &format!("{}\nPersistentKeepalive = 5", at(1))), false),
+            (file("", &at(2)), true),
+            (file("", ""), true),
+            (file("", &format!("{}\n{secret}", at(1))), true),
+        ] {
+            assert_eq!(corrected(&old, &new).contains(&key), expected, "{:?}", new.peers);
+        }
+        let mut new = old.clone();
+        new.interface.private_key = PrivateKey::from([7; 32]);
+        assert!(corrected(&old, &new).contains(&key));
+        let other = file_of(1, "", "");
+        assert!(corrected(&old, &other).contains(&other.peers[0].public_key), "a new peer");
     }
 
     #[test]

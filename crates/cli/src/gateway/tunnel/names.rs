@@ -41,6 +41,8 @@ struct Named {
     /// Those of them whose names are new and were not resolved yet, wherever they are reached.
     renamed: HashSet<PublicKey>,
     known: Known,
+    /// Peers that may answer although they did not, since their settings are others.
+    corrected: HashSet<PublicKey>,
     /// Whether there is something to look at: other peers, or a handshake that has failed.
     is_called: bool,
 }
@@ -55,7 +57,7 @@ impl Names {
     /// Resolves the endpoints of peers once, so that libraries are loaded before that is given up.
     pub(super) fn new(peers: &[PeerSection]) -> Self {
         let names = Self::default();
-        names.set(peers);
+        names.set(peers, HashSet::new());
         for (_, name) in named(peers) {
             match resolve(&name) {
                 Ok(found) => names.learn(&name, found[0]),
@@ -69,10 +71,11 @@ impl Names {
         names
     }
 
-    /// Takes the peers of a file.
-    pub(super) fn set(&self, peers: &[PeerSection]) {
+    /// Takes the peers of a file, and which of them may answer although they did not.
+    pub(super) fn set(&self, peers: &[PeerSection], others: HashSet<PublicKey>) {
         let mut inside = self.lock();
-        let Named { peers: current, renamed, known, is_called } = &mut *inside;
+        let Named { peers: current, renamed, known, corrected, is_called } = &mut *inside;
+        corrected.extend(others);
         let before: HashSet<_> = std::mem::replace(current, named(peers).collect())
             .into_iter()
             .filter(|(key, _)| !renamed.contains(key))
@@ -132,7 +135,9 @@ impl Names {
         let (mut failures, mut silence) = (Failures::default(), Silence::default());
         loop {
             let peers = self.wait(retry);
+            let corrected = std::mem::take(&mut self.lock().corrected);
             let status = handle.status();
+            silence.correct(&status.peers, &corrected);
             silence.tell(&status.peers);
             failures.forget_others(&peers);
             let mut is_unknown = false;
@@ -248,7 +253,7 @@ mod tests {
         assert_eq!(port(), 1001);
         let second = named(1002);
         handle.set_peers(second.wireguard(|endpoint| names.known(endpoint)).peers).expect("peers");
-        names.set(&second.peers);
+        names.set(&second.peers, HashSet::new());
         for _ in 0..1000 {
             if port() == 1002 {
                 return;

@@ -19,6 +19,8 @@ struct Told {
     at: Instant,
     /// It was told to be silent, and not to have answered since.
     is_silent: bool,
+    /// Its settings are others since, and so many failures were of those before.
+    failed_before: Option<u32>,
 }
 
 /// What is to be told.
@@ -29,6 +31,21 @@ enum News {
 }
 
 impl Silence {
+    /// Takes that settings of peers are others. One that still does not answer is told of again.
+    pub(super) fn correct(&mut self, peers: &[PeerStatus], corrected: &HashSet<PublicKey>) {
+        for peer in peers.iter().filter(|peer| corrected.contains(&peer.public_key)) {
+            self.begin_anew(peer.public_key, peer.failed_handshakes);
+        }
+    }
+
+    /// The settings of a peer with so many failures in a row are others.
+    fn begin_anew(&mut self, key: PublicKey, failed: u32) {
+        match self.0.get_mut(&key) {
+            Some(told) if told.is_silent => told.failed_before = Some(failed),
+            _ => drop(self.0.remove(&key)),
+        }
+    }
+
     /// Tells of peers that have fallen silent, and of those that answer again.
     pub(super) fn tell(&mut self, peers: &[PeerStatus]) {
         if !self.0.is_empty() {
@@ -54,18 +71,24 @@ impl Silence {
 
     /// A peer has so many failures in a row.
     fn news(&mut self, key: PublicKey, failed: u32, now: Instant) -> Option<News> {
-        match self.0.get_mut(&key) {
+        let told = self.0.get_mut(&key);
+        let is_due = match &told {
             Some(told) if told.is_silent => {
-                let answers = failed == 0;
-                told.is_silent = !answers;
-                answers.then_some(News::Answers)
+                told.failed_before.is_some_and(|before| failed >= before + FAILURES)
             }
-            Some(told) if failed < FAILURES || now < told.at + PAUSE => None,
-            None if failed < FAILURES => None,
-            _ => {
-                self.0.insert(key, Told { at: now, is_silent: true });
+            Some(told) => failed >= FAILURES && now >= told.at + PAUSE,
+            None => failed >= FAILURES,
+        };
+        match told {
+            Some(told) if told.is_silent && failed == 0 => {
+                told.is_silent = false;
+                Some(News::Answers)
+            }
+            _ if is_due => {
+                self.0.insert(key, Told { at: now, is_silent: true, failed_before: None });
                 Some(News::Silent)
             }
+            _ => None,
         }
     }
 }
@@ -90,5 +113,21 @@ mod tests {
         assert_eq!(news(one, 0, 32), None);
         assert_eq!(news(one, 3, 100), None, "it was told of a while ago");
         assert_eq!(news(one, 50, 316), Some(News::Silent));
+    }
+
+    #[test]
+    fn a_peer_that_is_still_silent_with_other_settings_is_told_of_again() {
+        let (now, key) = (Instant::now(), PublicKey::from([1; 32]));
+        let mut silence = Silence::default();
+        assert_eq!(silence.news(key, 4, now), Some(News::Silent));
+        silence.begin_anew(key, 7);
+        for (failed, expected) in [(7, None), (9, None), (10, Some(News::Silent)), (13, None)] {
+            assert_eq!(silence.news(key, failed, now), expected, "{failed}");
+        }
+        silence.begin_anew(key, 13);
+        assert_eq!(silence.news(key, 0, now), Some(News::Answers));
+        assert_eq!(silence.news(key, 3, now), None, "it was told of a moment ago");
+        silence.begin_anew(key, 0);
+        assert_eq!(silence.news(key, 3, now), Some(News::Silent));
     }
 }
