@@ -5,7 +5,7 @@ mod text;
 
 use crate::stacks::{self, Failure, Silent};
 use clap::{Args, Subcommand, ValueEnum};
-use neap::control;
+use neap::control::{self, ControlError};
 use report::{InterfaceReport, SUBJECT};
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -67,29 +67,36 @@ pub(crate) fn main(command: &Command) -> ExitCode {
 
 fn show(args: &Show) -> Result<(), Failure> {
     let (all, silent) = find(args.pid)?;
-    print(args, &all)?;
-    silent.tell()
-}
-
-fn print(args: &Show, all: &[InterfaceReport]) -> Result<(), Failure> {
     let names: Vec<_> = all.iter().map(|one| one.name.as_str()).collect();
     if args.name == INTERFACES {
-        return stacks::print(&format!("{}\n", names.join(" ")));
+        stacks::print(&format!("{}\n", names.join(" ")))?;
+        return silent.tell();
     }
-    let is_all = args.name == ALL;
-    let chosen: Vec<_> = all.iter().filter(|one| is_all || one.name == args.name).collect();
-    if chosen.is_empty() && !is_all {
-        let names = names.join(", ");
-        return Err(Failure::Nothing(format!("no such interface: there are {names}")));
+    if args.name == ALL {
+        print(args, &all.iter().collect::<Vec<_>>())?;
+        return silent.tell();
     }
+    let chosen: Vec<_> = all.iter().filter(|one| one.name == args.name).collect();
+    if !chosen.is_empty() {
+        // Nothing is missing, whoever else does not answer.
+        return print(args, &chosen);
+    }
+    let mut why = format!("no such interface: there are {}", names.join(", "));
+    if let Err(Failure::Nothing(others)) = silent.tell() {
+        why = format!("{why}; {others}");
+    }
+    Err(Failure::Nothing(why))
+}
+
+fn print(args: &Show, chosen: &[&InterfaceReport]) -> Result<(), Failure> {
     if args.json {
-        let json = serde_json::to_string(&chosen);
+        let json = serde_json::to_string(chosen);
         let json = json.map_err(|error| Failure::Nothing(error.to_string()))?;
         return stacks::print(&format!("{json}\n"));
     }
     let texts = chosen.iter().map(|one| match args.field {
         None => text::whole(one, SystemTime::now()),
-        Some(field) => text::field(one, field, is_all),
+        Some(field) => text::field(one, field, args.name == ALL),
     });
     let between = if args.field.is_none() { "\n" } else { "" };
     stacks::print(&texts.collect::<Vec<_>>().join(between))
@@ -102,7 +109,11 @@ fn find(pid: Option<u32>) -> Result<(Vec<InterfaceReport>, Silent), Failure> {
     let (mut found, mut silent) = (Vec::new(), Silent::default());
     for endpoint in chosen {
         // Most stacks have no such interface, and say so when they have said what they are.
-        match endpoint.stack().map(|_| endpoint.lines(SUBJECT).unwrap_or_default()) {
+        let lines = endpoint.stack().and_then(|_| match endpoint.lines(SUBJECT) {
+            Err(ControlError::NoAnswer { .. }) => Ok(Vec::new()),
+            lines => lines,
+        });
+        match lines {
             Ok(lines) => {
                 found.extend(lines.iter().filter_map(|line| serde_json::from_str(line).ok()));
             }

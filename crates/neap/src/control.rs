@@ -162,13 +162,22 @@ pub enum ControlError {
         /// Why.
         source: io::Error,
     },
-    /// The other side does not speak this version of the protocol, or says why it has no answer.
+    /// The other side does not speak the protocol.
     #[error("control socket {}: {problem}", path.display())]
     Protocol {
         /// The socket.
         path: PathBuf,
         /// What is wrong.
         problem: String,
+    },
+    /// The other side says that it has no answer: it does not know what is asked for, speaks
+    /// another version of the protocol, or its stack is gone.
+    #[error("control socket {}: {reason}", path.display())]
+    NoAnswer {
+        /// The socket.
+        path: PathBuf,
+        /// What it says.
+        reason: String,
     },
 }
 

@@ -5,10 +5,12 @@ use super::host::Host;
 use super::namespace::{in_namespace, run, skip};
 use super::world::{FAR, Folder, Keys, NEAR, Tunnel, veth};
 use super::{SERVER, client, confined, echo, echo_at, say};
+use serde_json::json;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, chown, symlink};
+use std::os::unix::net::UnixListener;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 
@@ -35,7 +37,7 @@ fn a_target_in_the_network_of_the_machine_is_the_machines_to_resolve() {
         fs::write(&hosts, "127.0.0.1 db.test\n").expect("written");
         say(&connect(), "by a name of the machine");
         let log = far.end();
-        let told = "far.conf:9: Target db.test:8080 has no address yet";
+        let told = "far.conf:9: [TCPServerTunnel] Target: db.test:8080 has no address yet";
         assert!(log.contains(told) && log.lines().count() == 1, "{log}");
     });
 }
@@ -382,5 +384,53 @@ fn no_other_process_of_the_user_can_look_into_a_tunnel() {
         let file = folder.path("near.conf");
         let tunnel = Tunnel::spawn(&folder, command, &["-c", file.to_str().expect("text")]);
         assert_eq!(looks(tunnel.pid()), (0, false));
+    });
+}
+
+/// Another stack of this user, which answers no question that is understood, but for what it is.
+fn mute(folder: &Folder, name: &str, knows_itself: bool) {
+    let pid = std::process::id();
+    let path = folder.path("neap").join(format!("{pid}-{name}.sock"));
+    let listener = UnixListener::bind(path).expect("a socket");
+    let stack = json!({
+        "neap": 1, "pid": pid, "name": name, "program": "mute", "uid": 0, "uptime": 0,
+        "addresses": []
+    });
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("somebody asks");
+            let mut request = String::new();
+            BufReader::new(&stream).read_line(&mut request).expect("a request");
+            let is_known = knows_itself && request.contains("\"stack\"");
+            let answer = if is_known { format!("{stack}\n{{\"end\":0}}\n") } else { "?\n".into() };
+            // Whoever asks may be gone.
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+}
+
+#[test]
+fn an_interface_is_shown_beside_a_stack_that_does_not_answer() {
+    in_namespace(|| {
+        run("ip link set lo up");
+        let (folder, keys) = (Folder::new("mute"), Keys::new());
+        let near = folder.write("near.conf", &keys.near("", ""));
+        let _tunnel = Tunnel::start(&folder, &["-c", &near]);
+        mute(&folder, "mute", true);
+        mute(&folder, "deaf", false);
+        let key = format!("{}\n", keys.near_public());
+        assert_eq!(folder.print(&["wg", "show", "near", "public-key"]), key);
+        let silent = |name| format!("process {} ({name}) does not answer: ", std::process::id());
+        for (name, printed, told) in [
+            ("far", "", "no such interface: there are near; "),
+            ("all", &format!("near\t{key}"), ""),
+        ] {
+            let (status, out, err) = folder.finish(&["wg", "show", name, "public-key"]);
+            assert_eq!((status, out.as_str()), (Some(1), printed), "{err}");
+            assert!(err.starts_with(&format!("neap wg: {told}process ")), "{err}");
+            assert!(err.contains(&silent("mute")) && err.contains(&silent("deaf")), "{err}");
+        }
+        let (status, out, err) = folder.finish(&["wg", "show", "interfaces"]);
+        assert_eq!((status, out.as_str()), (Some(1), "near\n"), "{err}");
     });
 }

@@ -59,7 +59,8 @@ impl Endpoint {
     /// Asks for what the application has of a subject ([`Application::lines`]). Each line is JSON.
     ///
     /// # Errors
-    /// As [`stack`](Self::stack); the application does not know the subject.
+    /// As [`stack`](Self::stack); [`ControlError::NoAnswer`] if the application does not know the
+    /// subject.
     ///
     /// [`Application::lines`]: super::Application::lines
     pub fn lines(&self, subject: &str) -> Result<Vec<String>, ControlError> {
@@ -69,6 +70,10 @@ impl Endpoint {
 
     fn wrong(&self, problem: impl Into<String>) -> ControlError {
         ControlError::Protocol { path: self.path.clone(), problem: problem.into() }
+    }
+
+    fn no_answer(&self, reason: String) -> ControlError {
+        ControlError::NoAnswer { path: self.path.clone(), reason }
     }
 
     fn ask<T: DeserializeOwned>(&self, what: &str) -> Result<(StackReport, Vec<T>), ControlError> {
@@ -88,7 +93,7 @@ impl Endpoint {
         };
         let first = next()?;
         if let Ok(Mark::Failed { error }) = serde_json::from_str(&first) {
-            return Err(self.wrong(error));
+            return Err(self.no_answer(error));
         }
         let head: StackReport =
             serde_json::from_str(&first).map_err(|error| self.wrong(error.to_string()))?;
@@ -98,7 +103,7 @@ impl Endpoint {
             match serde_json::from_str(&line) {
                 Ok(Mark::End { end }) if end == reports.len() => return Ok((head, reports)),
                 Ok(Mark::End { .. }) => return Err(self.wrong("a part of the answer is lost")),
-                Ok(Mark::Failed { error }) => return Err(self.wrong(error)),
+                Ok(Mark::Failed { error }) => return Err(self.no_answer(error)),
                 Err(_) => {}
             }
             let report = serde_json::from_str(&line);
