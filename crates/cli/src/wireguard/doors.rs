@@ -105,13 +105,11 @@ impl AllDoors {
         let held: Vec<_> = changes.iter().filter_map(Change::held).collect();
         let given_up = self.given_up.take();
         let (mut late, mut failed) = (Vec::new(), Vec::new());
-        let wrong = |(line, name): Section, why: String| {
-            format!("{}:{line}: [{name}] {why}", file.path.display())
-        };
+        let wrong = |section: Section, why: String| format!("{} {why}", place_of(file, section));
         for mut change in changes {
             let section = change.section;
             if is_stdio(change.kind) && streams == Streams::LeftOut {
-                let place = format!("{}:{}: [STDIOTunnel]", file.path.display(), section.0);
+                let place = place_of(file, section);
                 tracing::warn!("{place}: this is left out: it needs the streams of a new process");
                 continue;
             }
@@ -146,7 +144,7 @@ impl AllDoors {
             let renewed =
                 identity(certificate).and_then(|one| set(one).map_err(|error| error.to_string()));
             if let Err(why) = renewed {
-                let place = format!("{}:{}: [{}]", file.path.display(), door.line, door.name);
+                let place = place_of(file, (door.line, door.name));
                 tracing::warn!("{place} {why}; new connections get the certificate as it was");
             }
         }
@@ -246,6 +244,11 @@ fn spawn(
 /// Line and name of a section.
 type Section = (usize, &'static str);
 
+/// Where a section is.
+pub(super) fn place_of(file: &File, (line, name): Section) -> String {
+    format!("{}:{line}: [{name}]", file.path.display())
+}
+
 /// A door of a file that is not open.
 struct Change<'a> {
     section: Section,
@@ -321,6 +324,7 @@ fn resolver(file: &File) -> TunnelResolver {
 
 /// A door that is not open yet.
 fn door(kind: &DoorKind) -> Result<Door, String> {
+    let listen = |bind| listen(bind).map_err(|why| format!("BindAddress: {why}"));
     Ok(match kind {
         DoorKind::Socks5 { bind, login } => {
             Door::Socks5 { listen: listen(bind)?, users: users(login.as_ref())? }
@@ -368,8 +372,8 @@ pub(super) fn warn_of_targets(file: &File) {
             && needs_resolver(target)
             && let Err(error) = names::resolve(target)
         {
-            let place = format!("{}:{}", file.path.display(), door.line);
-            tracing::warn!("{place}: Target {target} has no address yet: {error}");
+            let place = place_of(file, (door.line, door.name));
+            tracing::warn!("{place} Target: {target} has no address yet: {error}");
         }
     }
 }
@@ -381,8 +385,7 @@ pub(super) fn warn_of_targets(file: &File) {
 pub(super) fn check(file: &File) -> Result<(), String> {
     for door in &file.doors {
         if let DoorKind::Http { certificate: Some(certificate), .. } = &door.kind {
-            let wrong =
-                |why| format!("{}:{}: [{}] {why}", file.path.display(), door.line, door.name);
+            let wrong = |why| format!("{} {why}", place_of(file, (door.line, door.name)));
             identity(certificate).map_err(wrong)?;
         }
     }
@@ -392,16 +395,17 @@ pub(super) fn check(file: &File) -> Result<(), String> {
 /// What clients of a proxy see of it.
 fn identity(certificate: &Certificate) -> Result<TlsIdentity, String> {
     let Certificate { chain, key, .. } = certificate;
-    let read = |path: &Path| {
-        let failed = |error: io::Error| format!("{}: {error}", path.display());
+    let read = |key: &str, path: &Path| {
+        let failed = |error: io::Error| format!("{key}: {}: {error}", path.display());
         // A buffer that never grows leaves no copies of keys behind.
         let mut bytes = Zeroizing::new(Vec::with_capacity(MOST_PEM));
         let file = fs::File::open(path).map_err(failed)?;
         file.take(MOST_PEM as u64).read_to_end(&mut bytes).map_err(failed)?;
         Ok::<_, String>(bytes)
     };
-    TlsIdentity::from_pem(&read(chain)?, &read(key)?)
-        .map_err(|error| format!("{} and {}: {error}", chain.display(), key.display()))
+    TlsIdentity::from_pem(&read("CertFile", chain)?, &read("KeyFile", key)?).map_err(|error| {
+        format!("CertFile, KeyFile: {} and {}: {error}", chain.display(), key.display())
+    })
 }
 
 /// Whether a target is a name that is looked up: `localhost` and names below it are not (RFC 6761
@@ -450,6 +454,14 @@ pub(super) fn listen(bind: &HostPort) -> Result<SocketAddr, String> {
 mod tests {
     use super::*;
     use std::sync::mpsc;
+
+    #[test]
+    fn what_a_door_cannot_have_is_told_with_its_key() {
+        let bind = |text: &str| text.parse::<HostPort>().expect("an address");
+        let nowhere = DoorKind::Socks5 { bind: bind("[fe80::1%nosuch]:1"), login: None };
+        let why = door(&nowhere).err().expect("there is no such link");
+        assert!(why.starts_with("BindAddress: [fe80::1%nosuch]:1 has no address: "), "{why}");
+    }
 
     #[test]
     fn doors_that_panic_are_told_of_as_failed() {

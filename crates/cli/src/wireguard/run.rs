@@ -85,12 +85,12 @@ fn read(path: &Path) -> Result<File, Failure> {
 /// Tells of the names in a file that have no address without DNS. That is not so of targets in the
 /// network of this machine.
 fn warn_of_names(file: &File) {
-    let path = file.path.display();
     let is_proxy = |kind: &DoorKind| {
         matches!(kind, DoorKind::Socks5 { .. } | DoorKind::Http { .. } | DoorKind::Sni { .. })
     };
     if file.doors.iter().any(|door| is_proxy(&door.kind)) {
-        tracing::warn!("{path}: without DNS in [Interface] no name has an address in the tunnel");
+        let path = file.tunnel_path.as_ref().unwrap_or(&file.path).display();
+        tracing::warn!("{path}: [Interface] DNS: without it no name has an address in the tunnel");
     }
     for door in &file.doors {
         let (DoorKind::Client { target, .. }
@@ -100,10 +100,9 @@ fn warn_of_names(file: &File) {
             continue;
         };
         if doors::needs_resolver(target) {
-            let line = door.line;
-            tracing::warn!(
-                "{path}:{line}: without DNS in [Interface] Target {target} has no address"
-            );
+            let place = doors::place_of(file, (door.line, door.name));
+            let why = "has no address without DNS in [Interface]";
+            tracing::warn!("{place} Target: {target} {why}");
         }
     }
 }

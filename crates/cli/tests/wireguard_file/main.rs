@@ -67,7 +67,10 @@ fn a_file_is_checked_without_a_tunnel() {
     let absent = folder.write("absent.conf", &keys.near("", door));
     let (status, out, err) = folder.finish(&["wireguard", "-n", "-c", &absent]);
     assert_eq!((status, out.as_str()), (Some(2), ""));
-    assert!(err.contains("absent.conf:11: [http] ") && err.contains("no.pem: No such"), "{err}");
+    assert!(
+        err.contains("absent.conf:11: [http] CertFile: ") && err.contains("no.pem: No such"),
+        "{err}"
+    );
     // A start says the same.
     let (status, _, started) = folder.finish(&["wireguard", "-c", &absent]);
     assert_eq!((status, started.lines().last()), (Some(2), err.lines().last()));
@@ -96,16 +99,22 @@ fn a_target_by_name_is_told_of_where_nobody_resolves_names() {
     let mut doors: String = (1..).zip(targets).map(|(port, target)| client(port, target)).collect();
     // The network of the machine is the machine's to resolve.
     doors += &server(1, "db.test");
-    let check = |dns: &str| {
-        let file = folder.write("near.conf", &Keys::new().near(dns, &doors));
+    let check = |dns: &str, doors: &str| {
+        let file = folder.write("near.conf", &Keys::new().near(dns, doors));
         let (status, _, err) = folder.finish(&["wireguard", "-n", "-c", &file]);
         assert_eq!(status, Some(0), "{err}");
         err
     };
-    let told = check("");
-    let expected = "near.conf:11: without DNS in [Interface] Target db.test:80 has no address";
+    let told = check("", &doors);
+    let expected = "near.conf:11: [TCPClientTunnel] Target: db.test:80 has no address without DNS \
+                    in [Interface]";
     assert!(told.contains(expected) && told.lines().count() == 1, "{told}");
-    assert_eq!(check("DNS = 10.9.0.2\n"), "");
+    assert_eq!(check("DNS = 10.9.0.2\n", &doors), "");
+    let told = check("", "[SNI]\nBindAddress = 127.0.0.1:443\n");
+    assert!(
+        told.contains("near.conf: [Interface] DNS: without it no name has an address"),
+        "{told}"
+    );
 }
 
 #[test]

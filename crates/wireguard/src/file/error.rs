@@ -35,8 +35,8 @@ impl fmt::Display for Place {
     }
 }
 
-/// Reason why a configuration file is of no use. It never has the value of a key in it, which may
-/// be a secret.
+/// Reason why a configuration file is of no use. It never has text of a file in it that may be a
+/// secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {problem}")]
 #[non_exhaustive]

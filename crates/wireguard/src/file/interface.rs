@@ -82,17 +82,18 @@ fn list<T>(
 /// Refuses addresses that no interface can have.
 fn check_addresses(value: &Value) -> Result<(), FileError> {
     let addresses = value.parts().filter_map(prefix).map(|prefix| prefix.addr());
-    let kind = addresses.filter_map(|ip| match ip {
-        ip if ip.is_unspecified() => Some("the unspecified address"),
-        ip if ip.is_loopback() => Some("a loopback address"),
-        ip if ip.is_multicast() => Some("a multicast address"),
-        IpAddr::V4(Ipv4Addr::BROADCAST) => Some("the broadcast address"),
-        _ => None,
-    });
-    match { kind }.next() {
-        Some(kind) => Err(value.wrong(format!("expected an address of one host, not {kind}"))),
-        None => Ok(()),
+    for ip in addresses {
+        let kind = match ip {
+            ip if ip.is_unspecified() => "the unspecified address",
+            ip if ip.is_loopback() => "a loopback address",
+            ip if ip.is_multicast() => "a multicast address",
+            IpAddr::V4(Ipv4Addr::BROADCAST) => "the broadcast address",
+            _ => continue,
+        };
+        let problem = format!("expected an address of one host, not {kind}, as {ip} is");
+        return Err(value.wrong(problem));
     }
+    Ok(())
 }
 
 impl InterfaceSection {

@@ -334,9 +334,10 @@ fn errors_name_file_line_section_and_key() {
         (interface("Address = 10.0.0.300"), ":4: [Interface] Address: expected addresses"),
         (
             interface("Address = 10.0.0.1 127.0.0.2/8"),
-            ":4: [Interface] Address: expected an address of one host, not a loopback address",
+            ":4: [Interface] Address: expected an address of one host, not a loopback address, \
+             as 127.0.0.2 is",
         ),
-        (interface("Address = ::1"), "Address: expected an address of one host, not a loopback"),
+        (interface("Address = 10.0.0.1/24, ::1/64"), "not a loopback address, as ::1 is"),
         (interface("Address = 0.0.0.0"), "expected an address of one host, not the unspecified"),
         (interface("Address = ::/0"), "expected an address of one host, not the unspecified"),
         (interface("Address = 224.0.0.1"), "expected an address of one host, not a multicast"),
