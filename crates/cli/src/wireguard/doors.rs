@@ -459,7 +459,7 @@ mod tests {
     fn what_a_door_cannot_have_is_told_with_its_key() {
         let bind = |text: &str| text.parse::<HostPort>().expect("an address");
         let nowhere = DoorKind::Socks5 { bind: bind("[fe80::1%nosuch]:1"), login: None };
-        let why = door(&nowhere).err().expect("there is no such link");
+        let why = door(&nowhere).expect_err("there is no such link");
         assert!(why.starts_with("BindAddress: [fe80::1%nosuch]:1 has no address: "), "{why}");
     }
 
