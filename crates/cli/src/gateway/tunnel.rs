@@ -117,14 +117,8 @@ impl Prepared {
         let outbound = Outbound { mark: self.file.interface.fwmark, ..Outbound::default() };
         let mut capabilities = confine::capabilities_of(&outbound);
         let is_low = |port: u16| (1..FIRST_FREE_PORT).contains(&port);
-        let ports = self.file.doors.iter().filter_map(|door| match &door.kind {
-            DoorKind::Socks5 { bind, .. }
-            | DoorKind::Http { bind, .. }
-            | DoorKind::Client { bind, .. }
-            | DoorKind::Udp { bind, .. }
-            | DoorKind::Sni { bind } => Some(bind.port),
-            _ => None,
-        });
+        let binds = self.file.doors.iter().filter_map(|door| door.kind.bind());
+        let ports = binds.map(|(_, bind)| bind.port);
         if ports.chain([self.file.interface.listen_port]).any(is_low) {
             capabilities |= CapabilitySet::NET_BIND_SERVICE;
         }

@@ -79,7 +79,7 @@ impl AllDoors {
     /// Closes what has a UDP port that the interface is to have. The doors of the file are
     /// [served](Self::serve) afterwards, so that they can have the port that the interface gives up.
     pub(super) fn give_up(&mut self, port: u16) {
-        let given_up = Place::Udp(port);
+        let given_up = Place::Host(Transport::Udp, port);
         for door in self.opened.iter().filter(|(kind, _)| place(kind) == Some(given_up)) {
             self.close(Some(door));
         }
@@ -270,23 +270,28 @@ impl Change<'_> {
 /// A port that a door has, whatever the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    Tcp(u16),
-    Udp(u16),
+    Host(Transport, u16),
     Tunnel(u16),
 }
 
 /// The port of a door, if it has one that others cannot have meanwhile.
 fn place(kind: &DoorKind) -> Option<Place> {
-    match kind {
-        DoorKind::Socks5 { bind, .. }
-        | DoorKind::Http { bind, .. }
-        | DoorKind::Client { bind, .. }
-        | DoorKind::Sni { bind } => Some(Place::Tcp(bind.port)),
-        DoorKind::Udp { bind, .. } => Some(Place::Udp(bind.port)),
-        DoorKind::Server { listen_port, .. } => Some(Place::Tunnel(*listen_port)),
-        _ => None,
-    }
-    .filter(|place| !matches!(place, Place::Tcp(0) | Place::Udp(0) | Place::Tunnel(0)))
+    let place = match (bind(kind), kind) {
+        (Some((transport, bind)), _) => Place::Host(transport, bind.port),
+        (None, DoorKind::Server { listen_port, .. }) => Place::Tunnel(*listen_port),
+        _ => return None,
+    };
+    Some(place).filter(|place| !matches!(place, Place::Host(_, 0) | Place::Tunnel(0)))
+}
+
+/// Where a door listens at this machine.
+fn bind(kind: &DoorKind) -> Option<(Transport, &HostPort)> {
+    let (transport, bind) = kind.bind()?;
+    let transport = match transport {
+        file::Transport::Tcp => Transport::Tcp,
+        file::Transport::Udp => Transport::Udp,
+    };
+    Some((transport, bind))
 }
 
 /// Whether a door has the standard streams.
@@ -296,17 +301,13 @@ pub(super) fn is_stdio(kind: &DoorKind) -> bool {
 
 /// Why a door cannot be opened: with what it is that cannot be had.
 fn why(kind: &DoorKind, error: &io::Error) -> String {
-    match kind {
-        DoorKind::Socks5 { bind, .. }
-        | DoorKind::Http { bind, .. }
-        | DoorKind::Client { bind, .. }
-        | DoorKind::Sni { bind } => {
-            format!("BindAddress {bind}: {}", refused::port(Transport::Tcp, bind, error))
+    match (bind(kind), kind) {
+        (Some((transport, bind)), _) => {
+            format!("BindAddress {bind}: {}", refused::port(transport, bind, error))
         }
-        DoorKind::Udp { bind, .. } => {
-            format!("BindAddress {bind}: {}", refused::port(Transport::Udp, bind, error))
+        (None, DoorKind::Server { listen_port, .. }) => {
+            format!("ListenPort {listen_port}: {error}")
         }
-        DoorKind::Server { listen_port, .. } => format!("ListenPort {listen_port}: {error}"),
         _ => error.to_string(),
     }
 }

@@ -173,6 +173,7 @@ impl Path {
         let may_grow = is_less && age >= CAUTION.0;
         let has_moved = self.has_moved.load(Ordering::Relaxed) && age >= MOVE_PAUSE.0;
         let is_told = self.next_look() <= now;
+        // The look is on its way, and the driver is not to be rung for it again.
         if is_told {
             self.looked_as_told.store(now.as_nanos(), Ordering::Relaxed);
         }

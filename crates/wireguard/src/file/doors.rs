@@ -96,8 +96,9 @@ impl DoorKind {
         (transport == others && bind.overlaps(taken)).then_some("BindAddress")
     }
 
-    /// Where it listens at this machine.
-    pub(super) fn bind(&self) -> Option<(Transport, &HostPort)> {
+    /// Returns where it listens at this machine, and what its socket speaks there; `None` for those
+    /// that have no socket.
+    pub fn bind(&self) -> Option<(Transport, &HostPort)> {
         match self {
             Self::Socks5 { bind, .. }
             | Self::Http { bind, .. }
@@ -111,8 +112,10 @@ impl DoorKind {
 
 /// What a socket of this machine speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Transport {
+pub enum Transport {
+    /// TCP.
     Tcp,
+    /// UDP.
     Udp,
 }
 

@@ -36,14 +36,14 @@ mod source;
 mod tests;
 mod value;
 
-pub use doors::{Certificate, DoorKind, DoorSection, Login, ResolveStrategy};
+pub use doors::{Certificate, DoorKind, DoorSection, Login, ResolveStrategy, Transport};
 pub use error::{FileError, Place, Warning};
 pub use interface::{InterfaceSection, PeerSection};
 pub use value::{Host, HostPort, ParseHostPortError, Password};
 
 use crate::config::MTU_MIN;
 use crate::{Peer, WireguardConfig};
-use doors::{SECTIONS, Transport};
+use doors::SECTIONS;
 use ipnet::IpNet;
 use keys::{Context, Keys, variable};
 use lines::Section;

@@ -1,7 +1,7 @@
 //! Endpoints by name: the host resolves them at the start, and again when handshakes fail. A thread
 //! of its own does it, as a question may take long.
 
-use super::silence::Silence;
+use super::silence::{FAILURES, Silence};
 use neap_wireguard::file::{Host, HostPort, PeerSection};
 use neap_wireguard::{PublicKey, WireguardHandle};
 use std::collections::{HashMap, HashSet};
@@ -11,8 +11,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Initiations without an answer, one in 5 s, after which a name is resolved again.
-const FAILURES: u32 = 3;
 /// Time between two questions for a name without an address, at first and at most.
 const RETRY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 

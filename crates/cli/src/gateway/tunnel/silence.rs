@@ -4,8 +4,9 @@ use neap_wireguard::{PeerStatus, PublicKey};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-/// Initiations in a row without an answer, one in 5 s, after which a peer is told of.
-const FAILURES: u32 = 3;
+/// Initiations in a row without an answer, one in 5 s, after which a peer is told of, and the name
+/// of its endpoint is resolved again.
+pub(super) const FAILURES: u32 = 3;
 /// Least time between two times that one peer is told of.
 const PAUSE: Duration = Duration::from_secs(300);
 
