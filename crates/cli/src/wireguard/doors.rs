@@ -77,7 +77,7 @@ impl AllDoors {
     }
 
     /// Closes what has a UDP port that the interface is to have. The doors of the file are
-    /// [served](Self::serve) afterwards, so that they can have the port that the interface gives up.
+    /// [served](Self::serve) afterwards, so that they can have the port that it gives up.
     pub(super) fn give_up(&mut self, port: u16) {
         let given_up = Place::Host(Transport::Udp, port);
         for door in self.opened.iter().filter(|(kind, _)| place(kind) == Some(given_up)) {
