@@ -91,17 +91,18 @@ fn check_options(mut options: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// Parses and verifies a packet. Options are skipped.
+/// Parses and verifies a packet. Options are skipped. The checksum is verified before anything that
+/// it covers is believed, but for the lengths that it needs (`ip_rcv_core`).
 pub fn parse(packet: &[u8]) -> Result<Packet, Error> {
     let (header, header_len, total_len) = parse_header(packet)?;
+    if checksum::of(&packet[..header_len]) != 0 {
+        return Err(Error::Checksum);
+    }
     if total_len < header_len {
         return Err(Error::TotalLength);
     }
     if total_len > packet.len() {
         return Err(Error::Truncated);
-    }
-    if checksum::of(&packet[..header_len]) != 0 {
-        return Err(Error::Checksum);
     }
     check_options(&packet[HEADER_LEN..header_len])?;
     let word = u16::from_be_bytes([packet[6], packet[7]]);
