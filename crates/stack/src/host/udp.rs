@@ -10,7 +10,7 @@ use super::udp_memory::{Held, UdpMemory};
 use super::udp_queue::{DatagramQueue, ReceivedDatagram, pieces};
 use crate::drop_reason::DropReason;
 use crate::flow::{FourTuple, destination, is_link_local, named_scope, overlap, with_scope};
-use crate::net::address::{named_interface, scope_of};
+use crate::net::address::scope_of;
 use crate::net::egress::CachedRoute;
 use crate::net::interface::InterfaceId;
 use crate::net::route::Prefix;
@@ -114,6 +114,8 @@ pub(super) struct UdpState {
     errors: ErrorQueue,
     /// The route to the connected peer.
     pub(super) route: CachedRoute,
+    /// The interface that `route` had to lead through.
+    pub(super) route_through: Option<InterfaceId>,
     pub(super) is_closed: bool,
 }
 
@@ -234,6 +236,7 @@ impl UdpSocket {
             is_transparent: binding.is_transparent,
             errors: ErrorQueue::default(),
             route: CachedRoute::new(binding.is_transparent),
+            route_through: None,
             is_closed: false,
         };
         Self {
@@ -427,7 +430,8 @@ impl UdpSocket {
             Some(remote) => {
                 let own = if self.has_no_address() { *source } else { Some(local) };
                 let local = own.filter(|_| !*is_transparent);
-                let (topology, link) = (&host.net.topology, named_interface(*remote));
+                let link = self.link_to_peer(host, *remote, *source);
+                let topology = &host.net.topology;
                 let way = topology.resolve_through(now, local, remote.ip(), link);
                 way.is_none() && route.may_have_led_through(interface)
             }
@@ -457,24 +461,13 @@ impl UdpSocket {
         }
     }
 
-    /// A datagram that is too long for any packet, or for the path of one that is not to be cut
-    /// (`ip_local_error`, `ipv6_local_error`).
-    pub(super) fn on_too_long(
-        &self,
-        host: &Host,
-        now: Instant,
-        state: &mut UdpState,
-        remote: SocketAddr,
-        len: usize,
-    ) {
-        // Linux looks at the length itself first where it is IPv4's.
-        let is_told = remote.is_ipv6() || len <= usize::from(u16::MAX);
-        if !is_told || !state.receives_errors_of(remote.ip()) {
+    /// A datagram is too long for any packet, or is not to be cut and is longer than the `mtu` of
+    /// its way (`ip_local_error`, `ipv6_local_error`).
+    pub(super) fn on_too_long(&self, host: &Host, remote: SocketAddr, mtu: u32) {
+        let mut state = lock(&self.state);
+        if !state.receives_errors_of(remote.ip()) {
             return;
         }
-        let (topology, link) = (&host.net.topology, named_interface(remote));
-        let route = topology.resolve_through(now, None, remote.ip(), link);
-        let mtu = route.map_or(0, |route| route.mtu);
         let mut destination = remote;
         if remote.is_ipv4() && state.remote.is_none() {
             // As in Linux, which shows the port that the socket is connected to.
@@ -491,7 +484,7 @@ impl UdpSocket {
             offender: None,
             data: Bytes::new(),
         };
-        self.queue(state, host, record);
+        self.queue(&mut state, host, record);
     }
 
     /// Drops what waits, and refuses all calls from now on.
@@ -577,11 +570,11 @@ impl UdpSocket {
         if let Some(peer) = remote.as_mut().filter(|peer| is_link_local(peer.ip())) {
             *peer = with_scope(*peer, scope_of(peer.ip(), link));
         }
-        let of_many = |remote: SocketAddr| {
+        let to_peer = |remote: SocketAddr| {
             let chosen = lock(&self.state).source;
-            self.link_of_many(host, None, chosen, remote.ip())
+            self.link_to_peer(host, remote, chosen)
         };
-        let link = link.or_else(|| remote.and_then(of_many));
+        let link = link.or_else(|| remote.and_then(to_peer));
         // The unspecified address means this host, to which there is always a way.
         if let Some(wanted) = wanted.filter(|wanted| !wanted.ip().is_unspecified()) {
             self.check_way(host, wanted.ip(), link)?;

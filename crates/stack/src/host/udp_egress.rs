@@ -12,7 +12,7 @@ use crate::net::address::named_interface;
 use crate::net::egress::{CachedRoute, OutgoingDatagram};
 use crate::net::icmp::{Ends, Refusal};
 use crate::net::interface::{Interface, InterfaceId, Output};
-use crate::net::topology::{NextHop, NoSource, ResolvedRoute};
+use crate::net::topology::{NextHop, NoSource};
 use crate::stats::IpCounter;
 use crate::wire::{ChecksumBy, Ports, Protocol, checksum::Pseudo, ipv4, ipv6, udp};
 use bytes::Bytes;
@@ -73,6 +73,8 @@ impl SendDatagram {
 /// What sending needs of a socket, read once for a batch.
 struct Sending {
     remote: Option<SocketAddr>,
+    /// The only interface that datagrams to the connected peer leave by.
+    link: Option<InterfaceId>,
     /// The own address that `connect` chose.
     source: Option<IpAddr>,
     /// Bytes that may be below.
@@ -132,6 +134,12 @@ struct Envelope {
     remote: SocketAddr,
     hop_limit: u8,
     tos: u8,
+}
+
+/// Bytes of the headers in front of the data of a datagram to `remote`.
+fn headers_to(remote: IpAddr) -> usize {
+    let ip = if remote.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
+    ip + udp::HEADER_LEN
 }
 
 /// Datagrams that leave in one frame.
@@ -243,9 +251,11 @@ impl UdpSocket {
             if state.is_closed {
                 return (0, Err(SocketError::ShutDown));
             }
+            let (remote, source) = (state.remote, state.source);
             Sending {
-                remote: state.remote,
-                source: state.source,
+                remote,
+                link: remote.and_then(|remote| self.link_to_peer(host, remote, source)),
+                source,
                 limit: state.send_buffer.into(),
                 rate: state.max_pacing_rate,
                 hop_limits: state.hop_limits,
@@ -253,7 +263,7 @@ impl UdpSocket {
                 may_broadcast: state.may_broadcast,
                 is_transparent: state.is_transparent,
                 has_error: state.error.is_some(),
-                route_to: state.remote.map(|remote| (remote.ip(), named_interface(remote))),
+                route_to: remote.map(|remote| (remote.ip(), state.route_through)),
                 route: state.take_route(),
                 batch: is_batch.then_some(Batch { now, interface: None }),
             }
@@ -269,12 +279,13 @@ impl UdpSocket {
                 }
             }
         }
-        let is_to = |peer: SocketAddr| way.route_to == Some((peer.ip(), named_interface(peer)));
+        let is_to = |peer: SocketAddr| way.route_to == Some((peer.ip(), way.link));
         if way.remote.is_some_and(is_to) {
             let mut state = self.state();
             // Another thread may have connected the socket elsewhere meanwhile.
             if state.remote == way.remote {
                 state.route = core::mem::take(&mut way.route);
+                state.route_through = way.link;
             }
         }
         (sent, outcome)
@@ -310,60 +321,20 @@ impl UdpSocket {
         datagram: SendDatagram,
         rest: &mut Peekable<impl Iterator<Item = SendDatagram>>,
     ) -> Result<usize, SocketError> {
-        let SendDatagram { ref data, to, from, interface, hop_limit, tos, dont_fragment } =
-            datagram;
-        let remote = to.or(way.remote).ok_or(SocketError::DestinationRequired)?;
-        let remote = self.destination(remote, from);
-        if !self.serves(remote.ip()) {
-            return Err(SocketError::AddressFamily);
-        }
-        if remote.port() == 0 || hop_limit == Some(0) {
-            return Err(SocketError::InvalidArgument);
-        }
-        let most = if remote.is_ipv4() { udp::MAX_PAYLOAD_V4 } else { udp::MAX_PAYLOAD_V6 };
-        if data.len() > most {
-            self.on_too_long(host, now, &mut self.state(), remote, data.len());
-            return Err(SocketError::MessageTooLong);
-        }
+        let envelope = self.address(host, now, way, &datagram)?;
         if core::mem::take(&mut way.has_error)
             && let Some(error) = self.take_error()
         {
             return Err(error);
         }
-        let interface = self.interface_for(host, way, remote, from, interface)?;
         if self.waits_for_all.load(Relaxed) {
             self.admit(0, 0)?;
         }
         self.admit(way.limit, half(way.limit))?;
         self.waits_for_all.store(false, Relaxed);
-        let is_broadcast = way.remote != Some(remote) && host.is_broadcast(remote.ip());
-        if is_broadcast && !way.may_broadcast {
-            host.net.topology.source_for(remote.ip(), interface)?;
-            return Err(SocketError::Reported(ConnectionError::Forbidden));
-        }
-        let local = self.source(host, way, remote.ip(), from, interface)?;
-        host.check_ends(local.ip(), remote.ip())?;
-        if way.route_to != Some((remote.ip(), interface)) {
-            way.route_to = Some((remote.ip(), interface));
-            way.route = CachedRoute::new(way.is_transparent);
-        }
-        let is_v4 = remote.is_ipv4();
-        let of_family = |(v4, v6): (u8, u8)| if is_v4 { v4 } else { v6 };
-        let is_to_group = remote.ip().is_multicast();
-        let hops = if is_to_group { GROUP_HOPS } else { of_family(way.hop_limits) };
-        let envelope = Envelope {
-            local,
-            remote,
-            hop_limit: hop_limit.unwrap_or(hops),
-            tos: tos.unwrap_or(of_family(way.tos)),
-        };
-        if dont_fragment && !Self::fits(host, now, way, &envelope, data.len()) {
-            self.on_too_long(host, now, &mut self.state(), remote, data.len());
-            return Err(SocketError::MessageTooLong);
-        }
         let run = match rest.peek() {
             Some(next) if is_alike(&datagram, next) => {
-                let most = Self::most_of_run(host, now, way, &envelope, data.len());
+                let most = Self::most_of_run(host, way, &envelope, datagram.data.len());
                 Run::collect(&datagram, rest, most)
             }
             _ => Run::one(datagram.data),
@@ -371,6 +342,70 @@ impl UdpSocket {
         let count = run.count;
         self.send(host, now, way, envelope, run)?;
         Ok(count as usize)
+    }
+
+    /// The headers of a datagram, and in `way` its route. As in Linux its own errors come before
+    /// the pending one of the socket, and before a full way down (`udp_sendmsg`).
+    fn address(
+        &self,
+        host: &Host,
+        now: Instant,
+        way: &mut Sending,
+        datagram: &SendDatagram,
+    ) -> Result<Envelope, SocketError> {
+        let &SendDatagram { ref data, to, from, interface, hop_limit, tos, dont_fragment } =
+            datagram;
+        let remote = to.or(way.remote).ok_or(SocketError::DestinationRequired)?;
+        let remote = self.destination(remote, from);
+        let is_v4 = remote.is_ipv4();
+        if is_v4 && data.len() > usize::from(u16::MAX) {
+            return Err(SocketError::MessageTooLong);
+        }
+        if !self.serves(remote.ip()) {
+            return Err(SocketError::AddressFamily);
+        }
+        if remote.port() == 0 || hop_limit == Some(0) {
+            return Err(SocketError::InvalidArgument);
+        }
+        let interface = self.interface_for(host, way, remote, from, interface)?;
+        let local = self.source(host, way, remote.ip(), from, interface)?;
+        host.check_ends(local.ip(), remote.ip())?;
+        if way.route_to != Some((remote.ip(), interface)) {
+            way.route_to = Some((remote.ip(), interface));
+            way.route = CachedRoute::new(way.is_transparent);
+        }
+        let ends = (local.ip(), remote.ip());
+        let mtu = host.net.mtu_of_way(now, &mut way.route, ends, interface)?;
+        let is_broadcast = way.remote != Some(remote) && host.is_broadcast(remote.ip());
+        if is_broadcast && !way.may_broadcast {
+            return Err(SocketError::Reported(ConnectionError::Forbidden));
+        }
+        let most = if is_v4 { udp::MAX_PAYLOAD_V4 } else { udp::MAX_PAYLOAD_V6 };
+        let is_cut = headers_to(remote.ip()) + data.len() > mtu as usize;
+        if data.len() > most || dont_fragment && is_cut {
+            self.on_too_long(host, remote, mtu);
+            return Err(SocketError::MessageTooLong);
+        }
+        let of_family = |(v4, v6): (u8, u8)| if is_v4 { v4 } else { v6 };
+        let is_to_group = remote.ip().is_multicast();
+        let hops = if is_to_group { GROUP_HOPS } else { of_family(way.hop_limits) };
+        Ok(Envelope {
+            local,
+            remote,
+            hop_limit: hop_limit.unwrap_or(hops),
+            tos: tos.unwrap_or(of_family(way.tos)),
+        })
+    }
+
+    /// The only interface that datagrams to the connected peer leave by; `chosen` is the source of
+    /// `connect`.
+    pub(super) fn link_to_peer(
+        &self,
+        host: &Host,
+        peer: SocketAddr,
+        chosen: Option<IpAddr>,
+    ) -> Option<InterfaceId> {
+        named_interface(peer).or_else(|| self.link_of_many(host, None, chosen, peer.ip()))
     }
 
     /// The only interface that a datagram may leave by: as [`way_out`], or that of its source.
@@ -382,13 +417,16 @@ impl UdpSocket {
         from: Option<SocketAddr>,
         asked: Option<InterfaceId>,
     ) -> Result<Option<InterfaceId>, SocketError> {
+        if way.remote == Some(remote) && from.is_none() && asked.is_none() {
+            return Ok(way.link);
+        }
         let named = way_out(remote, asked, way.remote)?;
         Ok(named.or_else(|| self.link_of_many(host, from, way.source, remote.ip())))
     }
 
     /// The interface of the source of a datagram to many; `from` is the source that was asked for,
     /// `chosen` the one of `connect`.
-    pub(super) fn link_of_many(
+    fn link_of_many(
         &self,
         host: &Host,
         from: Option<SocketAddr>,
@@ -465,44 +503,11 @@ impl UdpSocket {
         Err(SocketError::WouldBlock)
     }
 
-    /// Whether a datagram with `size` bytes of data leaves whole. Where there is no route, it does
-    /// not leave at all.
-    fn fits(
-        host: &Host,
-        now: Instant,
-        way: &mut Sending,
-        envelope: &Envelope,
-        size: usize,
-    ) -> bool {
-        let (route, headers) = Self::route_and_headers(host, now, way, envelope);
-        route.is_none_or(|route| headers + size <= route.mtu as usize)
-    }
-
-    /// The route of an envelope, and the bytes of headers in front of the data.
-    fn route_and_headers<'a>(
-        host: &Host,
-        now: Instant,
-        way: &'a mut Sending,
-        envelope: &Envelope,
-    ) -> (Option<&'a ResolvedRoute>, usize) {
-        let (local, remote) = (envelope.local.ip(), envelope.remote.ip());
-        let interface = way.route_to.and_then(|(_, interface)| interface);
-        let ip = if remote.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
-        let route = way.route.refresh_through(&host.net, now, local, remote, interface);
-        (route, ip + udp::HEADER_LEN)
-    }
-
-    /// Most datagrams with `size` bytes of data that leave in one frame.
-    fn most_of_run(
-        host: &Host,
-        now: Instant,
-        way: &mut Sending,
-        envelope: &Envelope,
-        size: usize,
-    ) -> usize {
-        let (route, headers) = Self::route_and_headers(host, now, way, envelope);
+    /// Most datagrams with `size` bytes of data that leave in one frame by the route of `way`.
+    fn most_of_run(host: &Host, way: &Sending, envelope: &Envelope, size: usize) -> usize {
+        let headers = headers_to(envelope.remote.ip());
         let limits = |route| host.net.super_datagram(SHARD, route, headers + size);
-        let Some(limits) = route.and_then(limits) else { return 1 };
+        let Some(limits) = way.route.get().and_then(limits) else { return 1 };
         let room = (limits.max_size as usize).saturating_sub(headers);
         (room / size).min(limits.max_segs as usize)
     }

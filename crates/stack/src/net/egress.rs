@@ -392,6 +392,20 @@ impl Net {
         ORPHAN | self.flow_key.hash(tuple)
     }
 
+    /// Bytes of a packet on the way from `local` to `remote`, which must lead through the interface
+    /// `only` if one is given. What has no way is counted.
+    pub(crate) fn mtu_of_way(
+        &self,
+        now: Instant,
+        cached: &mut CachedRoute,
+        (local, remote): (IpAddr, IpAddr),
+        only: Option<InterfaceId>,
+    ) -> Result<u32, NoRoute> {
+        let route = cached.refresh_through(self, now, local, remote, only);
+        let mtu = route.map(|route| route.mtu).ok_or(NoRoute);
+        mtu.inspect_err(|_| self.count_no_route(remote))
+    }
+
     fn count_no_route(&self, remote: IpAddr) {
         self.counters.ip.add(IpCounter::IpOutNoRoutes.of_family(remote.is_ipv4()), 1);
         self.counters.drops.count(DropReason::NoRoute);
@@ -496,11 +510,7 @@ impl Net {
         datagram: OutgoingDatagram,
     ) -> Result<Output, NoRoute> {
         let OutgoingDatagram { local, remote, interface, .. } = datagram;
-        let route = cached.refresh_through(self, visit.now, local, remote, interface);
-        let Some(mtu) = route.map(|route| route.mtu) else {
-            self.count_no_route(remote);
-            return Err(NoRoute);
-        };
+        let mtu = self.mtu_of_way(visit.now, cached, (local, remote), interface)?;
         let identification = if datagram.is_atomic(mtu) {
             let segments = |size: u16| datagram.payload.len().div_ceil(size.into());
             cached.next_identification(datagram.gso_size.map_or(1, segments)).into()

@@ -524,9 +524,10 @@ impl Topology {
 
     /// The interface by which datagrams from the own address `local` to a group, or to all hosts of
     /// a link, leave whatever the routes say (`ip_route_output_key_hash_rcu`). `None` for other
-    /// destinations. Two comparisons for those.
+    /// destinations, and for those of the other family. Two comparisons for other destinations.
     pub(crate) fn link_of_many(&self, local: IpAddr, remote: IpAddr) -> Option<InterfaceId> {
-        if !remote.is_multicast() && remote != Ipv4Addr::BROADCAST {
+        let is_of_many = remote.is_multicast() || remote == Ipv4Addr::BROADCAST;
+        if !is_of_many || local.is_ipv4() != remote.is_ipv4() {
             return None;
         }
         let interfaces = &lock(&self.tables).interfaces;

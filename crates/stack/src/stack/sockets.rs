@@ -43,7 +43,8 @@ impl Stack {
     }
 
     /// Returns the interface of a socket with these ends: the one whose link its own address is of,
-    /// or by which packets to `remote` leave. `None` on the loopback, without a peer, and without a
+    /// or by which packets to `remote` leave. Packets to a group, and to all hosts of a link, leave
+    /// by the interface of the own address. `None` on the loopback, without a peer, and without a
     /// route.
     pub fn interface_of(
         &self,
@@ -53,9 +54,11 @@ impl Stack {
     ) -> Option<InterfaceId> {
         let topology = &self.host.net.topology;
         let bound = InterfaceId::from_index(named_scope(local));
-        bound.or_else(|| match topology.link_to(remote?).ok()? {
-            None => topology.resolve(now, remote?.ip())?.interface(),
-            link => link,
+        bound.or_else(|| {
+            let remote = remote?;
+            let link = topology.link_to(remote).ok()?;
+            let link = link.or_else(|| topology.link_of_many(local.ip(), remote.ip()));
+            link.or_else(|| topology.resolve(now, remote.ip())?.interface())
         })
     }
 }

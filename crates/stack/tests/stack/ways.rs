@@ -158,6 +158,66 @@ fn what_is_for_many_leaves_by_the_interface_of_its_source() {
 }
 
 #[test]
+fn what_is_said_of_a_socket_of_many_is_of_the_interface_of_its_source() {
+    for (own, far) in [("10.0.0.1:0", "239.1.2.3:9"), ("[fd00::1]:0", "[ff05::7]:9")] {
+        let world = World::new(&WireConfig::default());
+        with_routes_elsewhere(&world);
+        let elsewhere = world.a.interfaces(world.now).last().unwrap().id;
+        let bound = bind(&world, own);
+        bound.connect(Some(address(far))).unwrap();
+        let any = if own.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
+        let unbound = bind(&world, any);
+        let near = if any.starts_with('[') { "[fd00::2]:9" } else { "10.0.0.2:9" };
+        unbound.connect(Some(address(near))).unwrap();
+        unbound.connect(Some(address(far))).unwrap();
+        for socket in [&bound, &unbound] {
+            let by = world.a.interface_of(world.now, socket.name(), socket.remote_addr());
+            assert_eq!(by, Some(world.a_interface), "{own} to {far}");
+        }
+        let gone = LinkStatus::new(LinkState::Gone);
+        world.a.set_link_status(world.now, elsewhere, gone).unwrap();
+        for socket in [&bound, &unbound] {
+            assert_eq!(socket.recv_from().unwrap_err(), SocketError::WouldBlock);
+        }
+        world.a.set_link_status(world.now, world.a_interface, gone).unwrap();
+        for socket in [&bound, &unbound] {
+            assert_eq!(socket.recv_from().unwrap_err(), DOWN, "{own} to {far}");
+        }
+    }
+}
+
+#[test]
+fn a_source_of_the_other_family_says_nothing_of_the_way_to_many() {
+    let world = World::new(&WireConfig::default());
+    let there = with_routes_elsewhere(&world);
+    let socket = bind(&world, "[::]:0");
+    socket.connect(Some(address("10.0.0.2:9"))).unwrap();
+    assert_eq!(send(&world, &socket, to("[ff05::7]:9")), Ok(()));
+    assert_eq!([&world.ab, &there].map(|wire| wire.lock().unwrap().sent.len()), [0, 1]);
+}
+
+#[test]
+fn a_datagram_to_many_that_is_too_long_is_told_the_mtu_of_its_way() {
+    for (own, far) in [("10.0.0.1:0", "239.1.2.3:9"), ("[fd00::1]:0", "[ff05::7]:9")] {
+        let world = World::new(&WireConfig::default());
+        let socket = bind(&world, own);
+        socket.set_receive_errors(true, true);
+        let long = |len: usize, interface| {
+            let data = Bytes::from(vec![0; len]);
+            let to = Some(address(far));
+            SendDatagram { interface, dont_fragment: true, ..SendDatagram::new(data, to) }
+        };
+        for len in [2000, 65_530] {
+            for interface in [None, Some(world.a_interface)] {
+                let sent = send(&world, &socket, long(len, interface));
+                assert_eq!(sent, Err(SocketError::MessageTooLong));
+                assert_eq!(socket.next_error().unwrap().info, 1500, "{own} to {far}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_socket_connects_to_what_has_a_way() {
     let mut world = World::new(&WireConfig::default());
     let socket = bind(&world, "[::]:0");
