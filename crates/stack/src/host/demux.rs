@@ -176,7 +176,12 @@ impl Demux {
             let (local, reuse) = (socket.tuple().local_addr(), socket.cell.reuse_address());
             tables.check(&Bound::new(local, false, reuse), None)?;
         }
-        tables.insert(self.key, socket, heritage)
+        let is_recycled = tables.insert(self.key, socket, heritage)?;
+        if is_exclusive {
+            socket.cell.note_given_port();
+            tables.uses.give(socket.tuple().local_port);
+        }
+        Ok(is_recycled)
     }
 
     /// What a connection of this flow begins with if it is to take the place of one in TIME-WAIT.
@@ -188,14 +193,15 @@ impl Demux {
 
     /// An ephemeral port for a connection; `tuple.local_port` is ignored. It is not reserved: a
     /// later [`insert`](Self::insert) tells whether another thread was faster. As in Linux, a port
-    /// that can be had from TIME-WAIT is as good as a free one.
+    /// that can be had from TIME-WAIT is as good as a free one, and one that an application chose
+    /// for a socket is not free whatever the addresses are (`__inet_hash_connect`).
     ///
     /// # Errors
     /// [`SocketError::AddressNotAvailable`] if every port is in use towards this remote end.
     pub(crate) fn choose_port(&self, now: Instant, tuple: &FourTuple) -> Result<u16, SocketError> {
         let offset = self.key.hash(&FourTuple { local_port: 0, ..*tuple });
         let mut tables = self.lock();
-        let Tables { ephemeral, exhausted, connections, listeners, bound, remains, .. } =
+        let Tables { ephemeral, exhausted, connections, listeners, bound, remains, uses, .. } =
             &mut *tables;
         let first_reusable = Cell::new(Instant::FAR_FUTURE);
         let is_free = |port| {
@@ -208,6 +214,7 @@ impl Demux {
             };
             listeners.find(port_hash(port), |one| one.local().port() == port).is_none()
                 && bound.find(port_hash(port), |one| one.local().port() == port).is_none()
+                && !uses.is_given(port)
                 && connections.find(hash, |socket| *socket.tuple() == candidate).is_none()
                 && remains.find(hash, &candidate).is_none_or(is_left)
         };
@@ -518,6 +525,10 @@ impl Tables {
         entry.remove();
         let reuse = socket.cell.reuse_address();
         free_port(&mut self.uses, &mut self.exhausted, socket.tuple(), reuse);
+        if socket.cell.is_port_given() {
+            self.uses.take_back(socket.tuple().local_port);
+            self.exhausted.clear();
+        }
         let connections = &mut self.connections;
         // Memory of a burst is given back; each shrink is paid for by the removals before it.
         if connections.capacity() > 1024 && connections.len() * 8 < connections.capacity() {

@@ -20,13 +20,16 @@ const FREED: usize = 1024;
 const SEARCH_PAUSE: Nanos = Nanos::from_millis(10);
 
 /// How many connections use each local port, and each address with a port. O(1) per open and close,
-/// with one hash; 20 bytes per port in use, and 28 bytes per address and port.
+/// with one hash; 20 bytes per port in use, and 28 bytes per address and port. A port that an
+/// application gave takes 8 more.
 #[derive(Debug)]
 pub(crate) struct PortUses {
     key: FlowKey,
     ports: HashTable<PortUse>,
     /// Hashed under the key: where connections to foreign addresses are taken, peers choose them.
     addresses: HashTable<(IpAddr, u16, Uses)>,
+    /// Ports that applications gave connections, with how many have each.
+    given: HashTable<(u16, u32)>,
 }
 
 /// Connections at one place.
@@ -69,7 +72,7 @@ impl PortUse {
 
 impl PortUses {
     pub(crate) fn new(key: FlowKey) -> Self {
-        Self { key, ports: HashTable::new(), addresses: HashTable::new() }
+        Self { key, ports: HashTable::new(), addresses: HashTable::new(), given: HashTable::new() }
     }
 
     fn hash(port: u16) -> u64 {
@@ -125,6 +128,30 @@ impl PortUses {
                 entry.remove();
             }
         }
+    }
+
+    /// An application gave one more connection this port.
+    pub(crate) fn give(&mut self, port: u16) {
+        self.given
+            .entry(Self::hash(port), |used| used.0 == port, |used| Self::hash(used.0))
+            .or_insert((port, 0))
+            .into_mut()
+            .1 += 1;
+    }
+
+    /// A connection that an application gave this port is over.
+    pub(crate) fn take_back(&mut self, port: u16) {
+        let found = self.given.find_entry(Self::hash(port), |used| used.0 == port);
+        let Ok(mut entry) = found else { return };
+        entry.get_mut().1 -= 1;
+        if entry.get().1 == 0 {
+            entry.remove();
+        }
+    }
+
+    /// Whether an application gave a connection this port.
+    pub(crate) fn is_given(&self, port: u16) -> bool {
+        self.given.find(Self::hash(port), |used| used.0 == port).is_some()
     }
 
     fn get(&self, port: u16) -> Option<&PortUse> {

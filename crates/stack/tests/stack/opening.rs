@@ -206,6 +206,32 @@ fn a_host_that_connects_to_itself_all_the_time_does_not_run_out_of_ports() {
 }
 
 #[test]
+fn a_port_that_a_connection_was_given_is_not_chosen_for_another() {
+    // `__inet_hash_connect` skips the buckets of bound sockets.
+    for reuse_address in [false, true] {
+        let mut world = World::new(&WireConfig::default());
+        world.a.set_sysctl("net.ipv4.ip_local_port_range", "40000 40001").unwrap();
+        let connect = |world: &World, local: Option<&str>, port: u16| {
+            let local = local.map(address);
+            let options = ConnectOptions { local, reuse_address, ..ConnectOptions::default() };
+            let to = address(&format!("10.0.0.2:{port}"));
+            world.a.connect(world.now, to, options)
+        };
+        let given = connect(&world, Some("10.0.0.1:40000"), 7).unwrap();
+        let chosen = connect(&world, None, 8).unwrap();
+        assert_eq!(chosen.local_addr().port(), 40001);
+        let refused = Err(SocketError::AddressNotAvailable);
+        assert_eq!(connect(&world, None, 8).map(drop), refused);
+        // What was chosen is shared by connections to other ends.
+        let other = connect(&world, None, 9).unwrap();
+        assert_eq!(other.local_addr().port(), 40001);
+        given.abort(world.now);
+        world.settle();
+        assert_eq!(connect(&world, None, 8).unwrap().local_addr().port(), 40000);
+    }
+}
+
+#[test]
 fn a_port_in_time_wait_is_opened_again_by_a_new_syn() {
     let mut world = World::new(&WireConfig::default());
     let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
