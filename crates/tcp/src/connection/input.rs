@@ -283,12 +283,14 @@ impl Connection {
         }
     }
 
-    /// Whether the segment is data in order and says nothing new to the sender. On the fast path of
-    /// Linux it does not ask for transmission (`tcp_rcv_established`).
+    /// Whether the segment is data in order and says nothing new to the sender, and nothing is
+    /// missing. On the fast path of Linux it does not ask for transmission (`tcp_rcv_established`).
+    /// To be asked before the data is taken in: what brings missing data is on the slow path.
     fn brings_data_alone(&self, segment: &Segment) -> bool {
         !segment.payload.is_empty()
             && segment.flags & (Flags::FIN | Flags::ECE | Flags::CWR) == Flags::empty()
             && segment.seq == self.receiver.nxt()
+            && !self.receiver.has_holes()
             && segment.ack == self.sender.una()
             && scaled_window(segment, Some(self.opening.snd_wscale)) == self.sender.wnd()
     }

@@ -174,8 +174,7 @@ impl Connection {
     }
 
     fn grant_buffer(&mut self) -> bool {
-        let has_any = self.sender.has_unsent() || self.sender.has_unacked();
-        if has_any && !self.memory_is_free(false) {
+        if !self.memory_is_free(false) {
             return false;
         }
         self.sender.begin_buffer(self.config.tso_at_write);

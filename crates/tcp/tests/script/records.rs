@@ -157,6 +157,26 @@ fn neither_an_empty_write_nor_data_that_acknowledges_nothing_new_ends_the_wait()
 }
 
 #[test]
+fn data_in_order_ends_the_wait_while_later_data_waits_for_other() {
+    // With data out of order Linux predicts no header (`tcp_data_queue_ofo`), and the slow path
+    // asks for transmission; so does the segment that brings what was missing.
+    let mut peer = sender();
+    peer.set(SocketOption::NoDelay(true));
+    for start in [1000, 2000] {
+        let apart = peer.data_at(start, 100);
+        peer.inject(apart);
+    }
+    peer.take();
+    for (start, len, left) in [(0, 500, 400), (500, 500, 400), (1100, 900, 400), (2100, 100, 0)] {
+        peer.write_with(400, MORE);
+        peer.nothing();
+        peer.next = start;
+        peer.data(len);
+        assert_eq!(peer.sent_bytes(), left, "{len} bytes from {start}");
+    }
+}
+
+#[test]
 fn what_waits_alone_for_more_goes_with_the_probe_timer() {
     let mut peer = sender();
     peer.write_with(400, MORE);

@@ -1,6 +1,7 @@
 //! Room for writers: `TCP_NOTSENT_LOWAT`, the half rule, `SOCK_NOSPACE`, and the mark as time.
 
 use crate::peer::{Hello, Peer};
+use bytes::Bytes;
 use neap_tcp::config::Config;
 use neap_tcp::connection::{Readiness, WriteError, WriteFlags};
 use neap_tcp::options::{SocketOption, SocketOptions};
@@ -89,6 +90,21 @@ fn the_sysctl_is_the_mark_of_who_set_none() {
     peer.set(SocketOption::NotSentLowat(1 << 20));
     assert!(is_writable(&peer));
     assert!(peer.connection.take_edges().contains(Readiness::WRITABLE), "raised: an edge");
+}
+
+#[test]
+fn a_mark_of_nothing_refuses_even_the_first_write() {
+    // `sk_stream_memory_free` is asked before each new buffer, and nothing is not below nothing.
+    let config = Config { tcp_notsent_lowat: 0, ..Config::default() };
+    let mut peer = Peer::established(config, SocketOptions::default(), Hello::default());
+    assert!(!is_writable(&peer));
+    assert_eq!(peer.try_write(100), 0);
+    peer.nothing();
+    let mut data = Bytes::from_static(b"abc");
+    let refused = peer.connection.write_bytes(&mut data, WriteFlags::empty());
+    assert_eq!(refused, Err(WriteError::WouldBlock));
+    peer.set(SocketOption::NotSentLowat(1));
+    assert_eq!(peer.try_write(100), 100);
 }
 
 #[test]
