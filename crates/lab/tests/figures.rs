@@ -74,3 +74,21 @@ fn figures_of_slow_links_and_of_datagrams_in_fragments_are_possible() {
         experiment.run(&Vec::new(), &|_| {}).expect("possible figures without a recording");
     }
 }
+
+/// The card of the sender cuts its datagrams, whatever other cards take. fq lets the pieces of
+/// several datagrams leave in turns, so that many are complete at about one time.
+#[test]
+fn figures_of_datagrams_that_the_card_of_their_sender_cuts_are_possible() {
+    let text = "about = \"cards of two kinds\"\nwarm_up = \"500ms\"\nduration = \"1s\"\n\
+        [host.a]\nqdisc = \"fq\"\n[host.b]\n[host.c.nic]\nmtu = 9000\n[router.r]\n\
+        [link.near]\nends = [\"a\", \"r\"]\nrate = \"10mbit\"\ndelay = \"1ms\"\n\
+        [link.far]\nends = [\"r\", \"b\"]\nrate = \"10mbit\"\ndelay = \"1ms\"\n\
+        [link.other]\nends = [\"r\", \"c\"]\nrate = \"10mbit\"\ndelay = \"1ms\"\n\
+        [app.u]\nkind = \"udp\"\nfrom = \"a\"\nto = \"b\"\nmessage = \"8000\"\n\
+        interval = \"INTERVAL\"\ncount = 4\n";
+    for interval in ["20ms", "26ms", "30ms"] {
+        let text = text.replace("INTERVAL", interval);
+        let experiment = Experiment::parse("cards", &text, &files).expect("sound");
+        assert_eq!(run(&experiment, &Vec::new()), Ok(()), "every {interval}");
+    }
+}

@@ -143,16 +143,19 @@ impl Bounds {
         };
         let moderated = Nanos::from_micros(host.nic.rx_usecs.unwrap_or(0).into());
         let spread = late + moderated + time(host.per_wakeup) + time(host.per_switch);
-        let fragments = self.fragments(app, &there);
+        let card = mtu_of(scenario.host.get(app.from.get_ref())?);
+        let fragments = self.fragments(app, &there, card);
         Some(Trip { kind: app.kind, there, back, delays, spread, fragments })
     }
 
-    /// One datagram of each client of an application, if datagrams are cut on this way.
-    fn fragments(&self, app: &AppSpec, there: &[String]) -> u64 {
-        let shortest = there.iter().filter_map(|name| Some(self.ways.get(name)?.packet)).min();
+    /// One datagram of each client of an application, if datagrams are cut on this way or by their
+    /// sender, whose `card` takes packets of so many bytes.
+    fn fragments(&self, app: &AppSpec, there: &[String], card: u16) -> u64 {
+        let ways = there.iter().filter_map(|name| Some(self.ways.get(name)?.packet));
+        let shortest = ways.fold(u64::from(card) + ETHERNET, u64::min);
         let datagram =
             app.message.filter(|_| app.kind == AppKind::Udp).map_or(0, |Size(size)| size);
-        let is_cut = shortest.is_some_and(|packet| datagram + UDP_HEADERS + ETHERNET > packet);
+        let is_cut = datagram + UDP_HEADERS + ETHERNET > shortest;
         if is_cut { datagram.saturating_mul(app.count.into()) } else { 0 }
     }
 
@@ -314,6 +317,11 @@ fn least(name: &str, value: f64, bound: f64) -> Result<(), String> {
     }
 }
 
+/// Bytes of the longest packet that the card of a host sends.
+fn mtu_of(host: &HostSpec) -> u16 {
+    host.nic.mtu.unwrap_or(NicConfig::default().mtu)
+}
+
 /// The bounds of one direction, changes while the world runs included.
 fn way_of(scenario: &Scenario, name: &str, spec: &LinkSpec, (link, end): (LinkId, usize)) -> Way {
     let direction = spec.direction(end);
@@ -358,8 +366,7 @@ fn way_of(scenario: &Scenario, name: &str, spec: &LinkSpec, (link, end): (LinkId
     // A shorter way lets packets arrive together with those before them.
     let shortened = events.iter().filter_map(|event| event.delay).count() as u64;
     let longest = time(direction.delay).saturating_mul(shortened.min(1));
-    let mtu = |host: &HostSpec| host.nic.mtu.unwrap_or(NicConfig::default().mtu);
-    let most = scenario.host.values().map(mtu).max().unwrap_or(u16::MAX);
+    let most = scenario.host.values().map(mtu_of).max().unwrap_or(u16::MAX);
     let packet = direction.mtu.map_or(most, |mtu| mtu.min(most));
     Way {
         link,
