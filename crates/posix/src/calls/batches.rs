@@ -48,7 +48,7 @@ impl Posix {
         let rest = &mut messages[call.done.min(most)..];
         let (sent, error) = send_while_there_is_room(now, rest, |message| {
             let Outgoing { data, control, to, .. } = *message;
-            self.datagram_to_send(shared, data, control, flags, to)
+            self.datagram_to_send(now, shared, data, control, flags, to)
         });
         rest.iter_mut().take(sent).for_each(|message| message.sent = message.data.len());
         call.done += sent;

@@ -9,7 +9,7 @@ use crate::cmsg::{self, Control};
 use crate::errno::Errno;
 use crate::file::{File, Object};
 use crate::sockaddr::{self, Domain};
-use crate::socket::{Kind, SharedSocket, Socket};
+use crate::socket::{Kind, SharedSocket};
 use crate::{Fd, Posix, Received};
 use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
@@ -261,7 +261,8 @@ impl Posix {
             }
             Kind::Datagram(_) => {
                 drop(socket);
-                let (handle, datagram) = self.datagram_to_send(shared, data, control, flags, to)?;
+                let (handle, datagram) =
+                    self.datagram_to_send(now, shared, data, control, flags, to)?;
                 write_datagram(how, call, &handle, datagram)
             }
         }
@@ -273,6 +274,7 @@ impl Posix {
     /// Those of [`send_msg`](Self::send_msg) that are found before anything is sent.
     pub(super) fn datagram_to_send(
         &self,
+        now: Instant,
         shared: &SharedSocket,
         data: &[u8],
         control: &[u8],
@@ -289,10 +291,8 @@ impl Posix {
         if matches!(socket.kind, Kind::Datagram(None)) && to.is_none() {
             return Err(Errno::EDESTADDRREQ);
         }
-        if socket.shut.1 {
-            return Err(why_shut(&socket, to.is_some()));
-        }
         let (domain, (whole_v4, whole_v6)) = (socket.domain, socket.common.dont_fragment);
+        let is_shut = socket.shut.1;
         let handle = self.datagram(shared, &mut socket)?;
         drop(socket);
         let mut datagram = SendDatagram::new(Bytes::copy_from_slice(data), to);
@@ -314,18 +314,15 @@ impl Posix {
                 return Err(Errno::ENETUNREACH);
             }
         }
+        if is_shut {
+            // Linux looks at the socket when all is known of the datagram
+            // (`sock_alloc_send_pskb`).
+            let found = handle.check_send(now, &datagram);
+            let has_source = datagram.from.is_some();
+            return Err(found.map_or_else(|e| refusal(e, &handle, has_source), |()| Errno::EPIPE));
+        }
         Ok((handle, datagram))
     }
-}
-
-/// Why a datagram socket that was shut down for sending sends nothing. In Linux the missing peer
-/// and the pending error come first (`udp_sendmsg`, `sock_alloc_send_pskb`).
-fn why_shut(socket: &Socket, has_destination: bool) -> Errno {
-    let Kind::Datagram(Some(handle)) = &socket.kind else { return Errno::EPIPE };
-    if !has_destination && handle.remote_addr().is_none() {
-        return Errno::EDESTADDRREQ;
-    }
-    handle.take_error().map_or(Errno::EPIPE, Errno::from)
 }
 
 /// What is wrong with the flags or the address of a message, whatever the socket.
@@ -544,8 +541,8 @@ fn write_datagram(
 /// The error of a datagram that the socket refused; `has_source` says that it named a source.
 pub(super) fn refusal(error: SocketError, handle: &UdpHandle, has_source: bool) -> Errno {
     match error {
-        // Bound to IPv4, it knows no other family (`udpv6_sendmsg`).
-        SocketError::AddressFamily if handle.local_addr().is_ipv4() => Errno::EAFNOSUPPORT,
+        // Bound to IPv4 or connected by it, it knows no other family (`udpv6_sendmsg`).
+        SocketError::AddressFamily if handle.name().is_ipv4() => Errno::EAFNOSUPPORT,
         SocketError::AddressFamily => Errno::ENETUNREACH,
         SocketError::AddressNotAvailable if has_source => Errno::EINVAL,
         error => error.into(),

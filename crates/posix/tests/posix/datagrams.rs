@@ -121,6 +121,96 @@ fn who_sends_after_a_shutdown_is_told_of_a_missing_peer_and_of_an_error_first() 
 }
 
 #[test]
+fn a_shutdown_is_found_behind_all_that_is_wrong_with_a_datagram() {
+    // The kernel answers the same calls alike (`udp_sendmsg`, `__ip_append_data`).
+    let mut p = Process::new();
+    let (fresh, failed) = (p.udp(), p.udp());
+    p.connect(failed, "127.0.0.1:9").expect("nothing is sent");
+    assert_eq!(p.send(failed, b"x", 0), Ok(1));
+    p.settle();
+    for (fd, shut, last) in
+        [(fresh, Err(Errno::ENOTCONN), Errno::EPIPE), (failed, Ok(()), Errno::ECONNREFUSED)]
+    {
+        assert_eq!(p.posix.shutdown(p.now, fd, SHUT_WR), shut);
+        for (to, len, error) in [
+            ("127.0.0.1:0", 1, Errno::EINVAL),
+            ("127.0.0.1:9", 70_000, Errno::EMSGSIZE),
+            ("127.0.0.1:0", 70_000, Errno::EMSGSIZE),
+            ("127.0.0.1:9", 65_530, Errno::EMSGSIZE),
+            ("127.255.255.255:9", 1, Errno::EACCES),
+            ("127.0.0.1:9", 1, last),
+            ("127.0.0.1:9", 1, Errno::EPIPE),
+        ] {
+            assert_eq!(send_to(&mut p, fd, &vec![0; len], Some(to)), Err(error), "{to}, {len}");
+        }
+    }
+    let unreachable = send_to(&mut p, fresh, b"x", Some("203.0.113.1:9"));
+    assert_eq!(unreachable, Err(Errno::ENETUNREACH));
+    let fd = p.posix.socket(AF_INET6, SOCK_DGRAM, 0).expect("a descriptor");
+    assert_eq!(p.posix.shutdown(p.now, fd, SHUT_WR), Err(Errno::ENOTCONN));
+    for (to, len, error) in [
+        ("[::1]:0", 1, Errno::EINVAL),
+        ("[::1]:0", 70_000, Errno::EINVAL),
+        ("[::1]:9", 70_000, Errno::EMSGSIZE),
+        ("[::ffff:127.0.0.1]:0", 70_000, Errno::EMSGSIZE),
+        ("[::1]:9", 1, Errno::EPIPE),
+    ] {
+        assert_eq!(send_to(&mut p, fd, &vec![0; len], Some(to)), Err(error), "{to}, {len}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_datagram_leaves_the_pending_error_to_the_next() {
+    // The kernel answers the same calls alike.
+    let mut p = Process::new();
+    let fd = p.udp();
+    p.connect(fd, "127.0.0.1:9").expect("nothing is sent");
+    assert_eq!(p.send(fd, b"x", 0), Ok(1));
+    p.settle();
+    assert_eq!(send_to(&mut p, fd, b"x", Some("127.0.0.1:0")), Err(Errno::EINVAL));
+    assert_eq!(send_to(&mut p, fd, b"x", Some("127.255.255.255:9")), Err(Errno::EACCES));
+    assert_eq!(p.send(fd, &[0; 70_000], 0), Err(Errno::EMSGSIZE));
+    assert_eq!(p.send(fd, b"x", 0), Err(Errno::ECONNREFUSED));
+    assert_eq!(p.send(fd, b"x", 0), Ok(1));
+}
+
+#[test]
+fn who_is_connected_by_ipv4_has_to_do_with_no_other_family() {
+    // The kernel answers the same calls alike.
+    for own in [None, Some("[::]:0"), Some("[::ffff:0.0.0.0]:0"), Some("[::ffff:127.0.0.1]:0")] {
+        let mut p = Process::new();
+        let receiver = p.posix.socket(AF_INET6, SOCK_DGRAM, 0).expect("a descriptor");
+        p.bind(receiver, "[::]:700").expect("free");
+        let fd = p.posix.socket(AF_INET6, SOCK_DGRAM, 0).expect("a descriptor");
+        if let Some(own) = own {
+            p.bind(fd, own).expect("free");
+        }
+        p.connect(fd, "[::ffff:127.0.0.1]:700").expect("nothing is sent");
+        for to in ["[::1]:700", "[2001:db8::9]:9", "[ff05::7]:9"] {
+            let refused = send_to(&mut p, fd, b"x", Some(to));
+            assert_eq!(refused, Err(Errno::EAFNOSUPPORT), "{own:?} to {to}");
+        }
+        for to in ["[::]:700", "[::ffff:0.0.0.0]:700", "[::ffff:127.0.0.1]:700"] {
+            assert_eq!(send_to(&mut p, fd, b"x", Some(to)), Ok(1), "{own:?} to {to}");
+            assert_eq!(p.recv(receiver, 10, 0), Ok(b"x".to_vec()));
+        }
+        assert_eq!(p.connect(fd, "[::1]:700"), Err(Errno::EAFNOSUPPORT));
+        assert_eq!(p.connect(fd, "[::]:700"), Ok(()));
+        let peer = p.posix.getpeername(p.now, fd).expect("connected").to_string();
+        assert_eq!(peer, "[::ffff:127.0.0.1]:700");
+    }
+    // Who was connected by IPv6 first goes on with both.
+    let mut p = Process::new();
+    let fd = p.posix.socket(AF_INET6, SOCK_DGRAM, 0).expect("a descriptor");
+    for peer in ["[::1]:700", "[::ffff:127.0.0.1]:700", "[::1]:700"] {
+        p.connect(fd, peer).expect("nothing is sent");
+        for to in ["[::1]:701", "[::ffff:127.0.0.1]:701"] {
+            assert_eq!(send_to(&mut p, fd, b"x", Some(to)), Ok(1), "{peer}, {to}");
+        }
+    }
+}
+
+#[test]
 fn buffers_asked_for_before_the_port_hold() {
     let mut p = Process::new();
     let fd = p.udp();

@@ -94,6 +94,8 @@ pub(super) struct UdpState {
     /// The own address that `connect` chose for a socket that has none to send from
     /// (`inet_saddr`).
     pub(super) source: Option<IpAddr>,
+    /// The first address that `connect` chose is one of IPv4.
+    pub(super) is_by_v4: bool,
     queue: DatagramQueue,
     /// Memory of the host for what waits in both queues.
     held: Held,
@@ -223,6 +225,7 @@ impl UdpSocket {
         let state = UdpState {
             remote: None,
             source: None,
+            is_by_v4: false,
             queue: DatagramQueue::default(),
             held: Held::new(memory.clone()),
             receive_buffer: DEFAULT_BUFFER,
@@ -298,24 +301,37 @@ impl UdpSocket {
         })
     }
 
-    /// Where datagrams to `remote` go; `from` is the source that was asked for. A forwarder sends
-    /// for others, whose own host is not this one.
+    /// The own address of a datagram as far as it is known before its route: `from` was asked for,
+    /// `chosen` is the one of `connect`.
+    pub(super) fn own(&self, from: Option<SocketAddr>, chosen: Option<IpAddr>) -> Option<IpAddr> {
+        let from = from.map(|from| from.ip()).filter(|from| !from.is_unspecified());
+        let bound = Some(self.binding.local.ip()).filter(|_| !self.has_no_address());
+        from.or(bound).or(chosen)
+    }
+
+    /// Where datagrams from `own` to `remote` go. With `is_by_v4` the socket has nothing to do with
+    /// IPv6, and `[::]` is this host by IPv4 (`udpv6_sendmsg`). A forwarder sends for others, whose
+    /// own host is not this one.
+    ///
+    /// # Errors
+    /// [`SocketError::AddressFamily`] if the socket has nothing to do with the family.
     pub(super) fn destination(
         &self,
         mut remote: SocketAddr,
-        from: Option<SocketAddr>,
-    ) -> SocketAddr {
+        own: Option<IpAddr>,
+        is_by_v4: bool,
+    ) -> Result<SocketAddr, SocketError> {
         if remote.ip().is_unspecified() && !self.is_forwarder() {
-            let from = from.map(|from| from.ip()).filter(|from| !from.is_unspecified());
-            let bound = Some(self.binding.local.ip()).filter(|_| !self.has_no_address());
-            remote.set_ip(destination(remote.ip(), from.or(bound)));
+            remote.set_ip(match remote {
+                SocketAddr::V6(_) if is_by_v4 => Ipv4Addr::LOCALHOST.into(),
+                remote => destination(remote.ip(), own),
+            });
         }
-        remote
-    }
-
-    /// Whether it has to do with the family of an address.
-    pub(super) fn serves(&self, address: IpAddr) -> bool {
-        self.binding.is_dual || address.is_ipv4() == self.binding.local.is_ipv4()
+        let is_of_family = match self.binding.is_dual {
+            true => remote.is_ipv4() || !is_by_v4,
+            false => remote.is_ipv4() == self.binding.local.is_ipv4(),
+        };
+        if is_of_family { Ok(remote) } else { Err(SocketError::AddressFamily) }
     }
 
     /// The own address that datagrams have to be sent to; unspecified if there is none
@@ -428,9 +444,9 @@ impl UdpSocket {
         let is_cut_off = match remote {
             _ if only.is_some() => only == Some(interface),
             Some(remote) => {
-                let own = if self.has_no_address() { *source } else { Some(local) };
+                let own = self.own(None, *source);
                 let local = own.filter(|_| !*is_transparent);
-                let link = self.link_to_peer(host, *remote, *source);
+                let link = Self::link_to_peer(host, *remote, own);
                 let topology = &host.net.topology;
                 let way = topology.resolve_through(now, local, remote.ip(), link);
                 way.is_none() && route.may_have_led_through(interface)
@@ -562,18 +578,16 @@ impl UdpSocket {
             return Err(SocketError::InvalidArgument);
         }
         let wanted = remote;
-        let mut remote = remote.map(|remote| self.destination(remote, None));
-        if remote.is_some_and(|remote| !self.serves(remote.ip())) {
-            return Err(SocketError::AddressFamily);
-        }
+        let state = lock(&self.state);
+        let (own, is_by_v4) = (self.own(None, state.source), state.is_by_v4);
+        drop(state);
+        let destination = |remote: SocketAddr| self.destination(remote, own, is_by_v4);
+        let mut remote = remote.map(destination).transpose()?;
         let link = remote.map_or(Ok(None), |remote| host.net.topology.link_to(remote))?;
         if let Some(peer) = remote.as_mut().filter(|peer| is_link_local(peer.ip())) {
             *peer = with_scope(*peer, scope_of(peer.ip(), link));
         }
-        let to_peer = |remote: SocketAddr| {
-            let chosen = lock(&self.state).source;
-            self.link_to_peer(host, remote, chosen)
-        };
+        let to_peer = |remote: SocketAddr| Self::link_to_peer(host, remote, own);
         let link = link.or_else(|| remote.and_then(to_peer));
         // The unspecified address means this host, to which there is always a way.
         if let Some(wanted) = wanted.filter(|wanted| !wanted.ip().is_unspecified()) {
@@ -586,7 +600,11 @@ impl UdpSocket {
         if is_broadcast && !state.may_broadcast {
             return Err(SocketError::Reported(ConnectionError::Forbidden));
         }
-        (state.remote, state.source) = (remote, source);
+        let is_by_v4 = match state.source {
+            None => source.is_some_and(|source| source.is_ipv4()),
+            Some(_) => state.is_by_v4 && source.is_some(),
+        };
+        (state.remote, state.source, state.is_by_v4) = (remote, source, is_by_v4);
         state.route = CachedRoute::new(state.is_transparent);
         Ok(())
     }

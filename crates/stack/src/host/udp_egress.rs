@@ -77,6 +77,8 @@ struct Sending {
     link: Option<InterfaceId>,
     /// The own address that `connect` chose.
     source: Option<IpAddr>,
+    /// The first such address is one of IPv4.
+    is_by_v4: bool,
     /// Bytes that may be below.
     limit: u64,
     /// `SO_MAX_PACING_RATE`
@@ -246,28 +248,11 @@ impl UdpSocket {
         datagrams: impl Iterator<Item = SendDatagram>,
     ) -> (usize, Result<(), SocketError>) {
         let is_batch = datagrams.size_hint().1 != Some(1);
-        let mut way = {
-            let mut state = self.state();
-            if state.is_closed {
-                return (0, Err(SocketError::ShutDown));
-            }
-            let (remote, source) = (state.remote, state.source);
-            Sending {
-                remote,
-                link: remote.and_then(|remote| self.link_to_peer(host, remote, source)),
-                source,
-                limit: state.send_buffer.into(),
-                rate: state.max_pacing_rate,
-                hop_limits: state.hop_limits,
-                tos: state.tos,
-                may_broadcast: state.may_broadcast,
-                is_transparent: state.is_transparent,
-                has_error: state.error.is_some(),
-                route_to: remote.map(|remote| (remote.ip(), state.route_through)),
-                route: state.take_route(),
-                batch: is_batch.then_some(Batch { now, interface: None }),
-            }
+        let mut way = match self.begin(host) {
+            Ok(way) => way,
+            Err(error) => return (0, Err(error)),
         };
+        way.batch = is_batch.then_some(Batch { now, interface: None });
         let (mut sent, mut outcome) = (0, Ok(()));
         let mut datagrams = datagrams.peekable();
         while let Some(datagram) = datagrams.next() {
@@ -279,16 +264,59 @@ impl UdpSocket {
                 }
             }
         }
+        self.end(way);
+        (sent, outcome)
+    }
+
+    /// Fails as sending this datagram now would, whatever room there is below. Nothing is sent.
+    pub(crate) fn check_send(
+        &self,
+        host: &Host,
+        now: Instant,
+        datagram: &SendDatagram,
+    ) -> Result<(), SocketError> {
+        let mut way = self.begin(host)?;
+        let found = self.address(host, now, &mut way, datagram);
+        self.end(way);
+        found?;
+        self.take_error().map_or(Ok(()), Err)
+    }
+
+    /// What sending needs of the socket, the route to its peer among it.
+    fn begin(&self, host: &Host) -> Result<Sending, SocketError> {
+        let mut state = self.state();
+        if state.is_closed {
+            return Err(SocketError::ShutDown);
+        }
+        let (remote, own) = (state.remote, self.own(None, state.source));
+        Ok(Sending {
+            remote,
+            link: remote.and_then(|remote| Self::link_to_peer(host, remote, own)),
+            source: state.source,
+            is_by_v4: state.is_by_v4,
+            limit: state.send_buffer.into(),
+            rate: state.max_pacing_rate,
+            hop_limits: state.hop_limits,
+            tos: state.tos,
+            may_broadcast: state.may_broadcast,
+            is_transparent: state.is_transparent,
+            has_error: state.error.is_some(),
+            route_to: remote.map(|remote| (remote.ip(), state.route_through)),
+            route: state.take_route(),
+            batch: None,
+        })
+    }
+
+    /// Gives the socket the route to its peer back.
+    fn end(&self, way: Sending) {
         let is_to = |peer: SocketAddr| way.route_to == Some((peer.ip(), way.link));
         if way.remote.is_some_and(is_to) {
             let mut state = self.state();
             // Another thread may have connected the socket elsewhere meanwhile.
             if state.remote == way.remote {
-                state.route = core::mem::take(&mut way.route);
-                state.route_through = way.link;
+                (state.route, state.route_through) = (way.route, way.link);
             }
         }
-        (sent, outcome)
     }
 
     /// Answers a received datagram by an ICMP error in the name of the address that it was sent to.
@@ -356,18 +384,20 @@ impl UdpSocket {
         let &SendDatagram { ref data, to, from, interface, hop_limit, tos, dont_fragment } =
             datagram;
         let remote = to.or(way.remote).ok_or(SocketError::DestinationRequired)?;
-        let remote = self.destination(remote, from);
+        let own = self.own(from, way.source);
+        let remote = self.destination(remote, own, way.is_by_v4)?;
         let is_v4 = remote.is_ipv4();
         if is_v4 && data.len() > usize::from(u16::MAX) {
             return Err(SocketError::MessageTooLong);
         }
-        if !self.serves(remote.ip()) {
-            return Err(SocketError::AddressFamily);
-        }
         if remote.port() == 0 || hop_limit == Some(0) {
             return Err(SocketError::InvalidArgument);
         }
-        let interface = self.interface_for(host, way, remote, from, interface)?;
+        let interface = match (from, interface) {
+            (None, None) if way.remote == Some(remote) => way.link,
+            (_, asked) => way_out(remote, asked, way.remote)?
+                .or_else(|| host.net.topology.link_of_many(own?, remote.ip())),
+        };
         let local = self.source(host, way, remote.ip(), from, interface)?;
         host.check_ends(local.ip(), remote.ip())?;
         if way.route_to != Some((remote.ip(), interface)) {
@@ -397,45 +427,13 @@ impl UdpSocket {
         })
     }
 
-    /// The only interface that datagrams to the connected peer leave by; `chosen` is the source of
-    /// `connect`.
+    /// The only interface that datagrams from `own` to the connected peer leave by.
     pub(super) fn link_to_peer(
-        &self,
         host: &Host,
         peer: SocketAddr,
-        chosen: Option<IpAddr>,
+        own: Option<IpAddr>,
     ) -> Option<InterfaceId> {
-        named_interface(peer).or_else(|| self.link_of_many(host, None, chosen, peer.ip()))
-    }
-
-    /// The only interface that a datagram may leave by: as [`way_out`], or that of its source.
-    fn interface_for(
-        &self,
-        host: &Host,
-        way: &Sending,
-        remote: SocketAddr,
-        from: Option<SocketAddr>,
-        asked: Option<InterfaceId>,
-    ) -> Result<Option<InterfaceId>, SocketError> {
-        if way.remote == Some(remote) && from.is_none() && asked.is_none() {
-            return Ok(way.link);
-        }
-        let named = way_out(remote, asked, way.remote)?;
-        Ok(named.or_else(|| self.link_of_many(host, from, way.source, remote.ip())))
-    }
-
-    /// The interface of the source of a datagram to many; `from` is the source that was asked for,
-    /// `chosen` the one of `connect`.
-    fn link_of_many(
-        &self,
-        host: &Host,
-        from: Option<SocketAddr>,
-        chosen: Option<IpAddr>,
-        remote: IpAddr,
-    ) -> Option<InterfaceId> {
-        let from = from.map(|from| from.ip()).filter(|from| !from.is_unspecified());
-        let bound = Some(self.binding.local.ip()).filter(|_| !self.has_no_address());
-        host.net.topology.link_of_many(from.or(bound).or(chosen)?, remote)
+        named_interface(peer).or_else(|| host.net.topology.link_of_many(own?, peer.ip()))
     }
 
     /// The source of a datagram to `remote`; `from` is the one that was asked for.

@@ -80,14 +80,16 @@ impl UdpHandle {
     /// Sends to and receives from `remote` only; `None` ends that. A socket that is bound to all
     /// addresses has from then on the one that packets to `remote` are sent from: it sends from
     /// that one and receives what is sent to it. As in Linux it keeps that address when it is
-    /// connected to another peer, until it is connected to `None`.
+    /// connected to another peer, until it is connected to `None`; and if the first peer is one of
+    /// IPv4, it has nothing to do with IPv6 meanwhile.
     ///
     /// A peer with a link-local address of IPv6 is met by the interface whose
     /// [number](crate::interface::InterfaceId::index) is the scope of the address; without a scope
     /// by the first one that has a route. [`remote_addr`](Self::remote_addr) has that scope.
     ///
     /// # Errors
-    /// [`SocketError::AddressFamily`] if the socket is bound to the other family;
+    /// [`SocketError::AddressFamily`] if the socket is bound to the other family, and for IPv6 if it
+    /// was connected by IPv4 before;
     /// `NetworkUnreachable` without a route; `AddressNotAvailable` if the interface on the way has
     /// no address of that family; `Reported` with `Forbidden` for a broadcast address without
     /// [`set_broadcast`](Self::set_broadcast); `InvalidArgument` for a forwarder, and for another
@@ -129,6 +131,16 @@ impl UdpHandle {
         datagrams: impl IntoIterator<Item = SendDatagram>,
     ) -> (usize, Result<(), SocketError>) {
         self.0.socket.send_batch(&self.0.host, now, datagrams.into_iter())
+    }
+
+    /// Fails as [`send_batch`](Self::send_batch) of this datagram would now, whatever room there is
+    /// below, and sends nothing.
+    ///
+    /// # Errors
+    /// As `send_batch`, but neither `WouldBlock` nor `NoBuffers`. A pending ICMP error is told
+    /// once.
+    pub fn check_send(&self, now: Instant, datagram: &SendDatagram) -> Result<(), SocketError> {
+        self.0.socket.check_send(&self.0.host, now, datagram)
     }
 
     /// Tells the sender of a received datagram by ICMP that its destination cannot be reached. The

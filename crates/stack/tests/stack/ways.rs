@@ -191,8 +191,8 @@ fn a_source_of_the_other_family_says_nothing_of_the_way_to_many() {
     let world = World::new(&WireConfig::default());
     let there = with_routes_elsewhere(&world);
     let socket = bind(&world, "[::]:0");
-    socket.connect(Some(address("10.0.0.2:9"))).unwrap();
-    assert_eq!(send(&world, &socket, to("[ff05::7]:9")), Ok(()));
+    socket.connect(Some(address("[fd00::2]:9"))).unwrap();
+    assert_eq!(send(&world, &socket, to("239.1.2.3:9")), Ok(()));
     assert_eq!([&world.ab, &there].map(|wire| wire.lock().unwrap().sent.len()), [0, 1]);
 }
 
@@ -225,10 +225,19 @@ fn a_socket_connects_to_what_has_a_way() {
         assert_eq!(socket.connect(Some(address(far))), Err(SocketError::NetworkUnreachable));
         assert_eq!(socket.remote_addr(), None);
     }
-    for near in ["10.0.0.2:9", "[fd00::2]:9", "127.0.0.1:9", "[::]:9", "0.0.0.0:9"] {
+    for near in ["[fd00::2]:9", "10.0.0.2:9", "127.0.0.1:9", "[::]:9", "0.0.0.0:9"] {
         assert_eq!(socket.connect(Some(address(near))), Ok(()), "{near}");
     }
     assert_eq!(socket.connect(None), Ok(()));
+    // Whose first way is by IPv4 has no other until it has no peer.
+    assert_eq!(socket.connect(Some(address("10.0.0.2:9"))), Ok(()));
+    let by_v6 = Some(address("[fd00::2]:9"));
+    assert_eq!(socket.connect(by_v6), Err(SocketError::AddressFamily));
+    assert_eq!(send(&world, &socket, to("[fd00::2]:9")), Err(SocketError::AddressFamily));
+    assert_eq!(socket.connect(Some(address("[::]:9"))), Ok(()));
+    assert_eq!(socket.remote_addr(), Some(address("127.0.0.1:9")));
+    assert_eq!(socket.connect(None), Ok(()));
+    assert_eq!(socket.connect(by_v6), Ok(()));
     world.a.set_link(world.now, world.a_interface, false).unwrap();
     let lost = socket.connect(Some(address("10.0.0.2:9")));
     assert_eq!(lost, Err(SocketError::NetworkUnreachable));
