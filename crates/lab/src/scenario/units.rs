@@ -81,8 +81,8 @@ fn buffer(text: &str) -> Option<Buffer> {
     size(text).and_then(buffer_of)
 }
 
-/// Room for so many bytes. An empty queue takes a packet of any size, so room for nothing would mean
-/// what room for one byte does: whoever writes 0 has something else in mind.
+/// Room for so many bytes. An empty queue takes a packet of any size, so room for nothing would be
+/// the same as room for one byte: whoever writes 0 has something else in mind.
 fn buffer_of(bytes: u64) -> Option<Buffer> {
     (bytes > 0).then_some(Buffer { packets: usize::MAX, bytes })
 }

@@ -6,6 +6,7 @@ mod batches;
 mod closing;
 mod datagrams;
 mod errors;
+mod families;
 mod foreign;
 mod opening;
 mod options;

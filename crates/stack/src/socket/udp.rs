@@ -88,12 +88,11 @@ impl UdpHandle {
     /// by the first one that has a route. [`remote_addr`](Self::remote_addr) has that scope.
     ///
     /// # Errors
-    /// [`SocketError::AddressFamily`] if the socket is bound to the other family, and for IPv6 if it
-    /// was connected by IPv4 before;
-    /// `NetworkUnreachable` without a route; `AddressNotAvailable` if the interface on the way has
-    /// no address of that family; `Reported` with `Forbidden` for a broadcast address without
-    /// [`set_broadcast`](Self::set_broadcast); `InvalidArgument` for a forwarder, and for another
-    /// host if the socket has a loopback address.
+    /// [`SocketError::AddressFamily`] if the socket is bound to the other family, and for IPv6 if
+    /// it is connected by IPv4; `NetworkUnreachable` without a route; `AddressNotAvailable` if the
+    /// interface on the way has no address of that family; `Reported` with `Forbidden` for a
+    /// broadcast address without [`set_broadcast`](Self::set_broadcast); `InvalidArgument` for a
+    /// forwarder, and for another host if the socket has a loopback address.
     pub fn connect(&self, remote: Option<SocketAddr>) -> Result<(), SocketError> {
         self.0.socket.connect(&self.0.host, remote)
     }
