@@ -472,6 +472,12 @@ mod tests {
         class.expect("a traffic class")
     }
 
+    /// Says why a test cannot run, where the harness does not keep it to itself.
+    fn skip(reason: &str) {
+        use std::io::Write;
+        writeln!(std::io::stderr(), "SKIP: {reason}").expect("stderr");
+    }
+
     #[test]
     fn the_two_steps_of_a_handshake_have_the_traffic_class_of_the_kernels() {
         use nix::sys::socket::{setsockopt, sockopt::IpRecvTos};
@@ -569,9 +575,7 @@ mod tests {
         let heard = crate::engine::Ends { peer, own: Some(peer.ip()) };
         shared.engine(|engine| engine.hear(0, heard));
         if shared.set_fwmark(Some(1)).is_err() {
-            let skip = "SKIP: this user may set no mark\n";
-            return std::io::Write::write_all(&mut std::io::stderr(), skip.as_bytes())
-                .expect("stderr");
+            return skip("this user may set no mark");
         }
         assert_eq!(lock(&shared.engine).ends(0), Some(peer.into()));
         shared.engine(|engine| engine.hear(0, heard));
@@ -679,9 +683,7 @@ mod tests {
         let config = WireguardConfig::new(PrivateKey::from([1; 32]));
         let shared = Shared::open(&config).expect("a socket");
         if shared.set_fwmark(Some(1)).is_err() {
-            let skip = "SKIP: this user may set no mark\n";
-            return std::io::Write::write_all(&mut std::io::stderr(), skip.as_bytes())
-                .expect("stderr");
+            return skip("this user may set no mark");
         }
         let barrier = Barrier::new(2);
         for mark in 2..500 {
