@@ -332,9 +332,9 @@ impl Driver {
                 // Beside a task others have polled since this thread has.
                 work.only_alarm = seen.only_alarm && !self.roles.expects_task();
                 match seen {
-                    Seen { lease: true, .. } => self.after_lease(seen.source),
-                    Seen { only_alarm: true, .. } => self.roles.after_alarm(self.is_due()),
-                    _ => self.roles.after_event(),
+                    Seen { lease: true, .. } => self.after_lease(seen.source, work),
+                    Seen { source: true, .. } => self.after_event(work),
+                    _ => self.roles.after_alarm(|| clock::now() >= self.patience_ends()),
                 }
             }
             Next::BeginLease => {
@@ -343,7 +343,7 @@ impl Driver {
             }
             Next::AwaitLease => {
                 self.lease.wait();
-                self.after_lease(false)
+                self.after_lease(false, work)
             }
         };
     }
@@ -363,7 +363,9 @@ impl Driver {
     fn sleep_on_devices(&self, due: Instant) -> Seen {
         let seen = if self.roles.expects_task() {
             self.move_alarm();
-            self.worker.sleep_until_event()
+            let seen = self.worker.sleep_until_event();
+            self.roles.count_comings();
+            seen.and(self.worker.take_events())
         } else {
             self.worker.sleep(due, clock::now())
         };
@@ -383,14 +385,17 @@ impl Driver {
         Instant::from_nanos(self.due.load(Ordering::SeqCst)) + TASK_LEASE
     }
 
-    /// Whether the time of the worker's alarm has come, and no task has moved it.
-    fn is_due(&self) -> bool {
-        !self.roles.expects_task() || clock::now() >= self.patience_ends()
+    /// Decides what the worker does when a device or the bell has woken it.
+    fn after_event(&self, work: &mut Work) -> Next {
+        if self.roles.expects_task() {
+            work.task_has_until = clock::now() + TASK_LEASE;
+        }
+        self.roles.after_event()
     }
 
     /// Decides what the worker does at the end of a lease, and how long the next one is.
-    fn after_lease(&self, has_event: bool) -> Next {
-        let next = self.roles.after_lease(has_event);
+    fn after_lease(&self, has_event: bool, work: &Work) -> Next {
+        let next = self.roles.after_lease(has_event, || clock::now() >= work.task_has_until);
         let least = self.least_lease.load(Ordering::Relaxed);
         let length = match next {
             _ if self.roles.expects_task() => TASK_LEASE,
@@ -441,7 +446,7 @@ mod tests {
         // A leader that comes back in time.
         for millis in [20, 40, 40] {
             assert!(driver.roles.try_lead());
-            assert_eq!(driver.after_lease(false), Next::AwaitLease);
+            assert_eq!(driver.after_lease(false, &Work::default()), Next::AwaitLease);
             assert_eq!(length(), Nanos::from_millis(millis));
             let _ = driver.roles.leave();
         }
@@ -674,6 +679,64 @@ mod tests {
         assert_eq!((0..100).map(|_| leases(&mut work)).sum::<u32>(), 1);
     }
 
+    /// Has the worker do what it does until it sleeps on the devices.
+    #[cfg(feature = "tokio")]
+    fn settle(driver: &Driver, stack: &Stack, work: &mut Work) {
+        while work.next != Next::Sleep {
+            driver.step(stack, work);
+        }
+    }
+
+    /// A driver whose worker sleeps on the devices beside a task.
+    #[cfg(feature = "tokio")]
+    fn beside_a_task(stack: &Stack) -> (Driver, Work, TaskId) {
+        let driver = Driver::new(0, Vigil::default(), &Arc::default()).expect("descriptors");
+        let mut work = Work::default();
+        settle(&driver, stack, &mut work);
+        let task = driver.begin_task().expect("the first");
+        driver.step(stack, &mut work);
+        settle(&driver, stack, &mut work);
+        (driver, work, task)
+    }
+
+    #[cfg(feature = "tokio")]
+    #[test]
+    fn a_task_that_comes_before_the_worker_looks_is_not_absent() {
+        let stack = Stack::new(StackConfig::default()).expect("a stack");
+        let (driver, mut work, task) = beside_a_task(&stack);
+        // It has left when the worker looks, or it still leads.
+        for still_leads in [false, true] {
+            driver.bell.ring();
+            driver.come(task);
+            let mut lead = driver.try_lead(&stack).expect("nobody leads");
+            lead.poll(clock::now(), false);
+            if still_leads {
+                driver.step(&stack, &mut work);
+                assert_eq!(work.next, Next::AwaitLease);
+            }
+            lead.rests(task);
+            if !still_leads {
+                driver.step(&stack, &mut work);
+            }
+            settle(&driver, &stack, &mut work);
+            assert!(driver.expects_task(), "still leads: {still_leads}");
+        }
+    }
+
+    #[cfg(feature = "tokio")]
+    #[test]
+    fn a_task_is_not_absent_before_a_whole_lease_is_over() {
+        let stack = Stack::new(StackConfig::default()).expect("a stack");
+        let (driver, mut work, _) = beside_a_task(&stack);
+        driver.bell.ring();
+        while work.next != Next::AwaitLease {
+            driver.step(&stack, &mut work);
+        }
+        driver.lease.end();
+        driver.step(&stack, &mut work);
+        assert!(driver.expects_task());
+    }
+
     #[cfg(feature = "tokio")]
     #[test]
     fn a_task_takes_the_place_of_one_that_does_not_come() {
@@ -721,11 +784,18 @@ struct Work {
     due: Instant,
     /// Nothing but its alarm has ended its sleep since its last poll, nor has anybody else led.
     only_alarm: bool,
+    /// Until when the task has time to come for the last event.
+    task_has_until: Instant,
 }
 
 impl Default for Work {
     fn default() -> Self {
-        Self { next: Next::Drive, due: Instant::FAR_FUTURE, only_alarm: false }
+        Self {
+            next: Next::Drive,
+            due: Instant::FAR_FUTURE,
+            only_alarm: false,
+            task_has_until: Instant::ZERO,
+        }
     }
 }
 

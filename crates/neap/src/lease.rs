@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 /// A timer that the worker can wait for alone, and in its epoll set.
 ///
-/// An end that came while the worker slept on the set also ends its next wait for the timer alone:
-/// it looks once more than it had to. Cost: one system call to begin, and one for a wait.
+/// An end that came while the worker slept on the set also ends its next wait for the timer alone,
+/// unless a lease begins in between. So a wait may be over before the lease is: the worker then
+/// looks too early, and judges by a clock whether a whole lease has passed. Cost: one system call to begin, and one for a wait.
 #[derive(Debug)]
 pub(crate) struct Lease {
     timer: OwnedFd,
@@ -56,8 +57,7 @@ impl Lease {
 
     /// Sleeps until the lease ends, also if it has not begun.
     pub(crate) fn wait(&self) {
-        // Interrupted by a signal, the worker looks once more than it had to.
-        let _ = rustix::io::read(&self.timer, &mut [0; 8]);
+        let _ = rustix::io::retry_on_intr(|| rustix::io::read(&self.timer, &mut [0; 8]));
     }
 }
 

@@ -316,7 +316,6 @@ impl Sleeper {
     }
 
     /// Takes the events that are there.
-    #[cfg(feature = "tokio")]
     pub(crate) fn take_events(&self) -> Seen {
         self.wait(Some(&timespec(0)))
     }
@@ -354,6 +353,18 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
+    /// This, and what was seen behind it before anything was done about it.
+    pub(crate) fn and(self, later: Self) -> Self {
+        let mut both = Self {
+            source: self.source || later.source,
+            only_alarm: self.only_alarm || later.only_alarm,
+            lease: self.lease || later.lease,
+            links: self.links || later.links,
+        };
+        both.only_alarm &= !both.is_event();
+        both
+    }
+
     /// Whether something else than the alarm has ended the sleep.
     fn is_event(self) -> bool {
         self.source || self.lease

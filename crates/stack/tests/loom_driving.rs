@@ -72,6 +72,8 @@ struct WorkerState {
     is_over: bool,
     /// The alarm is set, as the worker's set reports it: time does not matter, so it goes off.
     has_alarm: bool,
+    /// Nothing else will happen.
+    is_done: bool,
 }
 
 impl Worker {
@@ -123,10 +125,26 @@ impl Worker {
         self.changed.notify_all();
     }
 
-    /// Whether a lease ended, and whether a packet came. If neither, the alarm went off.
-    fn sleep(&self) -> (bool, bool) {
-        let mut state =
-            self.wait(|state| state.has_event || state.has_lease_event || state.has_alarm);
+    fn end(&self) {
+        self.state.lock().unwrap().is_done = true;
+        self.changed.notify_all();
+    }
+
+    /// Whether a lease ended, and whether a packet came. If neither, the alarm went off. `None` if
+    /// nothing happens any more.
+    fn sleep(&self) -> Option<(bool, bool)> {
+        let is_woken =
+            |state: &WorkerState| state.has_event || state.has_lease_event || state.has_alarm;
+        let mut state = self.wait(|state| is_woken(state) || state.is_done);
+        is_woken(&state).then(|| Self::take(&mut state))
+    }
+
+    /// The same, of what has come since.
+    fn take_events(&self) -> (bool, bool) {
+        Self::take(&mut self.state.lock().unwrap())
+    }
+
+    fn take(state: &mut WorkerState) -> (bool, bool) {
         state.has_alarm = false;
         (std::mem::take(&mut state.has_lease_event), std::mem::take(&mut state.has_event))
     }
@@ -234,13 +252,13 @@ impl World {
     }
 
     /// A turn of the task, unless another thread leads. With `has_timer` a socket begins a timer in
-    /// it.
-    fn take_turn(&self, task: TaskId, has_timer: bool) {
+    /// it. Whether the task led.
+    fn take_turn(&self, task: TaskId, has_timer: bool) -> bool {
         if self.roles.come(task) {
             self.worker.begin_lease();
         }
         if !self.roles.try_lead() {
-            return;
+            return false;
         }
         self.poll();
         if has_timer {
@@ -251,6 +269,19 @@ impl World {
             Rest::Leased => {}
             Rest::BeginLease | Rest::WakeWorker => self.worker.begin_lease(),
             Rest::MoveAlarm => self.worker.move_alarm(&self.is_timed),
+        }
+        true
+    }
+
+    /// The same; while another thread leads, the task follows and tries again.
+    fn take_turn_at_last(&self, task: TaskId, has_timer: bool) {
+        let called = std::sync::Arc::<Signal>::default();
+        while !self.take_turn(task, has_timer) {
+            let ticket = self.roles.follow(Waker::from(called.clone()));
+            if self.roles.is_led() {
+                called.wait();
+            }
+            self.unfollow(ticket, true);
         }
     }
 
@@ -342,10 +373,19 @@ impl World {
 
     /// The worker, until the socket has got its packet.
     fn work_until(&self, socket: usize) {
+        self.work_while(|| !self.has(socket));
+    }
+
+    /// The worker, until it sleeps and nothing happens any more.
+    fn work(&self) {
+        self.work_while(|| true);
+    }
+
+    fn work_while(&self, goes_on: impl Fn() -> bool) {
         let mut next = Next::Drive;
         // Its last poll has left a timer.
         let mut is_timed = false;
-        while !self.has(socket) {
+        while goes_on() {
             next = match next {
                 Next::Drive if self.roles.try_lead() => {
                     self.poll();
@@ -359,22 +399,33 @@ impl World {
                 }
                 Next::AwaitLease => {
                     self.worker.await_lease();
-                    self.roles.after_lease(false)
+                    self.roles.after_lease(false, || true)
                 }
                 Next::Sleep => {
-                    if self.roles.expects_task() {
-                        self.worker.move_alarm(&self.is_timed);
-                    } else {
-                        self.worker.set_alarm(is_timed);
-                    }
-                    match self.worker.sleep() {
-                        (true, has_event) => self.roles.after_lease(has_event),
+                    let Some((has_lease_event, has_event)) = self.sleep(is_timed) else { return };
+                    match (has_lease_event, has_event) {
+                        (true, has_event) => self.roles.after_lease(has_event, || true),
                         (false, true) => self.roles.after_event(),
-                        (false, false) => self.roles.after_alarm(self.is_timed.load(SeqCst)),
+                        (false, false) => {
+                            self.roles.after_alarm(|| self.is_timed.fetch_or(false, SeqCst))
+                        }
                     }
                 }
             };
         }
+    }
+
+    /// A sleep of the worker on its set, whose answer is that of [`Worker::sleep`].
+    fn sleep(&self, is_timed: bool) -> Option<(bool, bool)> {
+        if !self.roles.expects_task() {
+            self.worker.set_alarm(is_timed);
+            return self.worker.sleep();
+        }
+        self.worker.move_alarm(&self.is_timed);
+        let (has_lease_event, has_event) = self.worker.sleep()?;
+        self.roles.count_comings();
+        let later = self.worker.take_events();
+        Some((has_lease_event || later.0, has_event || later.1))
     }
 }
 
@@ -591,7 +642,9 @@ fn the_worker_drives_for_a_task_that_rests_and_does_not_come() {
             let world = World::new();
             let task = world.roles.begin_task().unwrap();
             let worker = spawn(&world, |world| world.work_until(0));
-            (0..turns).for_each(|_| world.take_turn(task, false));
+            for _ in 0..turns {
+                world.take_turn(task, false);
+            }
             world.packet(0);
             worker.join().unwrap();
         });
@@ -637,12 +690,47 @@ fn the_worker_serves_a_timer_of_a_task_that_does_not_come() {
     }
 }
 
+/// A task that takes its turn for each packet, before the worker looks or after: in the end it is
+/// not absent.
+#[test]
+fn a_task_that_comes_for_each_packet_is_not_absent() {
+    for packets in [1, 2] {
+        bounded(move || {
+            let world = World::new();
+            let task = world.roles.begin_task().unwrap();
+            let worker = spawn(&world, World::work);
+            for _ in 0..packets {
+                world.packet(0);
+                world.take_turn(task, false);
+            }
+            world.worker.end();
+            worker.join().unwrap();
+            assert!(world.roles.expects_task());
+        });
+    }
+}
+
+/// The same, of one that comes for its timer, which the worker may find late.
+#[test]
+fn a_task_that_comes_for_its_timer_is_not_absent() {
+    bounded(|| {
+        let world = World::new();
+        let task = world.roles.begin_task().unwrap();
+        let worker = spawn(&world, World::work);
+        world.take_turn_at_last(task, true);
+        world.take_turn_at_last(task, false);
+        world.worker.end();
+        worker.join().unwrap();
+        assert!(world.roles.expects_task());
+    });
+}
+
 /// A world whose task has not come for a packet of socket 1.
 fn with_absent_task() -> (Arc<World>, TaskId) {
     let world = World::new();
     let task = world.roles.begin_task().unwrap();
     assert_eq!(world.roles.after_event(), Next::BeginLease);
-    assert_eq!(world.roles.after_lease(false), Next::Drive);
+    assert_eq!(world.roles.after_lease(false, || true), Next::Drive);
     assert!(world.roles.has_task() && !world.roles.expects_task());
     (world, task)
 }

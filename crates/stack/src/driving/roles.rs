@@ -24,10 +24,15 @@
 //! lease. So a timer that the task serves in time does not wake the worker. A packet does: it ends
 //! the sleep of the worker too, which then has a lease to see that the task has come.
 //!
-//! A task that did not come is *absent*: its runtime computes, or nobody runs it. The worker then
-//! drives as if there were no task, so that the lease is waited for once, and not for each packet.
-//! The task ends its absence when it comes again. A task of another runtime may take the place of
-//! one that is absent, which then ends.
+//! A task that did not come within a lease is *absent*: its runtime computes, or nobody runs it. The
+//! worker then drives as if there were no task, so that a lease is waited for once, and not for each
+//! packet. The task ends its absence when it comes again. A task of another runtime may take the
+//! place of one that is absent, which then ends.
+//!
+//! An event wakes the task and the worker, and the task often comes first. So the worker looks
+//! whether the task has come since the events before, and not since the worker woke. A task that
+//! came for the events before only after the worker woke for them passes for one that has come,
+//! once. The worker polls at the end of the lease in any case, so no packet waits for longer.
 //!
 //! A leader that leaves also calls one follower, so that it takes over at once. A follower that was
 //! called and does not lead passes the call on. The lease covers both.
@@ -54,9 +59,10 @@ pub enum Next {
     AwaitLease,
     /// Begin the lease, and then as [`Next::AwaitLease`].
     BeginLease,
-    /// Sleep on the devices, the bell, an alarm and the end of a lease; then ask
-    /// [`Roles::after_lease`] if that ended, [`Roles::after_alarm`] if nothing but the alarm went
-    /// off, and [`Roles::after_event`] otherwise.
+    /// Sleep on the devices, the bell, an alarm and the end of a lease; beside a task,
+    /// [count](Roles::count_comings) and then take the events that have come since. Then ask
+    /// [`Roles::after_lease`] if a lease ended, [`Roles::after_event`] if a device or the bell woke
+    /// the worker, and [`Roles::after_alarm`] otherwise.
     Sleep,
     /// Lead if nobody else does: [`Roles::try_lead`], poll, [`Roles::step_back`].
     Drive,
@@ -102,9 +108,14 @@ pub struct Roles {
     tasks: AtomicU64,
     /// Times that a task has come.
     comings: AtomicU64,
-    /// What `comings` is to reach: something happened that the task comes for. Only the worker
-    /// stores it.
+    /// `comings` as the worker has counted them last, and the time before that. Only the worker
+    /// stores these and the two that follow.
+    counted: AtomicU64,
+    counted_before: AtomicU64,
+    /// The task that was expected when something happened.
     awaited: AtomicU64,
+    /// It has come for that if `comings` is more than this.
+    awaited_beyond: AtomicU64,
     /// The worker sleeps on the devices, or is about to.
     is_watching: AtomicBool,
     /// Times that an application or a task has left.
@@ -124,7 +135,10 @@ impl Default for Roles {
             absent: AtomicU64::new(NONE),
             tasks: AtomicU64::new(0),
             comings: AtomicU64::new(0),
-            awaited: AtomicU64::new(0),
+            counted: AtomicU64::new(0),
+            counted_before: AtomicU64::new(0),
+            awaited: AtomicU64::new(NONE),
+            awaited_beyond: AtomicU64::new(0),
             is_watching: AtomicBool::new(false),
             turns: AtomicU64::new(0),
             lease: AtomicU64::new(NONE),
@@ -246,8 +260,12 @@ impl Roles {
 
     /// Returns whether a task drives: there is one, and it is not absent.
     pub fn expects_task(&self) -> bool {
+        self.expected_task().is_some()
+    }
+
+    fn expected_task(&self) -> Option<u64> {
         let task = self.task.load(SeqCst);
-        task != NONE && self.absent.load(SeqCst) != task
+        (task != NONE && self.absent.load(SeqCst) != task).then_some(task)
     }
 
     /// Returns whether this is the task that drives. Otherwise another has taken its place.
@@ -255,8 +273,8 @@ impl Roles {
         self.task.load(SeqCst) == task.0
     }
 
-    /// A task drives from here on, in place of one that is absent. Returns `None` if one does
-    /// already. The caller then wakes the worker as if a lease had ended.
+    /// A task drives from here on, in place of one that is absent. The caller then wakes the worker
+    /// as if a lease had ended. Returns `None` if a task drives already.
     #[must_use = "there is one task at most"]
     pub fn begin_task(&self) -> Option<TaskId> {
         let before = self.task.load(SeqCst);
@@ -276,9 +294,10 @@ impl Roles {
         self.ends_absence(task)
     }
 
+    /// An exchange in any case: either this sees that the worker takes the task for absent, or the
+    /// worker sees what the task did before.
     fn ends_absence(&self, task: TaskId) -> bool {
-        self.absent.load(SeqCst) == task.0
-            && self.absent.compare_exchange(task.0, NONE, SeqCst, SeqCst).is_ok()
+        self.absent.compare_exchange(task.0, NONE, SeqCst, SeqCst).is_ok()
     }
 
     /// The task, which leads, leaves, and comes back when something happens or when its timer ends.
@@ -288,9 +307,12 @@ impl Roles {
         let turn = self.hand_over();
         // An exchange: either this sees that the worker watches, or the worker sees what was done
         // before when it ends its sleep or begins the next.
-        if self.is_watching.fetch_or(false, SeqCst) {
-            // A worker that took the task for absent since it came sets an alarm of its own.
-            let sets_own = self.ends_absence(task) || !self.expects_task();
+        let is_watched = self.is_watching.fetch_or(false, SeqCst);
+        // The worker may have taken the task for absent since it came.
+        let was_absent = self.ends_absence(task);
+        if is_watched {
+            // Then the worker sets an alarm of its own.
+            let sets_own = was_absent || !self.expects_task();
             return if sets_own { Rest::WakeWorker } else { Rest::MoveAlarm };
         }
         if self.begins_lease(turn) { Rest::BeginLease } else { Rest::Leased }
@@ -306,16 +328,28 @@ impl Roles {
 
 /// For the worker.
 impl Roles {
+    /// The worker was woken from a sleep beside a task, and is about to take the events that came
+    /// since. What happens after that is seen in a later sleep, and a coming of the task for it is
+    /// not counted here.
+    pub fn count_comings(&self) {
+        let before = self.counted.swap(self.comings.load(SeqCst), SeqCst);
+        self.counted_before.swap(before, SeqCst);
+    }
+
     /// The lease has ended, or the worker was woken as if it had. `has_event` says that something
-    /// else has woken the worker, too.
-    pub fn after_lease(&self, has_event: bool) -> Next {
+    /// else has woken the worker, too. `had_time` says whether a whole lease is over since the last
+    /// [event](Self::after_event): a lease may end early.
+    pub fn after_lease(&self, has_event: bool, had_time: impl FnOnce() -> bool) -> Next {
         self.end_watch();
         let began = self.lease.swap(NONE, SeqCst);
         if self.is_led() {
             return Next::AwaitLease;
         }
-        if began != NONE && self.comings.load(SeqCst) < self.awaited.load(SeqCst) {
-            self.miss_task();
+        let awaited = self.awaited.load(SeqCst);
+        let beyond = self.awaited_beyond.load(SeqCst);
+        let is_missing = || self.comings.fetch_add(0, SeqCst) <= beyond;
+        if self.expected_task() == Some(awaited) && is_missing() && had_time() {
+            self.miss_task(awaited, is_missing);
         }
         let turn = self.turns.load(SeqCst);
         if began == NONE || turn <= began {
@@ -328,15 +362,16 @@ impl Roles {
         self.renew(turn)
     }
 
-    /// The worker slept on the devices, and something else than its alarm or the end of a lease
-    /// woke it.
+    /// The worker slept on the devices, and one of them or the bell woke it.
     pub fn after_event(&self) -> Next {
         self.end_watch();
         let lease = self.lease.load(SeqCst);
         let is_led = self.is_led();
-        let expects_task = self.expects_task();
-        if expects_task {
-            self.awaited.store(self.comings.load(SeqCst) + 1, SeqCst);
+        let expected = self.expected_task();
+        let expects_task = expected.is_some();
+        if let Some(task) = expected {
+            self.awaited.swap(task, SeqCst);
+            self.awaited_beyond.swap(self.counted_before.load(SeqCst), SeqCst);
         }
         if is_led || lease != NONE {
             if lease != NONE && expects_task {
@@ -355,24 +390,29 @@ impl Roles {
         Next::Drive
     }
 
-    /// The worker slept on the devices, and nothing but its alarm woke it. `is_due` says that the
-    /// shard is still to be polled for the time of that alarm: beside a task, that the task has not
-    /// come in time.
-    pub fn after_alarm(&self, is_due: bool) -> Next {
+    /// The worker slept on the devices, and nothing but its alarm woke it, or nothing at all.
+    /// `is_late` says whether the shard is still to be polled for the time of that alarm: the task
+    /// has not come in time. It is asked beside a task alone.
+    pub fn after_alarm(&self, is_late: impl Fn() -> bool) -> Next {
         self.end_watch();
         if self.is_led() || self.has_lease() {
             return Next::AwaitLease;
         }
-        if !is_due {
-            return self.watch();
+        if let Some(task) = self.expected_task() {
+            if !is_late() {
+                return self.watch();
+            }
+            self.miss_task(task, is_late);
         }
-        self.miss_task();
         Next::Drive
     }
 
-    /// A task, if there is one, did not come for what happened.
-    fn miss_task(&self) {
-        self.absent.swap(self.task.load(SeqCst), SeqCst);
+    /// A task did not come for what happened, unless it turns out to have come meanwhile.
+    fn miss_task(&self, task: u64, is_missing: impl Fn() -> bool) {
+        self.absent.swap(task, SeqCst);
+        if !is_missing() {
+            self.ends_absence(TaskId(task));
+        }
     }
 
     /// The worker leaves the lead: to a follower if there is one. `has_more` says that work is left
