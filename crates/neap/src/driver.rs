@@ -65,6 +65,9 @@ pub(crate) struct Driver {
     descriptors: Arc<Descriptors>,
     /// Those of this shard.
     sources: Arc<Mutex<Sources>>,
+    /// The runtime of the task that began last. It is held while a task begins.
+    #[cfg(feature = "tokio")]
+    runtime_of_task: Mutex<Option<tokio::runtime::Id>>,
     /// A device of this shard may have changed: its link is to be looked at.
     has_link_news: AtomicBool,
     /// The stack is being dropped.
@@ -125,6 +128,8 @@ impl Driver {
             alarm_order: Mutex::new(()),
             descriptors: descriptors.clone(),
             sources,
+            #[cfg(feature = "tokio")]
+            runtime_of_task: Mutex::default(),
             has_link_news: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             bell,
@@ -811,6 +816,16 @@ impl Drop for StepBack<'_> {
 /// What the task of a runtime needs to drive.
 #[cfg(feature = "tokio")]
 impl Driver {
+    /// Whether there is a task. It may be absent.
+    pub(crate) fn has_task(&self) -> bool {
+        self.roles.has_task()
+    }
+
+    /// The runtime of the task that began last. It is to be held while a task begins.
+    pub(crate) fn runtime_of_task(&self) -> MutexGuard<'_, Option<tokio::runtime::Id>> {
+        lock(&self.runtime_of_task)
+    }
+
     /// Whether a task drives, and comes when something happens.
     pub(crate) fn expects_task(&self) -> bool {
         self.roles.expects_task()

@@ -18,9 +18,9 @@
 //! Several runtimes may use one stack: a task of one of them drives. If that runtime computes for
 //! longer than 5 ms, or nobody runs it, its task is absent. The worker notices at the first packet
 //! or at the second, and then drives without any further wait until the task is run again. A task
-//! that is run in time is not taken for absent. A runtime that makes, connects or accepts a socket
-//! meanwhile drives instead. The worker costs each packet one hop between threads, so keep a
-//! runtime running that drives.
+//! that is run in time is not taken for absent. Another runtime that makes, connects or accepts a
+//! socket meanwhile drives instead, if the process has descriptors for that. The worker costs each
+//! packet one hop between threads, so keep a runtime running that drives.
 //!
 //! The calls that make a socket fail with [`Other`](std::io::ErrorKind::Other) outside of a
 //! runtime. In a runtime that has I/O disabled they panic, as tokio's own sockets do, unless a task

@@ -6,6 +6,7 @@ use crate::engine::Engine;
 use crate::sleeper::Sleeper;
 use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
+use ::tokio::runtime::Handle;
 use neap_stack::driving::roles::TaskId;
 use neap_stack::stack::Why;
 use std::io;
@@ -15,19 +16,38 @@ use std::sync::Arc;
 /// Makes sure that a task drives the shard: that of another runtime if it comes when something
 /// happens, and one of this runtime otherwise. The worker drives when the runtime ends.
 ///
+/// A task of this runtime that is absent stays: another one would not be run sooner. So does a task
+/// of another runtime if the process has no descriptors left for one of this: the worker drives
+/// meanwhile.
+///
 /// # Errors
-/// There is no runtime here, or the process has no descriptors left.
+/// There is no runtime here. The shard has no task, and the process has no descriptors left.
 ///
 /// # Panics
 /// The runtime has no I/O, and the task is to be one of it.
 pub(super) fn ensure(engine: &Arc<Engine>, shard: usize) -> io::Result<()> {
-    let runtime = ::tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
-    if engine.driver(shard).expects_task() {
+    let runtime = Handle::try_current().map_err(io::Error::other)?;
+    let driver = engine.driver(shard);
+    if driver.expects_task() {
         return Ok(());
     }
-    let Some(task) = Task::begin(engine, shard)? else { return Ok(()) };
-    runtime.spawn(task.drive());
-    Ok(())
+    match Task::begin(engine, shard, &runtime) {
+        Ok(Some(task)) => {
+            runtime.spawn(task.drive());
+            Ok(())
+        }
+        Err(error) if !driver.has_task() => Err(error),
+        Ok(None) | Err(_) => Ok(()),
+    }
+}
+
+/// [Makes sure](ensure) that a task drives the shard of a connection that is open, if that can be
+/// had. Otherwise the worker drives: the connection is not to be lost.
+///
+/// # Panics
+/// As [`ensure`].
+pub(super) fn ensure_if_possible(engine: &Arc<Engine>, shard: usize) {
+    let _ = ensure(engine, shard);
 }
 
 struct Task {
@@ -47,9 +67,13 @@ impl AsRawFd for Set {
 }
 
 impl Task {
-    /// `None` if another task was quicker.
-    fn begin(engine: &Arc<Engine>, shard: usize) -> io::Result<Option<Self>> {
+    /// `None` if another task was quicker, or is of this runtime.
+    fn begin(engine: &Arc<Engine>, shard: usize, runtime: &Handle) -> io::Result<Option<Self>> {
         let driver = engine.driver(shard);
+        let mut runtime_of_task = driver.runtime_of_task();
+        if driver.has_task() && *runtime_of_task == Some(runtime.id()) {
+            return Ok(None);
+        }
         let sleeper = driver.sleeper()?;
         #[expect(
             deprecated,
@@ -57,6 +81,9 @@ impl Task {
         )]
         let set = AsyncFd::with_interest(Set(sleeper), Interest::READABLE)?;
         let begun = driver.begin_task();
+        if begun.is_some() {
+            *runtime_of_task = Some(runtime.id());
+        }
         Ok(begun.map(|id| Self { engine: engine.clone(), shard, id, set }))
     }
 

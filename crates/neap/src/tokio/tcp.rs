@@ -71,20 +71,37 @@ impl TcpStream {
         if let Some(error) = stream.socket.take_error()? {
             return Err(error);
         }
-        // The handshake may have shown that the task of another runtime does not come.
-        drive::ensure(stream.socket.engine(), stream.socket.handle().shard())?;
+        stream.find_driver();
         Ok(stream)
     }
 
     /// Makes a stream for tokio of a blocking one that nobody else holds. It becomes non-blocking.
     ///
     /// # Errors
-    /// `Other` outside of a runtime, or if the process has no descriptors left.
+    /// `Other` outside of a runtime. `EMFILE` of the system, which has no kind in std, if no task
+    /// drives the stack yet and the process has no descriptors left for one.
     pub fn from_blocking(socket: blocking::TcpStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         drive::ensure(socket.engine(), socket.handle().shard())?;
+        Ok(Self::new(socket))
+    }
+
+    /// The same of a connection that the peer knows already, which is not to be lost.
+    pub(super) fn from_accepted(socket: blocking::TcpStream) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        let stream = Self::new(socket);
+        stream.find_driver();
+        Ok(stream)
+    }
+
+    fn new(socket: blocking::TcpStream) -> Self {
         let (reads, writes) = (Direction::new(READ_READY), Direction::new(WRITE_READY));
-        Ok(Self { socket, reads, writes })
+        Self { socket, reads, writes }
+    }
+
+    /// The handshake may have shown that the task of another runtime does not come.
+    pub(super) fn find_driver(&self) {
+        drive::ensure_if_possible(self.socket.engine(), self.socket.handle().shard());
     }
 
     /// Returns the socket itself, which is in non-blocking mode: options, addresses, figures.
@@ -598,7 +615,8 @@ impl TcpListener {
     /// non-blocking.
     ///
     /// # Errors
-    /// `Other` outside of a runtime, or if the process has no descriptors left.
+    /// `Other` outside of a runtime. `EMFILE` of the system, which has no kind in std, if no task
+    /// drives the stack yet and the process has no descriptors left for one.
     pub fn from_blocking(socket: blocking::TcpListener) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         drive::ensure(socket.engine(), 0)?;
@@ -624,7 +642,7 @@ impl TcpListener {
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let handle = self.socket.handle();
         let (stream, remote) = self.accepts.wait(handle, || self.socket.try_accept()).await?;
-        Ok((TcpStream::from_blocking(stream)?, remote))
+        Ok((TcpStream::from_accepted(stream)?, remote))
     }
 
     /// Does what [`accept`](Self::accept) does, for `poll` functions. The task that asked last is
@@ -633,7 +651,7 @@ impl TcpListener {
         let handle = self.socket.handle();
         let accepted = self.accepts.poll(cx, handle, || self.socket.try_accept());
         let (stream, remote) = std::task::ready!(accepted)?;
-        Poll::Ready(TcpStream::from_blocking(stream).map(|stream| (stream, remote)))
+        Poll::Ready(TcpStream::from_accepted(stream).map(|stream| (stream, remote)))
     }
 
     /// The address that it listens on.

@@ -32,7 +32,8 @@ impl TcpForwarder {
     /// Makes a forwarder for tokio of a blocking one. It becomes non-blocking.
     ///
     /// # Errors
-    /// `Other` outside of a runtime, or if the process has no descriptors left.
+    /// `Other` outside of a runtime. `EMFILE` of the system, which has no kind in std, if no task
+    /// drives the stack yet and the process has no descriptors left for one.
     pub fn from_blocking(forwarder: blocking::TcpForwarder) -> io::Result<Self> {
         forwarder.set_nonblocking(true)?;
         drive::ensure(forwarder.engine(), 0)?;
@@ -115,10 +116,11 @@ impl PendingConnection {
     pub async fn accept(self, options: SocketOptions) -> io::Result<TcpStream> {
         let stream = TcpStream::from_blocking(self.0.accept_nonblocking(options)?)?;
         stream.writable().await?;
-        match stream.take_error()? {
-            Some(error) => Err(error),
-            None => Ok(stream),
+        if let Some(error) = stream.take_error()? {
+            return Err(error);
         }
+        stream.find_driver();
+        Ok(stream)
     }
 
     /// Refuses the connection by a reset, as a host does where nobody listens.

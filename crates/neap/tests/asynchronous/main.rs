@@ -14,6 +14,7 @@ mod forwarding;
 mod http;
 mod idle;
 mod names;
+mod runtimes;
 mod sockets;
 
 use std::future::Future;
