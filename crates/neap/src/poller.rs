@@ -528,20 +528,22 @@ impl Poller {
             self.shared.is_asleep.store(true, Ordering::SeqCst);
             if !self.shared.has_news() && self.epoch.load(Ordering::SeqCst) == epoch {
                 leads.iter_mut().flatten().for_each(|lead| lead.falls_asleep(now));
-                only_alarm = self.sleep(&shards, next, now);
+                let led = shards.iter().zip(&leads).filter(|(_, lead)| lead.is_some());
+                let vigils = led.map(|(shard, _)| shard.driver().vigil());
+                let vigil = vigils.fold(Vigil::default(), Vigil::longer);
+                only_alarm = self.sleep(&shards, vigil, next, now);
             }
             self.shared.is_asleep.store(false, Ordering::SeqCst);
         }
     }
 
-    /// Sleeps until an event or `until`, parts of it awake if the drivers shall
-    /// ([`Builder::spin`](crate::Builder::spin) and
+    /// Sleeps until an event or `until`, parts of it awake if the shards that this thread leads
+    /// have such a vigil ([`Builder::spin`](crate::Builder::spin) and
     /// [`busy_poll`](crate::Builder::busy_poll)). Whether only its alarm or the time has ended it.
-    fn sleep(&self, shards: &[Sleep], until: Instant, now: Instant) -> bool {
-        let vigils = shards.iter().map(|shard| shard.driver().vigil());
+    fn sleep(&self, shards: &[Sleep], vigil: Vigil, until: Instant, now: Instant) -> bool {
         // Without a look there may be anything.
         let only_alarm = Cell::new(false);
-        vigils.fold(Vigil::default(), Vigil::longer).sleep(
+        vigil.sleep(
             until,
             now,
             || {
@@ -851,7 +853,7 @@ mod tests {
     fn a_sleep_without_a_look_says_nothing_of_the_devices() {
         let poller = Poller::new().expect("descriptors");
         let now = clock::now();
-        assert!(!poller.sleep(&[], now, now));
+        assert!(!poller.sleep(&[], Vigil::default(), now, now));
     }
 
     /// Its link is down as soon as the descriptor is readable.

@@ -243,6 +243,38 @@ fn a_thread_that_polls_busily_does_not_sleep_before_its_budget_is_over() {
     });
 }
 
+/// The poller may drive at first, until the reader has begun.
+#[test]
+fn a_poller_sleeps_while_another_thread_polls_busily_for_it() {
+    const WAITS: usize = 20;
+    in_namespace(|| {
+        quieten();
+        let busy = Stack::builder()
+            .tun("t0")
+            .host_address(Family::V4.cidr(Family::V4.kernel()))
+            .address(Family::V4.cidr(Family::V4.ours()))
+            .busy_poll(Duration::from_secs(3600))
+            .spin(Duration::from_secs(3600))
+            .build()
+            .expect("a stack on a TUN");
+        let (ours, mut theirs) = Family::V4.pair(&busy);
+        let (other, _others) = Family::V4.pair(&busy);
+        let poller = Poller::new().expect("descriptors");
+        poller.add(&other, 0, Events::IN).expect("a socket");
+        let reading = thread::spawn(move || (&ours).read(&mut [0; 10]));
+        let sleeps = || sleeps_of("/proc/thread-self".as_ref());
+        let sleeps_in_one = |_: &usize| {
+            let (before, mut events) = (sleeps(), Vec::new());
+            poller.wait(&mut events, Some(Duration::from_millis(20))).expect("a wait");
+            sleeps() > before
+        };
+        let asleep = (0..WAITS).filter(sleeps_in_one).count();
+        assert!(asleep > WAITS / 2, "it slept in {asleep} waits");
+        theirs.write_all(b"a").expect("write");
+        assert_eq!(reading.join().expect("a thread").expect("data"), 1);
+    });
+}
+
 #[test]
 fn a_thread_that_polls_busily_sleeps_when_its_budget_is_over() {
     in_namespace(|| {
