@@ -167,28 +167,28 @@ impl Shared {
         }
     }
 
-    /// Takes out the entries that have nothing to report any more, if at least half of the queue
-    /// must be such: the poller has `members` entries. The lock of the members is held, so that no
-    /// request begins meanwhile. A thread that looks at the queue meanwhile may find it empty: the
-    /// caller rings afterwards.
+    /// Takes out the entries that have nothing to report any more when the queue is twice as long as
+    /// the list of the `members`, so that at least half of it must be such. The lock of the members
+    /// is held, so that no request begins meanwhile.
     fn sweep(&self, members: usize) {
+        // Dropped behind the lock: a socket whose last holder this is closes, and pushes its
+        // entries.
+        let mut sockets = Vec::new();
         let mut queue = lock(&self.queue);
         if queue.len() < MIN_SWEEP.max(2 * members) {
             return;
         }
-        let mut swept = core::mem::take(&mut *queue);
-        // Without the lock: a socket whose last holder this is closes, and pushes its entries.
-        drop(queue);
-        swept.retain(|entry| {
-            let is_alive = !lock(&entry.request).is_over && entry.source.upgrade().is_some();
+        queue.retain(|entry| {
+            let is_over = lock(&entry.request).is_over;
+            let socket = if is_over { None } else { entry.source.upgrade() };
+            let is_alive = socket.is_some();
             if !is_alive {
                 entry.is_queued.store(false, Ordering::SeqCst);
             }
+            sockets.extend(socket);
             is_alive
         });
-        let mut queue = lock(&self.queue);
-        swept.append(&mut queue);
-        *queue = swept;
+        drop(queue);
     }
 
     fn has_news(&self) -> bool {
@@ -827,6 +827,33 @@ mod tests {
         let mut events = Vec::new();
         poller.wait(&mut events, Some(Duration::ZERO)).expect("a wait");
         assert_eq!(events, [Event { token: 2, events: Events::OUT }]);
+    }
+
+    #[test]
+    fn a_socket_that_is_ready_is_reported_while_another_thread_sweeps() {
+        let stack = stack();
+        let bound = || crate::UdpSocket::bind(&stack, "127.0.0.1:0").expect("a port");
+        let poller = Poller::new().expect("descriptors");
+        let kept = bound();
+        poller.add(&kept, 1, Events::OUT).expect("new");
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let other = bound();
+                while !is_over.load(Ordering::SeqCst) {
+                    poller.add(&other, 2, Events::IN).expect("new");
+                    poller.remove(&other).expect("there");
+                }
+            });
+            let mut events = Vec::new();
+            let mut reports = |_: &u32| {
+                poller.wait(&mut events, Some(Duration::ZERO)).expect("a wait");
+                events.iter().any(|event| event.token == 1)
+            };
+            let reported = (0..50_000).filter(&mut reports).count();
+            is_over.store(true, Ordering::SeqCst);
+            assert_eq!(reported, 50_000);
+        });
     }
 
     #[test]
