@@ -407,9 +407,10 @@ impl UdpSocket {
         Ok(self.handle.take_error().map(socket_error))
     }
 
-    /// Returns whether it serves IPv6 alone ([`UdpOptions::only_v6`]).
+    /// Returns whether it serves IPv6 alone: by [`UdpOptions::only_v6`], or because it is bound to
+    /// one address of IPv6.
     pub fn only_v6(&self) -> io::Result<bool> {
-        Ok(self.only_v6)
+        Ok(self.only_v6 || mapped::is_one_of_v6(self.handle.local_addr()))
     }
 
     /// Makes calls return `WouldBlock` instead of waiting, or wait again. It holds for all clones.

@@ -158,9 +158,10 @@ impl TcpListener {
         self.set_option(&SocketOption::HopLimit(hop_limit(ttl)?))
     }
 
-    /// Returns whether it refuses connections of IPv4 ([`ListenOptions::only_v6`]).
+    /// Returns whether it serves IPv6 alone: by [`ListenOptions::only_v6`], or because it is bound
+    /// to one address of IPv6.
     pub fn only_v6(&self) -> io::Result<bool> {
-        Ok(self.only_v6)
+        Ok(self.only_v6 || mapped::is_one_of_v6(self.handle.local_addr()))
     }
 
     /// Makes `accept` return `WouldBlock` instead of waiting, or wait again. It holds for all

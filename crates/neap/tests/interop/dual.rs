@@ -85,6 +85,13 @@ fn a_listener_of_ipv6_only_leaves_ipv4_to_others() {
             let (_, peer) = listener.accept().expect("accept");
             assert_eq!(peer, client.local_addr().expect("an address"));
         }
+        // One address of IPv6 serves no other family, and one of IPv4 serves IPv4.
+        for (own, expected) in [(Family::V6.ours(), true), (Family::V4.ours(), false)] {
+            let listener = neap::TcpListener::bind(&stack, (own, 0)).expect("bind");
+            let socket = neap::UdpSocket::bind(&stack, (own, 0)).expect("bind");
+            let both = [listener.only_v6().expect("known"), socket.only_v6().expect("known")];
+            assert_eq!(both, [expected; 2], "{own}");
+        }
     });
 }
 

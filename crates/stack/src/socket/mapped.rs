@@ -31,6 +31,12 @@ pub fn show(address: SocketAddr, is_v6: bool) -> SocketAddr {
     if is_v6 { to_v6(address) } else { address }
 }
 
+/// Whether a socket that is bound there serves IPv6 alone: one address of IPv6 is of no other
+/// family (`__inet6_bind`).
+pub fn is_one_of_v6(bound: SocketAddr) -> bool {
+    bound.is_ipv6() && !bound.ip().is_unspecified()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
