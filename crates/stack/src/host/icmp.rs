@@ -6,13 +6,14 @@
 
 use super::Host;
 use super::error::SocketError;
+use super::icmp_error::LongRequests;
 use super::readiness::{Readiness, Ready, half};
 use super::udp_egress::on_larger_buffer;
 use crate::drop_reason::DropReason;
 use crate::flow::{FourTuple, is_link_local};
 use crate::frame::Headers;
 use crate::net::egress::{CachedRoute, OutgoingDatagram};
-use crate::net::icmp::{IcmpErrorKind, Refused};
+use crate::net::icmp::{IcmpError, IcmpErrorKind, Refused};
 use crate::net::interface::InterfaceId;
 use crate::net::{self, Visit};
 use crate::stats::IpCounter;
@@ -206,6 +207,7 @@ struct IcmpState {
     queued_bytes: u32,
     receive_buffer: u32,
     send_buffer: u32,
+    requests: LongRequests,
     /// Told once.
     error: Option<SocketError>,
     is_closed: bool,
@@ -307,6 +309,12 @@ impl IcmpTable {
         self.own.load(Ordering::Relaxed) > 0
     }
 
+    /// Whether the error quotes an echo request that a socket has just sent.
+    pub(crate) fn has_sent(&self, error: &IcmpError) -> bool {
+        let open = &lock(&self.sockets).open;
+        open.iter().any(|socket| lock(&socket.state).requests.contain(error))
+    }
+
     /// Gives a message to all sockets that ask for it.
     pub(crate) fn deliver(&self, mut arrived: Arrived, is_foreign: bool) -> Taken {
         let mut taken = Taken::ByNobody;
@@ -339,6 +347,7 @@ impl IcmpSocket {
             queued_bytes: 0,
             receive_buffer: DEFAULT_BUFFER,
             send_buffer: DEFAULT_BUFFER,
+            requests: LongRequests::default(),
             error: None,
             is_closed: false,
         });
@@ -488,6 +497,10 @@ impl IcmpSocket {
         }
         self.admit()?;
         let headers = summed(local, remote, data).ok_or(SocketError::AddressFamily)?;
+        if message.is_echo_request() {
+            let mut state = lock(&self.state);
+            state.requests.note((local, remote), headers.as_slice(), data.len());
+        }
         let sent = if is_v4 { IpCounter::IcmpOutMsgs } else { IpCounter::Icmp6OutMsgs };
         host.net.counters.ip.add(sent, 1);
         let tuple = FourTuple::without_ports(local, remote);

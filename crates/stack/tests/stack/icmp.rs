@@ -342,6 +342,36 @@ fn a_ping_that_was_too_long_for_its_way_teaches_the_path_mtu() {
 }
 
 #[test]
+fn a_report_about_a_ping_that_was_not_sent_teaches_no_path_mtu() {
+    for (foreign, own, _) in FAMILIES {
+        let mut world = World::with_any_destination(&WireConfig::default());
+        let (guest, gateway) = (guest(&world), gateway(&world));
+        let listener = world.b.listen(address("[::]:80"), ListenOptions::default()).unwrap();
+        let to = core::net::SocketAddr::new(ip(foreign), 80);
+        let client = world.a.connect(world.now, to, ConnectOptions::default()).unwrap();
+        world.run(SECOND);
+        let (server, _) = listener.accept().unwrap();
+        let before = client.info(world.now).snd_mss;
+        let sent = request(own, foreign, 1400);
+        guest.send(world.now, &sent).unwrap();
+        // The guest answers who asks in the name of the foreign host.
+        gateway.send(world.now, &request(foreign, own, 1400)).unwrap();
+        world.run(MILLISECOND);
+        let answer = world.ab.lock().unwrap().sent.last().unwrap().clone();
+        let mut other = sent.to_packet().to_vec();
+        *other.iter_mut().rev().nth(1400).expect("a sequence number") ^= 1;
+        for packet in [answer, request(own, foreign, 1400).to_packet(), other.into()] {
+            let error = IcmpErrorKind::PacketTooBig { mtu: 1280 };
+            assert_eq!(gateway.send_error(world.now, ip(foreign), &packet, error), Ok(true));
+            world.run(SECOND);
+        }
+        transfer(&mut world, &client, &server, &pattern(10_000));
+        assert_eq!(world.a.path_mtu(world.now, ip(foreign)), Some(1500), "{foreign}");
+        assert_eq!(client.info(world.now).snd_mss, before);
+    }
+}
+
+#[test]
 fn errors_keep_to_the_limit_and_to_the_rules() {
     let mut world = World::with_any_destination(&WireConfig::default());
     let gateway = gateway(&world);
