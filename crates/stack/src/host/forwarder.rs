@@ -7,8 +7,9 @@
 //! least as many: a flood from many sources pushes out itself, and leaves others the time that it
 //! needs to fill all places.
 //!
-//! Cost: a SYN takes two mutexes and three probes of tables under the host's key. A pending
-//! connection takes under 350 bytes, its entries in the tables included. An accepted one is a
+//! Cost: a SYN takes two mutexes, three probes of tables under the host's key, and an entry in each
+//! of two trees in the order of age, which hold no more than the table. One that takes the place of
+//! another looks at 16 pending connections at the most. A pending connection takes under 350 bytes, its entries in the tables included. An accepted one is a
 //! socket from then on, and keeps its place in the bounds until its handshake is over.
 
 use super::error::SocketError;
@@ -29,8 +30,7 @@ use neap_tcp::segment::{Flags, Options, Segment, Timestamps};
 use neap_tcp::seq::SeqNumber;
 use neap_tcp::state::State;
 use neap_tcp::time::{Instant, Nanos};
-use slab::Slab;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Options of [`Stack::forward_tcp`](crate::stack::Stack::forward_tcp).
@@ -192,6 +192,9 @@ pub(crate) struct Pending {
     pub(crate) arrival: Arrival,
     /// The shard whose driver received the SYN.
     pub(crate) shard: usize,
+    /// Larger than those of all older ones.
+    serial: u64,
+    due: Instant,
     state: Mutex<Open>,
     pub(crate) readiness: Readiness,
     forwarder: Arc<Forwarder>,
@@ -234,7 +237,7 @@ impl Pending {
 
     /// Takes it out of the table of its forwarder: the next SYN of the flow is for others.
     pub(crate) fn forget(&self, key: FlowKey) {
-        self.forwarder.lock().remove(key, &self.tuple, self);
+        self.forwarder.lock().remove(key, self);
     }
 
     /// There is nothing to decide any more, for this reason. Whether there was until now.
@@ -281,48 +284,47 @@ pub(crate) enum Fate {
 }
 
 struct Table {
-    pending: Slab<(u32, Arc<Pending>)>,
-    by_flow: HashTable<u32>,
-    /// In the order of their times, since all last equally long. A serial number tells an entry
-    /// from a later one in the same place.
-    expiry: VecDeque<(Instant, u32, u32)>,
-    next_serial: u32,
-    /// Those that the application has not received.
-    queue: VecDeque<Arc<Pending>>,
+    by_flow: HashTable<Arc<Pending>>,
+    /// All by their serial numbers. That is the order of their times too, since all last equally
+    /// long.
+    by_age: BTreeMap<u64, Arc<Pending>>,
+    /// Serial numbers of those that the application has not received.
+    unreceived: BTreeSet<u64>,
+    last_serial: u64,
     /// Told to the next call that finds no connection.
     error: Option<SocketError>,
     is_closed: bool,
 }
 
 impl Table {
-    fn find(&self, hash: u64, tuple: &FourTuple) -> Option<&Arc<Pending>> {
-        let is_it = |&slot: &u32| self.pending[slot as usize].1.tuple == *tuple;
-        self.by_flow.find(hash, is_it).map(|&slot| &self.pending[slot as usize].1)
-    }
-
-    fn add(&mut self, key: FlowKey, due: Instant, pending: Arc<Pending>) {
-        self.next_serial = self.next_serial.wrapping_add(1);
-        let hash = key.hash(&pending.tuple);
-        let slot = self.pending.insert((self.next_serial, pending.clone())) as u32;
-        self.expiry.push_back((due, slot, self.next_serial));
-        let Self { by_flow, pending: entries, .. } = self;
-        by_flow.insert_unique(hash, slot, |&slot| key.hash(&entries[slot as usize].1.tuple));
-        self.queue.push_back(pending);
-        // What was decided early has left its time behind.
-        if self.expiry.len() > 2 * self.pending.len() + 64 {
-            let Self { expiry, pending, .. } = self;
-            expiry.retain(|&(_, slot, serial)| {
-                pending.get(slot as usize).is_some_and(|entry| entry.0 == serial)
-            });
+    fn new() -> Self {
+        Self {
+            by_flow: HashTable::new(),
+            by_age: BTreeMap::new(),
+            unreceived: BTreeSet::new(),
+            last_serial: 0,
+            error: None,
+            is_closed: false,
         }
     }
 
-    fn remove(&mut self, key: FlowKey, tuple: &FourTuple, pending: &Pending) {
-        let Self { by_flow, pending: entries, .. } = self;
-        let is_it = |&slot: &u32| core::ptr::eq(&raw const *entries[slot as usize].1, pending);
-        if let Ok(found) = by_flow.find_entry(key.hash(tuple), is_it) {
-            let (slot, _) = found.remove();
-            self.pending.remove(slot as usize);
+    fn find(&self, hash: u64, tuple: &FourTuple) -> Option<&Arc<Pending>> {
+        self.by_flow.find(hash, |one| one.tuple == *tuple)
+    }
+
+    fn add(&mut self, key: FlowKey, pending: Arc<Pending>) {
+        let (hash, serial) = (key.hash(&pending.tuple), pending.serial);
+        self.by_flow.insert_unique(hash, pending.clone(), |one| key.hash(&one.tuple));
+        self.unreceived.insert(serial);
+        self.by_age.insert(serial, pending);
+    }
+
+    fn remove(&mut self, key: FlowKey, pending: &Pending) {
+        let is_it = |one: &Arc<Pending>| one.serial == pending.serial;
+        if let Ok(found) = self.by_flow.find_entry(key.hash(&pending.tuple), is_it) {
+            found.remove();
+            self.by_age.remove(&pending.serial);
+            self.unreceived.remove(&pending.serial);
         }
     }
 
@@ -334,36 +336,23 @@ impl Table {
         counts: &Mutex<Counts>,
         remote: IpAddr,
     ) -> Option<Arc<Pending>> {
-        let alive = |&(_, slot, serial): &(Instant, u32, u32)| {
-            let entry = self.pending.get(slot as usize).filter(|entry| entry.0 == serial);
-            entry.map(|entry| &entry.1).filter(|pending| pending.syn().1.is_none())
-        };
-        let oldest: Vec<_> = {
+        let oldest = {
             let counts = lock(counts);
             let most = counts.of(remote) + 1;
-            let is_its = |pending: &&Arc<Pending>| counts.of(pending.tuple.remote) >= most;
-            self.expiry.iter().filter_map(alive).take(LOOKS).filter(is_its).take(1).collect()
+            let loses = |pending: &&Arc<Pending>| {
+                counts.of(pending.tuple.remote) >= most && pending.syn().1.is_none()
+            };
+            self.by_age.values().take(LOOKS).find(loses).cloned()
         };
-        let pending = oldest.first().copied()?.clone();
-        self.remove(key, &pending.tuple.clone(), &pending);
-        if let Some(at) = self.queue.iter().position(|one| Arc::ptr_eq(one, &pending)) {
-            self.queue.remove(at);
-        }
+        let pending = oldest?;
+        self.remove(key, &pending);
         let place = lock(&pending.state).place.take();
         drop(place);
         Some(pending)
     }
 
-    /// Drops those at the front of the queue that are over: they are news for nobody. Expired ones
-    /// are at the front.
-    fn drop_over(&mut self) {
-        while self.queue.front().is_some_and(|pending| pending.syn().1.is_some()) {
-            self.queue.pop_front();
-        }
-    }
-
     fn deadline(&self) -> Instant {
-        self.expiry.front().map_or(Instant::FAR_FUTURE, |&(due, ..)| due)
+        self.by_age.first_key_value().map_or(Instant::FAR_FUTURE, |(_, first)| first.due)
     }
 }
 
@@ -389,13 +378,12 @@ impl Forwarder {
     /// The oldest pending connection that the application has not received.
     pub(crate) fn receive(&self) -> Result<Arc<Pending>, SocketError> {
         let mut table = self.lock();
-        table.drop_over();
-        let first = table.queue.pop_front();
-        if table.queue.is_empty() {
+        let first = table.unreceived.pop_first();
+        if table.unreceived.is_empty() {
             self.readiness.clear(Ready::READABLE);
         }
-        if let Some(first) = first {
-            return Ok(first);
+        if let Some(first) = first.and_then(|serial| table.by_age.get(&serial)) {
+            return Ok(first.clone());
         }
         if table.is_closed {
             return Err(SocketError::ShutDown);
@@ -410,7 +398,7 @@ impl Forwarder {
     /// Connections that are pending, and those of them that nobody has received.
     pub(crate) fn queued(&self) -> (usize, usize) {
         let table = self.lock();
-        (table.pending.len(), table.queue.len())
+        (table.by_age.len(), table.unreceived.len())
     }
 
     /// Pending connections and running handshakes.
@@ -451,15 +439,18 @@ impl Forwarder {
         };
         let open =
             Open { syn: Syn::of(syn), iss: cx.iss, over: None, place: Some(Box::new(place)) };
+        table.last_serial += 1;
         let pending = Arc::new(Pending {
             tuple: *tuple,
             arrival: cx.arrival,
             shard: cx.shard,
+            serial: table.last_serial,
+            due: cx.now + self.options.expiry,
             state: Mutex::new(open),
             readiness: Readiness::new(),
             forwarder: self.clone(),
         });
-        table.add(cx.key, cx.now + self.options.expiry, pending);
+        table.add(cx.key, pending);
         self.readiness.signal(Ready::READABLE);
         drop(table);
         let Some(pushed_out) = pushed_out else { return Fate::Taken };
@@ -474,7 +465,7 @@ impl Forwarder {
             return Fate::Nobody;
         };
         if reset.seq == pending.syn().0.seq + 1 {
-            table.remove(key, tuple, &pending);
+            table.remove(key, &pending);
             drop(table);
             pending.end(ConnectionError::Reset.into());
         }
@@ -485,39 +476,30 @@ impl Forwarder {
     fn expire(&self, now: Instant, key: FlowKey) -> (u64, Instant) {
         let mut expired = Vec::new();
         let mut table = self.lock();
-        while let Some(&(due, slot, serial)) = table.expiry.front() {
-            if due > now {
+        while let Some((_, pending)) = table.by_age.first_key_value() {
+            if pending.due > now {
                 break;
             }
-            table.expiry.pop_front();
-            let entry = table.pending.get(slot as usize).filter(|entry| entry.0 == serial);
-            if let Some(pending) = entry.map(|entry| entry.1.clone()) {
-                table.remove(key, &pending.tuple, &pending);
-                expired.push(pending);
-            }
+            let pending = pending.clone();
+            table.remove(key, &pending);
+            expired.push(pending);
         }
         let next = table.deadline();
         drop(table);
         let ended = expired.iter().filter(|one| one.end(ConnectionError::TimedOut.into()));
-        let ended = ended.count() as u64;
-        if ended > 0 {
-            self.lock().drop_over();
-        }
-        (ended, next)
+        (ended.count() as u64, next)
     }
 
     /// Takes no more. What was pending is over; those that nobody has decided about are returned.
     fn close(&self) -> Vec<Arc<Pending>> {
         let mut table = self.lock();
         table.is_closed = true;
-        let pending: Vec<_> = table.pending.drain().map(|(_, pending)| pending).collect();
         table.by_flow = HashTable::new();
-        table.expiry = VecDeque::new();
-        let queue = core::mem::take(&mut table.queue);
+        table.unreceived = BTreeSet::new();
+        let pending = core::mem::take(&mut table.by_age);
         drop(table);
-        drop(queue);
         self.readiness.signal(Ready::READ_CLOSED | Ready::ERROR);
-        pending.into_iter().filter(|one| one.end(SocketError::ShutDown)).collect()
+        pending.into_values().filter(|one| one.end(SocketError::ShutDown)).collect()
     }
 }
 
@@ -546,19 +528,10 @@ impl Forwarders {
     /// Adds a forwarder; `seed` is its secret.
     pub(crate) fn add(&self, options: TcpForwarderOptions, seed: u64) -> Arc<Forwarder> {
         let counts = Counts { key: Keyed::new(seed), sources: HashTable::new(), total: 0 };
-        let table = Table {
-            pending: Slab::new(),
-            by_flow: HashTable::new(),
-            expiry: VecDeque::new(),
-            next_serial: 0,
-            queue: VecDeque::new(),
-            error: None,
-            is_closed: false,
-        };
         let forwarder = Arc::new(Forwarder {
             options,
             counts: Arc::new(Mutex::new(counts)),
-            table: Mutex::new(table),
+            table: Mutex::new(Table::new()),
             readiness: Readiness::new(),
         });
         lock(&self.list).push(forwarder.clone());
@@ -580,7 +553,7 @@ impl Forwarders {
         let mut listed = Vec::new();
         for forwarder in self.all() {
             let table = forwarder.lock();
-            listed.extend(table.pending.iter().map(|(_, (_, pending))| BucketInfo {
+            listed.extend(table.by_age.values().map(|pending| BucketInfo {
                 local: pending.tuple.local_name(),
                 remote: pending.tuple.remote_addr(),
                 state: State::SynReceived,
@@ -662,10 +635,45 @@ mod tests {
     #[test]
     fn a_pending_connection_is_small() {
         let arc = 2 * size_of::<usize>();
-        let tables = size_of::<(u32, Arc<Pending>)>() + 5 + 2 * 24 + size_of::<Arc<Pending>>();
+        let flow = size_of::<Arc<Pending>>() + 1;
+        // A tree in the order of age has half full nodes at the worst.
+        let ages = 2 * (size_of::<(u64, Arc<Pending>)>() + size_of::<u64>());
         let source = size_of::<(IpAddr, u32)>() + 1;
-        let all = size_of::<Pending>() + size_of::<Place>() + arc + tables + source;
+        let all = size_of::<Pending>() + size_of::<Place>() + arc + flow + ages + source;
         assert!(all < 350, "{all} bytes");
+    }
+
+    #[test]
+    fn what_a_flood_pushes_out_is_in_nobodys_way() {
+        let most = TcpForwarderOptions { max_pending: 64, ..TcpForwarderOptions::default() };
+        let (forwarders, key) = (Forwarders::default(), FlowKey::new(1, 2));
+        let forwarder = forwarders.add(most, 7);
+        let arrival = Arrival::default();
+        let (shard, iss, is_connected) = (0, None, &|_: &FourTuple| false);
+        let syn = Segment { flags: Flags::SYN, ..Segment::default() };
+        let mut fates = Vec::new();
+        for number in 0..4096_u32 {
+            let now = Instant::ZERO + Nanos::from_micros(u64::from(number));
+            let cx = SynContext { now, shard, key, arrival, iss, is_connected };
+            let remote = IpAddr::V4((0x0a00_0000 + number).into());
+            let tuple = FourTuple::without_ports([192, 0, 2, 7].into(), remote);
+            fates.push(forwarder.on_syn(&cx, &tuple, &syn));
+            // A search of the oldest begins at one that is pending.
+            let table = forwarder.lock();
+            let oldest = table.by_age.values().next().expect("a pending connection");
+            assert!(
+                oldest.syn().1.is_none()
+                    && table.find(key.hash(&oldest.tuple), &oldest.tuple).is_some()
+            );
+            let count = fates.len().min(64);
+            assert_eq!((table.by_flow.len(), table.by_age.len()), (count, count));
+            assert_eq!(table.unreceived.len(), count);
+        }
+        assert!(fates[..64].iter().all(|fate| matches!(fate, Fate::Taken)));
+        assert!(fates[64..].iter().all(|fate| matches!(fate, Fate::TookPlace)));
+        assert_eq!(forwarder.receive().expect("it is pending").tuple.remote, {
+            IpAddr::V4((0x0a00_0000_u32 + 4096 - 64).into())
+        });
     }
 
     #[test]
