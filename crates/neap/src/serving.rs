@@ -2,8 +2,9 @@
 //! somebody asks.
 //!
 //! Whoever asks is bounded in everything: the number of connections, the bytes of a request, the
-//! time for it and the time in which the answer is to be taken. An answer is made piece by piece,
-//! as it is taken.
+//! time for it and the time in which the answer is to be taken. One more takes the place of the
+//! connection that has been without a whole request for longest, so who asks nothing shuts nobody
+//! out. An answer is made piece by piece, as it is taken.
 
 mod stream;
 
@@ -16,8 +17,9 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Connections at the same time. Others wait in the queue of the listener.
-const MOST_CONNECTIONS: usize = 4;
+/// Connections at the same time. Others wait in the queue of the listener only if all of these are
+/// being answered.
+const MOST_CONNECTIONS: usize = 16;
 /// Longest request, bytes.
 const MOST_REQUEST: usize = 4096;
 /// Time in which a request has to be there.
@@ -81,6 +83,7 @@ impl Drop for Server {
 struct Serving<S> {
     listener: Listener,
     service: S,
+    /// In the order in which they came.
     connections: Vec<Connection>,
     /// Nothing is accepted before.
     rests_until: Option<Instant>,
@@ -105,7 +108,9 @@ impl<S: Service> Serving<S> {
             let now = Instant::now();
             self.rests_until = self.rests_until.filter(|until| *until > now);
             self.connections.retain(|connection| connection.deadline > now);
-            let accepts = self.rests_until.is_none() && self.connections.len() < MOST_CONNECTIONS;
+            let has_room =
+                self.connections.len() < MOST_CONNECTIONS || self.longest_asking().is_some();
+            let accepts = self.rests_until.is_none() && has_room;
             let Some(ready) = self.wait(stop, accepts, now) else { return };
             let mut ready = ready.into_iter();
             if ready.next() == Some(true) {
@@ -141,9 +146,19 @@ impl<S: Service> Serving<S> {
         }
     }
 
+    /// The place of the connection that has been without a whole request for longest.
+    fn longest_asking(&self) -> Option<usize> {
+        self.connections.iter().position(|one| matches!(one.phase, Phase::Asking(_)))
+    }
+
     fn accept(&mut self) {
         match self.listener.accept() {
             Ok(stream) if self.service.admits(&stream) => {
+                if self.connections.len() >= MOST_CONNECTIONS {
+                    // All may have become whole since the listener was looked at.
+                    let Some(longest) = self.longest_asking() else { return };
+                    self.connections.remove(longest);
+                }
                 let deadline = Instant::now() + REQUEST_TIME;
                 let phase = Phase::Asking(Vec::new());
                 self.connections.push(Connection { stream, deadline, phase });

@@ -233,10 +233,17 @@ fn hostile_peers_get_an_error_or_lose_their_connection() {
         slow.read_to_string(&mut answer).expect("received");
         assert!(answer.contains(r#"{"name":"ProxyRequests","value":7,"gauge":false}"#), "{answer}");
         assert!(answer.contains(r#"{"name":"ProxyFlows","value":3,"gauge":true}"#), "{answer}");
-        // Those who say nothing lose their place, so that others have one.
-        let silent: Vec<_> =
-            (0..4).map(|_| UnixStream::connect(path).expect("it listens")).collect();
+        // The one who has said nothing for longest loses its place to who asks. The others keep
+        // theirs, until their time is over.
+        let mut silent: Vec<_> =
+            (0..16).map(|_| UnixStream::connect(path).expect("it listens")).collect();
         assert_eq!(endpoint.stack().expect("an answer").name, "proxy");
+        assert_eq!(silent[0].read(&mut [0; 1]).expect("it is closed"), 0);
+        let mut last = silent.pop().expect("one of them");
+        last.write_all(b"{\"neap\":1,\"get\":\"stack\"}\n").expect("sent");
+        let mut answer = String::new();
+        last.read_to_string(&mut answer).expect("received");
+        assert!(answer.contains("proxy"), "{answer}");
         for mut stream in silent {
             assert_eq!(stream.read(&mut [0; 1]).expect("it is closed"), 0);
         }
