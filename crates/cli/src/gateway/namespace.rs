@@ -9,7 +9,9 @@ use super::routes;
 use clap::Args as ClapArgs;
 use neap::device::{LinkConfig, Tun, TunConfig, TunQueue, configure_link};
 use nix::sched::{CloneFlags, setns};
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{
+    DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal,
+};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -49,11 +51,14 @@ impl Namespaces {
     }
 
     /// Joins them with the thread that calls, which is to be the only one if the user namespace is
-    /// another one.
+    /// another one. Nobody in them has a right to look into this process, before it has joined them
+    /// and afterwards.
     ///
     /// # Errors
-    /// One line that names the namespace.
+    /// One line that names the namespace, or says that the process cannot be hidden.
     pub(crate) fn join(&self) -> Result<(), String> {
+        // Root of a user namespace may reach the files of a process that joins it (CVE-2016-9962).
+        hide()?;
         // Both are opened before: a path of /proc may not be readable from inside.
         let user = self.user.as_deref().map(open).transpose()?;
         let network = self.network.as_deref().map(open).transpose()?;
@@ -72,8 +77,19 @@ impl Namespaces {
                 format!("cannot join the network namespace {}: {error}", shown(path))
             })?;
         }
-        Ok(())
+        // The rights of another user namespace may have set it back to `fs.suid_dumpable`.
+        hide()
     }
+}
+
+/// Keeps this process, its files and its folders out of reach of those who have no rights outside
+/// the user namespace of its program (`PR_SET_DUMPABLE`).
+///
+/// # Errors
+/// One line that says so.
+pub(crate) fn hide() -> Result<(), String> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(|error| format!("cannot be kept from debuggers: {error}"))
 }
 
 fn open(path: &Path) -> Result<File, String> {

@@ -19,10 +19,7 @@ use nix::sched::CloneFlags;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, mount_change};
-use rustix::process::{
-    DumpableBehavior, Pid, PidfdFlags, Signal, pidfd_open, set_dumpable_behavior,
-    set_parent_process_death_signal,
-};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, set_parent_process_death_signal};
 use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
@@ -274,6 +271,8 @@ fn become_command(command: &[OsString]) -> ExitCode {
 fn build(setup: &Setup) -> Result<Interface, String> {
     let Some(namespaces) = &setup.join else {
         make()?;
+        // The command is root of the new namespaces.
+        namespace::hide()?;
         return interface(setup);
     };
     let other = setup.identity.filter(|identity| !identity.is_own());
@@ -286,9 +285,6 @@ fn build(setup: &Setup) -> Result<Interface, String> {
         }
         None => namespaces.join()?,
     }
-    // Nobody in the namespace has a right to look into this process.
-    set_dumpable_behavior(DumpableBehavior::NotDumpable)
-        .map_err(|error| format!("cannot be kept from debuggers: {error}"))?;
     let interface = interface(setup)?;
     if other.is_some() {
         Namespaces { network: None, ..namespaces.clone() }.join()?;

@@ -16,6 +16,7 @@ mod resolver;
 use guest::{Guest, PROGRAM, TARGET, outside, skip};
 use namespace::{in_namespace, run};
 use resolver::resolver;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 use serde_json::{Value, json};
 use std::env;
 use std::fs;
@@ -71,6 +72,50 @@ fn settings_of(guest: &Guest) -> Value {
         "mtu": link["mtu"], "address": link["address"], "addresses": addresses,
         "routes": ask("route"), "routes_v6": ask("-6 route"),
     })
+}
+
+#[test]
+fn root_of_the_guest_does_not_reach_the_files_of_the_process_that_joins_it() {
+    in_namespace(|| {
+        let mut guest = Command::new("unshare")
+            .args(["-rn", "sh", "-c", "echo there; exec cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("unshare runs");
+        let mut line = String::new();
+        BufReader::new(guest.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
+        let pid = guest.id().to_string();
+        let inside = |words: &[&str]| {
+            let mut command = Command::new("nsenter");
+            command.args(["-t", &pid, "-U", "-n", "--preserve-credentials"]).args(words);
+            command.output().expect("nsenter runs").status.success()
+        };
+        // What the process hands over has no room, so it stays as it is then.
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .expect("sockets");
+        while send(&theirs, &[0], SendFlags::DONTWAIT).is_ok() {}
+        let [user, network] = ["user", "net"].map(|kind| format!("/proc/{pid}/ns/{kind}"));
+        let namespaces = json!({ "user": user, "user_is_optional": false, "network": network });
+        let plan = json!({ "namespaces": namespaces, "interface": "tap9", "link": null });
+        let mut joining = Command::new(env!("CARGO_BIN_EXE_neap"))
+            .args(["gateway", "join", &plan.to_string()])
+            .stdin(Stdio::from(theirs))
+            .spawn()
+            .expect("neap runs");
+        while !inside(&["ip", "link", "show", "tap9"]) {
+            assert_eq!(joining.try_wait().expect("a child"), None);
+            thread::yield_now();
+        }
+        let reaches = |pid: &str| inside(&["readlink", &format!("/proc/{pid}/root")]);
+        assert!(reaches(&pid), "root of a guest reaches its own files");
+        assert!(!reaches(&joining.id().to_string()));
+        drop(ours);
+        joining.wait().expect("a child");
+        drop(guest.stdin.take());
+        guest.wait().expect("a child");
+    });
 }
 
 #[test]
