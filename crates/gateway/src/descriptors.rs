@@ -23,11 +23,13 @@ pub(crate) fn learn() {
     FIRST_KEPT.store(most, Ordering::Relaxed);
 }
 
-/// Whether a guest may keep a new descriptor. It costs no system call.
+/// Judges whether a guest may bring about a new descriptor, as each connection and each followed
+/// port is one: the last 32 that `RLIMIT_NOFILE` allows the process are for others. The limit is
+/// that of the time when the [`Gateway`](crate::Gateway) was made. It costs no system call.
 ///
 /// # Errors
 /// `EMFILE`, as if the process had no more.
-pub(crate) fn admit(new: &impl AsFd) -> io::Result<()> {
+pub fn admit(new: &impl AsFd) -> io::Result<()> {
     let number = u64::try_from(new.as_fd().as_raw_fd()).unwrap_or(u64::MAX);
     let is_free = number < FIRST_KEPT.load(Ordering::Relaxed);
     is_free.then_some(()).ok_or_else(|| Errno::MFILE.into())

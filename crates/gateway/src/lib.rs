@@ -64,6 +64,7 @@ mod waiting_datagrams;
 
 pub use config::{GatewayConfig, Translation};
 pub use counters::Figures;
+pub use descriptors::admit as admit_descriptor;
 pub use destination::Destination;
 pub use dhcp::{DhcpAnswer, DhcpConfig, DhcpError, DhcpServer};
 pub use dhcp6::{Dhcp6Config, Dhcp6Server, SERVER_PORT_V6};

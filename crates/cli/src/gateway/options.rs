@@ -68,13 +68,18 @@ impl Options {
 }
 
 impl Limits {
+    /// Adds what the user denies and allows to a policy.
+    pub(crate) fn add_to(&self, policy: &mut Policy) {
+        self.deny.iter().for_each(|&prefix| policy.deny(prefix));
+        self.allow.iter().for_each(|&prefix| policy.allow(prefix));
+    }
+
     /// Sets them, with so many descriptors for flows. What the policy says already holds besides.
     ///
     /// # Errors
     /// One line: there are more flows than descriptors.
     pub(crate) fn apply(&self, config: &mut GatewayConfig, allowed: usize) -> Result<(), String> {
-        self.deny.iter().for_each(|&prefix| config.policy.deny(prefix));
-        self.allow.iter().for_each(|&prefix| config.policy.allow(prefix));
+        self.add_to(&mut config.policy);
         (config.rate, config.rate_in) = (self.rate, self.rate_in);
         config.most_flows = match self.flows {
             Some(flows) if flows as usize > allowed => {

@@ -2,6 +2,11 @@
 //!
 //! The kernel tells nobody that a socket has begun to listen, so the tables are read once a second.
 //! Nothing is read if no option says `auto`.
+//!
+//! Whoever listens in the namespace chooses ports of the host. So the number of followed ports has a
+//! bound, and their sockets leave the descriptors that no guest may have. Ports that the kernel of
+//! the host gives to clients are followed by TCP alone: programs that publish a port of a
+//! container's choose it among them, and the bound leaves clients enough.
 
 use super::agent::Agent;
 use super::arguments::{AllPorts, Args};
@@ -10,7 +15,7 @@ use super::log::Log;
 use super::network::Network;
 use super::ports::{Place, PortSet, Ports};
 use super::publish::{Binder, not_given};
-use neap_gateway::{GatewayHandle, PublishedId, Transport};
+use neap_gateway::{GatewayHandle, Policy, PublishedId, Transport, admit_descriptor};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -22,6 +27,8 @@ use std::time::Duration;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Ports of one table that are tried again in one look, as somebody else had them.
 const AGAIN: usize = 16;
+/// Ports of one table that are followed at the same time.
+const MOST: usize = 1024;
 
 /// Ports of one side that are those of the other.
 #[derive(Debug, Default)]
@@ -30,6 +37,8 @@ struct Followed {
     ports: BTreeMap<u16, Vec<PublishedId>>,
     /// The last port that was tried again.
     last: u16,
+    /// Ports that are not followed, as there are too many.
+    left_out: usize,
 }
 
 impl Followed {
@@ -47,7 +56,10 @@ impl Followed {
         again.rotate_left(first);
         again.truncate(AGAIN);
         self.last = again.last().copied().unwrap_or(self.last);
-        again.extend(wanted.iter().filter(|port| !self.ports.contains_key(port)));
+        let new = || wanted.iter().filter(|port| !self.ports.contains_key(port));
+        let room = MOST.saturating_sub(self.ports.len());
+        again.extend(new().take(room));
+        self.left_out = new().count().saturating_sub(room);
         again
     }
 }
@@ -60,8 +72,13 @@ pub(super) struct Follower {
     pub(super) agent: Agent,
     pub(super) gateway: GatewayHandle,
     log: Arc<Log>,
+    /// What the user keeps from the namespace. That no address of it stands for the loopback of the
+    /// host does not matter here.
+    policy: Policy,
     /// The ports of the host.
     tables: Tables,
+    /// Whether it was said that there are too many ports.
+    has_told: bool,
     /// Ports of the host that are those of the namespace.
     tcp_in: Followed,
     udp_in: Followed,
@@ -81,7 +98,24 @@ impl Follower {
         tables: Tables,
     ) -> Self {
         let [tcp_in, udp_in, tcp_out, udp_out] = [(); 4].map(|()| Followed::default());
-        Self { args, network, ports, agent, gateway, log, tables, tcp_in, udp_in, tcp_out, udp_out }
+        let mut policy = Policy::default();
+        args.own.limits.add_to(&mut policy);
+        let has_told = false;
+        Self {
+            args,
+            network,
+            ports,
+            agent,
+            gateway,
+            log,
+            policy,
+            tables,
+            has_told,
+            tcp_in,
+            udp_in,
+            tcp_out,
+            udp_out,
+        }
     }
 
     /// Whether there is anything to follow.
@@ -106,7 +140,12 @@ impl Follower {
                         Transport::Tcp => "--tcp-ns",
                         Transport::Udp => "--udp-ns",
                     };
-                    return Err(format!("{option}: the namespace does not give port {port}"));
+                    let why = if self.loopbacks().next().is_none() {
+                        "--deny keeps the namespace from the loopback addresses of the host"
+                    } else {
+                        "the namespace does not give the port"
+                    };
+                    return Err(format!("{option}: port {port}: {why}"));
                 }
                 self.out(transport).ports.insert(port, ids);
             }
@@ -166,7 +205,10 @@ impl Follower {
             return Ok(());
         }
         // What this program has opened in the namespace is the host's already.
-        let wanted: Vec<_> = wanted.iter().filter(|&port| !out.has(port)).collect();
+        let clients = self.tables.clients();
+        let is_clients = |port| transport == Transport::Udp && clients.contains(&port);
+        let is_wanted = |&port: &u16| !out.has(port) && !is_clients(port);
+        let wanted: Vec<_> = wanted.iter().filter(is_wanted).collect();
         let mut known = std::mem::take(match transport {
             Transport::Tcp => &mut self.tcp_in,
             Transport::Udp => &mut self.udp_in,
@@ -183,12 +225,14 @@ impl Follower {
                 }
                 Vec::new()
             });
-            let ids = bound.into_iter().filter_map(|(socket, publication)| {
+            let admitted = bound.into_iter().filter(|(socket, _)| admit_descriptor(socket).is_ok());
+            let ids = admitted.filter_map(|(socket, publication)| {
                 self.gateway.publish_socket(socket, publication).ok()
             });
             known.ports.insert(port, ids.collect());
         }
         self.say(&refused);
+        self.tell_of_too_many(&known);
         match transport {
             Transport::Tcp => self.tcp_in = known,
             Transport::Udp => self.udp_in = known,
@@ -220,6 +264,7 @@ impl Follower {
             let ids = self.cross(transport, port, port);
             known.ports.insert(port, ids);
         }
+        self.tell_of_too_many(&known);
         *self.out(transport) = known;
         Ok(())
     }
@@ -232,6 +277,17 @@ impl Follower {
             number => format!(" (and {number} more)"),
         };
         self.log.info(&format_args!("{first}; it is tried again{others}"));
+    }
+
+    /// Says once that ports are not followed, and how many they are at this time.
+    fn tell_of_too_many(&mut self, known: &Followed) {
+        if known.left_out > 0 && !self.has_told {
+            self.has_told = true;
+            let number = known.left_out;
+            self.log.info(&format_args!(
+                "{number} ports are not followed: {MOST} of a protocol are followed at the most"
+            ));
+        }
     }
 
     /// Closes what nobody listens behind any more.
@@ -247,21 +303,30 @@ impl Follower {
         Ok(())
     }
 
+    /// The loopback addresses of the families that the namespace has, without those of the host
+    /// that the user keeps it from.
+    fn loopbacks(&self) -> impl Iterator<Item = IpAddr> {
+        let v4 = self.network.v4.is_some().then_some(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let v6 = self.network.v6.is_some().then_some(IpAddr::V6(Ipv6Addr::LOCALHOST));
+        v4.into_iter().chain(v6).filter(|&address| self.policy.allows(address))
+    }
+
     /// Joins a port of the namespace's loopback addresses with one of the host's. None if somebody
-    /// else in the namespace has the port.
+    /// else in the namespace has the port, or the user keeps the namespace from these addresses.
     fn cross(&mut self, transport: Transport, port: u16, target: u16) -> Vec<PublishedId> {
         let is_tcp = transport == Transport::Tcp;
         if if is_tcp { self.args.no_tcp } else { self.args.no_udp } {
             return Vec::new();
         }
-        let v4 = self.network.v4.is_some().then_some(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let v6 = self.network.v6.is_some().then_some(IpAddr::V6(Ipv6Addr::LOCALHOST));
         let mut ids = Vec::new();
-        for address in v4.into_iter().chain(v6) {
+        for address in self.loopbacks().collect::<Vec<_>>() {
             let to = SocketAddr::new(address, target);
             let Ok(socket) = self.agent.bind(is_tcp, SocketAddr::new(address, port)) else {
                 continue;
             };
+            if admit_descriptor(&socket).is_err() {
+                continue;
+            }
             ids.extend(self.gateway.cross(transport, socket, to).ok());
         }
         ids
@@ -271,6 +336,18 @@ impl Follower {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_more_ports_are_followed_than_the_bound_allows() {
+        let mut followed = Followed::default();
+        let wanted: Vec<u16> = (1..=2000).collect();
+        let due = followed.due(&wanted);
+        assert_eq!((due.len(), followed.left_out), (MOST, 2000 - MOST));
+        followed.ports = due.iter().map(|&port| (port, vec![PublishedId::from(1)])).collect();
+        assert_eq!((followed.due(&wanted), followed.left_out), (Vec::new(), 2000 - MOST));
+        followed.ports.remove(&7);
+        assert_eq!((followed.due(&wanted), followed.left_out), (vec![7], 2000 - MOST));
+    }
 
     #[test]
     fn ports_that_could_not_be_had_are_tried_again_in_turn_and_new_ones_at_once() {

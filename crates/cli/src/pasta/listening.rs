@@ -1,16 +1,19 @@
 //! The ports that somebody listens at, as the kernel tells in `/proc/net` (proc_net(5)).
 //!
-//! Cost: reading the tables of all sockets of a namespace, which is O(sockets).
+//! Cost: reading the tables of all sockets of a namespace, which is O(sockets), in pieces of 64 KiB.
 
 use super::ports::PortSet;
 use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::ops::RangeInclusive;
 
 /// States of sockets that wait for others, in hexadecimal: `TCP_LISTEN`, and `TCP_CLOSE` of a UDP
 /// socket that is not connected.
 const LISTENING: &str = "0A";
 const UNCONNECTED: &str = "07";
+
+/// Bytes of a table that are read at once.
+const PIECE: usize = 64 << 10;
 
 /// The range of ports that the kernel gives to clients.
 const CLIENT_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
@@ -45,11 +48,16 @@ impl Tables {
     /// Ports of UDP sockets that take datagrams of everybody, without those that the kernel gives
     /// to clients.
     pub(super) fn udp(&self) -> PortSet {
-        let clients = range_in(self.clients.as_ref());
+        let clients = self.clients();
         let mut ports = PortSet::default();
         let bound = of(&self.udp, UNCONNECTED);
         bound.iter().filter(|port| !clients.contains(port)).for_each(|port| ports.insert(port));
         ports
+    }
+
+    /// Ports that the kernel gives to clients.
+    pub(super) fn clients(&self) -> RangeInclusive<u16> {
+        range_in(self.clients.as_ref())
     }
 }
 
@@ -77,15 +85,18 @@ fn text_of(mut file: &File) -> io::Result<String> {
 
 fn of(tables: &[File], state: &str) -> PortSet {
     let mut ports = PortSet::default();
-    for table in tables.iter().filter_map(|table| text_of(table).ok()) {
-        read(&table, state, &mut ports);
+    for mut table in tables {
+        // What cannot be read has no ports, or no more than those before.
+        let rewound = table.rewind().map(|()| BufReader::with_capacity(PIECE, table));
+        let _ = rewound.and_then(|table| read(table, state, &mut ports));
     }
     ports
 }
 
 /// Lines are `0: 0100007F:0035 00000000:0000 0A ...`: own address and port, the peer's, the state.
-fn read(table: &str, state: &str, ports: &mut PortSet) {
-    for line in table.lines().skip(1) {
+fn read(mut table: impl BufRead, state: &str, ports: &mut PortSet) -> io::Result<()> {
+    let mut line = String::new();
+    while table.read_line(&mut line)? > 0 {
         let mut words = line.split_whitespace().skip(1);
         let (own, of_socket) = (words.next(), words.nth(1));
         let port = own.and_then(|own| own.rsplit_once(':'));
@@ -93,7 +104,9 @@ fn read(table: &str, state: &str, ports: &mut PortSet) {
         if let Some(port) = port.filter(|&port| port != 0 && of_socket == Some(state)) {
             ports.insert(port);
         }
+        line.clear();
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -109,7 +122,7 @@ mod tests {
                      00000000000000000000000000000000:0000 0A 00000000:00000000\n\
                      3: nonsense\n";
         let mut ports = PortSet::default();
-        read(table, LISTENING, &mut ports);
+        read(table.as_bytes(), LISTENING, &mut ports).expect("text");
         assert_eq!(ports.iter().collect::<Vec<_>>(), [53, 8080]);
     }
 

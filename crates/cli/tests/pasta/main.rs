@@ -421,6 +421,26 @@ fn without_the_mapping_the_loopback_of_the_host_is_out_of_reach() {
 }
 
 #[test]
+fn what_the_user_denies_is_out_of_reach_by_followed_ports_too() {
+    in_namespace(|| {
+        host();
+        let _denied = TcpListener::bind("127.0.0.1:7777").expect("a port");
+        let _allowed = TcpListener::bind("[::1]:7779").expect("a port");
+        let namespace = Namespace::new();
+        join(&namespace, &["--no-map-gw", "--deny", "127.0.0.0/8"]);
+        succeed(namespace.program("connect in the end", "[::1]:7779"));
+        for target in ["127.0.0.1:7777", "192.0.2.1:7777"] {
+            let (status, stdout, _) = finish(namespace.program("ask", target));
+            assert!(status != Some(0), "{target}: {stdout}");
+        }
+        let refused = ["--no-map-gw", "--deny", "127.0.0.0/8", "--deny", "::1", "-T", "7777"];
+        let (status, _, said) =
+            finish(pasta(&[&["--config-net"], &refused[..], &["--", "true"]].concat()));
+        assert!(status == Some(1) && said.contains("--deny"), "{status:?} {said}");
+    });
+}
+
+#[test]
 fn no_icmp_answers_no_echo_requests() {
     in_namespace(|| {
         host();
