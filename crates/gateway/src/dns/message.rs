@@ -24,6 +24,26 @@ pub(super) fn is_question(message: &[u8]) -> bool {
     !message.header().qr()
 }
 
+/// The answer to a question that no resolver is asked, as it would not know the guest from the
+/// host: what is no query, such as an update of a zone (RFC 2136) and a notice of one (RFC 1996),
+/// and the transfer of a zone (RFC 5936, RFC 1995). `None` for all others.
+pub(super) fn refusal(message: &[u8]) -> Option<Vec<u8>> {
+    let message = Message::from_slice(message).ok().filter(|message| !message.header().qr())?;
+    let transfers = |question: Question<ParsedName<&[u8]>>| {
+        [Rtype::AXFR, Rtype::IXFR].contains(&question.qtype())
+    };
+    let rcode = if message.header().opcode() != Opcode::QUERY {
+        Rcode::NOTIMP
+    } else if message.question().filter_map(Result::ok).any(transfers) {
+        Rcode::REFUSED
+    } else {
+        return None;
+    };
+    let mut answer = MessageBuilder::new_vec().start_error(message, rcode);
+    answer.header_mut().set_ra(true);
+    Some(answer.finish())
+}
+
 /// Writes the ID of a message.
 pub(super) fn set_id(message: &mut [u8], id: u16) {
     message[..2].copy_from_slice(&id.to_be_bytes());
@@ -297,6 +317,34 @@ mod tests {
         };
         newer.opt(version).expect("room");
         assert_eq!(code(&newer.finish(), names), OptRcode::BADVERS);
+    }
+
+    #[test]
+    fn what_no_resolver_is_asked_is_refused() {
+        let rcode = |message: &[u8]| {
+            let answer = refusal(message)?;
+            let answer = Message::from_slice(&answer).expect("a message");
+            assert!(answer.header().qr() && answer.header().id() == id(message));
+            Some(answer.header().rcode())
+        };
+        let asked = question("example.org", Rtype::A);
+        assert_eq!(rcode(&asked), None);
+        for opcode in [2, 4, 5, 6] {
+            let mut other = asked.clone();
+            other[2] |= opcode << 3;
+            assert_eq!(rcode(&other), Some(Rcode::NOTIMP), "{opcode}");
+        }
+        for kind in [Rtype::AXFR, Rtype::IXFR] {
+            assert_eq!(rcode(&question("example.org", kind)), Some(Rcode::REFUSED));
+        }
+        assert_eq!(rcode(&question("example.org", Rtype::ANY)), None);
+        assert_eq!(
+            rcode(&answer_by_name(&mut Names::default(), &asked, Instant::now()).expect("one")),
+            None
+        );
+        for len in 0..asked.len() {
+            assert_eq!(rcode(&asked[..len]), None);
+        }
     }
 
     #[test]

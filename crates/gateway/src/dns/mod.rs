@@ -2,6 +2,7 @@
 //! upstream, or are answered with addresses that stand for names.
 
 pub(crate) mod addresses;
+mod asked;
 mod message;
 mod names;
 mod queries;
@@ -23,6 +24,7 @@ use crate::outbound::Outbound;
 use crate::resolver::Resolver;
 use crate::token::Slot;
 use crate::upstream::{Far, Upstream, connect};
+use asked::AskedStream;
 use neap::Datagram;
 use queries::Queries;
 use servers::Servers;
@@ -122,7 +124,7 @@ impl Dns {
                 connect(&server.into(), &self.outbound.towards(server.ip()), None)
             };
             match begun {
-                Ok(far) => return Ok(far),
+                Ok(far) => return Ok(Box::new(AskedStream::new(far, self.counters.clone()))),
                 Err(error) => refused = error,
             }
         }
@@ -132,6 +134,9 @@ impl Dns {
     /// Takes a question of a guest, which is answered at once or later.
     pub(crate) fn ask(&mut self, question: &Datagram, ways: QuestionWays<'_>) {
         self.counters.count(|counters| &counters.dns_questions);
+        if let Some(answer) = message::refusal(&question.data) {
+            return self.queries.answer(question, Some(answer), ways.guests);
+        }
         let by = match self.resolver {
             Resolver::Names => {
                 let mut names = lock(&self.names);

@@ -36,7 +36,7 @@ const MOST_QUERIES: usize = 1024;
 /// While there are at most so many, one that was answered stays for those who were late.
 const MOST_LATE: usize = MOST_QUERIES / 8;
 /// Longest question.
-const MOST_QUESTION: usize = 4096;
+pub(super) const MOST_QUESTION: usize = 4096;
 
 /// A resolver has so long to answer over UDP, until the next one is asked.
 const TIMEOUT: Duration = Duration::from_secs(2);
