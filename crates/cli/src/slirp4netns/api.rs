@@ -10,9 +10,11 @@ use super::network::Network;
 use super::request::{MOST_BYTES, Received, Request, receive};
 use neap_gateway::{GatewayHandle, Publication, PublishedPort, Transport};
 use serde_json::{Value, json};
+use socket2::{Domain, SockAddr, Socket, Type};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -24,6 +26,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Connections at the same time.
 const MOST_CLIENTS: usize = 16;
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
 /// Pause after a connection that could not be accepted, as when there are no descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -62,9 +66,12 @@ impl Api {
             Err(_) => {}
         }
         let failed = |error: io::Error| Failure::System(format!("--api-socket {shown}: {error}"));
-        let listener = UnixListener::bind(path).map_err(failed)?;
+        let socket = Socket::new(Domain::UNIX, Type::STREAM.cloexec(), None).map_err(failed)?;
+        socket.bind(&SockAddr::unix(path).map_err(failed)?).map_err(failed)?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
-        Ok(Self { listener, path: path.to_owned() })
+        // Nobody can connect before, so nobody has who may not.
+        socket.listen(BACKLOG).map_err(failed)?;
+        Ok(Self { listener: OwnedFd::from(socket).into(), path: path.to_owned() })
     }
 
     /// Serves it by threads that wait for clients.
