@@ -1,6 +1,6 @@
 //! The ports that somebody listens at, as the kernel tells in `/proc/net` (proc_net(5)).
 //!
-//! Cost: reading the tables of all sockets of a namespace, which is O(sockets), in pieces of 64 KiB.
+//! Cost: reading the tables of all sockets of a namespace in pieces of 64 KiB, which is O(sockets).
 
 use super::ports::PortSet;
 use std::fs::File;

@@ -244,9 +244,9 @@ mod tests {
             answer[4] |= 0x80;
             answer
         };
-        for refused in
-            [question(5, 6), question(4, 6), question(0, 252), question(0, 251), answer, vec![0, 3, 0]]
-        {
+        let zones = [(5, 6), (4, 6), (0, 252), (0, 251)];
+        let zones = zones.map(|(opcode, kind)| question(opcode, kind));
+        for refused in zones.into_iter().chain([answer, vec![0, 3, 0]]) {
             let (mut stream, resolver, counters) = stream();
             resolver.0.lock().expect("no panic").1 = 1000;
             let first = question(0, 1);

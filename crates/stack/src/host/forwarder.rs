@@ -9,8 +9,9 @@
 //!
 //! Cost: a SYN takes two mutexes, three probes of tables under the host's key, and an entry in each
 //! of two trees in the order of age, which hold no more than the table. One that takes the place of
-//! another looks at 16 pending connections at the most. A pending connection takes under 350 bytes, its entries in the tables included. An accepted one is a
-//! socket from then on, and keeps its place in the bounds until its handshake is over.
+//! another looks at 16 pending connections at the most. A pending connection takes under 350 bytes,
+//! its entries in the tables included. An accepted one is a socket from then on, and keeps its
+//! place in the bounds until its handshake is over.
 
 use super::error::SocketError;
 use super::listed::BucketInfo;

@@ -43,9 +43,9 @@ impl Host {
                 socket.on_report(self, report(error, &tuple, udp::HEADER_LEN));
             }),
             (Protocol::ICMP | Protocol::ICMPV6, _) => {
-                // ICMP sockets hear of it besides (`icmp_err`, `icmpv6_err`). An answer of this host
-                // says nothing that who asked for it does not know, so errors about answers are
-                // not believed.
+                // ICMP sockets hear of it besides (`icmp_err`, `icmpv6_err`). An answer of this
+                // host says nothing that who asked for it does not know, so errors about answers
+                // are not believed.
                 if error.is_too_big && self.icmp.has_sent(error) {
                     let (topology, remote) = (&self.net.topology, error.quoted.destination);
                     topology.on_packet_too_big(visit.now, remote, error.info, u32::MAX);
