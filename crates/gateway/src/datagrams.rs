@@ -80,6 +80,8 @@ pub(crate) struct Datagrams {
     guests: Guests,
     /// Datagrams of guests that wait for the rate, if there is one.
     waiting: Option<WaitingDatagrams<Waiting>>,
+    /// The latest way that has failed: whose, and why.
+    failure: Option<(SocketAddr, io::Error)>,
 }
 
 /// What datagrams of guests are passed on with.
@@ -206,7 +208,13 @@ impl Datagrams {
             counters,
             guests,
             waiting: None,
+            failure: None,
         })
+    }
+
+    /// The latest way of a guest's datagrams that has failed since this was asked, and why.
+    pub(crate) fn failure(&mut self) -> Option<(SocketAddr, io::Error)> {
+        self.failure.take()
     }
 
     /// Makes no more mappings.
@@ -562,7 +570,11 @@ impl Datagrams {
         self.tell_of_errors(key, 0);
         self.deliver(key);
         self.openings.drop_first(|slot| !is_opening(&self.mappings, slot));
-        if self.mappings[key].socket.is_over() {
+        let mapping = &mut self.mappings[key];
+        if mapping.socket.is_over() {
+            let guest = mapping.guest;
+            self.failure =
+                mapping.socket.failure().map(|error| (guest, error)).or(self.failure.take());
             self.remove(key, sending);
             return false;
         }

@@ -290,6 +290,9 @@ impl Gateway {
             }
             self.serve_turns();
             self.journal.look(&self.counters);
+            if let Some((guest, error)) = self.datagrams.failure() {
+                self.journal.lost_datagrams_way(guest, &error);
+            }
             if let Some(due) = self.next_expiry() {
                 let now = Instant::now();
                 if due <= now {
@@ -781,7 +784,7 @@ impl Gateway {
             flow.scheduled = Some(sending.insert_flow(key, host));
             flow.relay.schedule(flow.host);
         }
-        self.journal.opened(&flow.view);
+        self.journal.opened(&flow.view, flow.far.is_by_proxy());
         self.counters.count(|counters| &counters.opened);
         Ok(())
     }

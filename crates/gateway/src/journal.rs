@@ -5,7 +5,7 @@
 //! | info | the start, the end with its totals; flows that the policy or a drain is against |
 //! | warn | flows, datagrams and pings refused for their number, flows refused for lack of ports; |
 //! | | a proxy that lets no flows through, or is none |
-//! | debug | each flow: opened, not opened, ended |
+//! | debug | each flow: opened, not opened, ended; datagrams that have no way any more |
 //!
 //! What guests can bring about at any rate is told at most once per second, with how often it
 //! happened. Nothing is told of a packet. An event that nobody listens to costs a load.
@@ -63,6 +63,8 @@ impl Limit {
 struct Fault {
     lasts: Option<&'static str>,
     told: Option<Instant>,
+    /// A proxy has opened a connection.
+    has_let_through: bool,
 }
 
 impl Fault {
@@ -113,21 +115,38 @@ impl Journal {
         }
     }
 
-    /// Both halves of a flow are open.
-    pub(crate) fn opened(&mut self, flow: &FlowView) {
-        self.upstream.lasts = None;
+    /// Both halves of a flow are open. `by_proxy`: a proxy has opened one of them.
+    pub(crate) fn opened(&mut self, flow: &FlowView, by_proxy: bool) {
+        if by_proxy {
+            self.upstream.lasts = None;
+            self.upstream.has_let_through = true;
+        }
         debug!(guest = %flow.guest, wanted = %flow.local, far = %flow.far, "flow opened");
     }
 
     /// A flow could not be opened.
     pub(crate) fn unreached(&mut self, guest: SocketAddr, wanted: SocketAddr, error: &io::Error) {
         debug!(%guest, %wanted, %error, "flow not opened");
-        if let Some(what) = proxy::fault(error)
-            && tracing::enabled!(tracing::Level::WARN)
-            && self.upstream.is_news(what, Instant::now())
+        if let Some(what) = proxy::fault(error, self.upstream.has_let_through)
+            && self.is_news_of_upstream(what)
         {
             warn!(%wanted, %error, "the upstream {what}");
         }
+    }
+
+    /// A way for the datagrams of a guest has failed. One that the proxy ends may be of a proxy
+    /// that carries no datagrams, and says nothing of the proxy.
+    pub(crate) fn lost_datagrams_way(&mut self, guest: SocketAddr, error: &io::Error) {
+        debug!(%guest, %error, "no way for datagrams any more");
+        if let Some(what) = proxy::fault(error, true)
+            && self.is_news_of_upstream(what)
+        {
+            warn!(%guest, %error, "the upstream {what}");
+        }
+    }
+
+    fn is_news_of_upstream(&mut self, what: &'static str) -> bool {
+        tracing::enabled!(tracing::Level::WARN) && self.upstream.is_news(what, Instant::now())
     }
 
     /// Tells what was refused for lack of room, and for a drain, since it was told, as the counters

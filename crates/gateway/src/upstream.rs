@@ -109,6 +109,12 @@ pub trait Far: End + Send {
         false
     }
 
+    /// Whether a proxy opens the connection. Once a proxy has opened one, the gateway takes what it
+    /// says of other connections for the fault of their destinations.
+    fn is_by_proxy(&self) -> bool {
+        false
+    }
+
     /// What ICMP says of a connection that could not be opened, if the guest is to be told so in
     /// the name of who has said it. It is asked once the connection has failed.
     fn undelivered(&mut self) -> Option<Undelivered> {
@@ -162,6 +168,11 @@ pub trait FarDatagrams: Send {
     /// Whether it is of no use any more. The guest's next datagram gets another one.
     fn is_over(&self) -> bool {
         false
+    }
+
+    /// Why it is [over](Self::is_over), if the way has failed. It is told once.
+    fn failure(&mut self) -> Option<io::Error> {
+        None
     }
 }
 

@@ -379,7 +379,7 @@ fn unusable(url: &Url, error: &io::Error) -> Failure {
             format!("the upstream {url} does not let us in: {error}; check --auth-file")
         }
         io::ErrorKind::InvalidData => {
-            format!("the upstream {url} is something else: {error}; check the URL")
+            format!("the upstream {url} is no such proxy: {error}; check the URL")
         }
         _ => format!(
             "the upstream {url} does not answer: {error}; start it, or name another one with \

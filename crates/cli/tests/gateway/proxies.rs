@@ -214,9 +214,10 @@ fn an_upstream_that_does_not_answer_is_told_in_one_line() {
 fn an_http_server_that_lets_nothing_through_is_told_once() {
     for (answer, hint) in [
         ("HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "does not let us in"),
-        ("HTTP/1.1 405 Not Allowed\r\n\r\n", "is something else"),
-        ("SSH-2.0-OpenSSH_10.0\r\n\r\n", "is something else"),
-        ("", "is something else"),
+        ("HTTP/1.1 403 Forbidden\r\n\r\n", "has let nothing through yet"),
+        ("HTTP/1.1 405 Not Allowed\r\n\r\n", "is no such proxy"),
+        ("SSH-2.0-OpenSSH_10.0\r\n\r\n", "is no such proxy"),
+        ("", "is no such proxy"),
     ] {
         in_namespace(|| {
             run("ip link set lo up");
@@ -235,6 +236,30 @@ fn an_http_server_that_lets_nothing_through_is_told_once() {
             assert_eq!(stderr.matches(hint).count(), 1, "{answer}: {stderr}");
         });
     }
+}
+
+#[test]
+fn an_http_proxy_that_refuses_some_ports_is_no_fault() {
+    in_namespace(|| {
+        run("ip link set lo up");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let upstream = format!("http://{}", listener.local_addr().expect("an address"));
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.expect("a connection");
+                let mut request = [0; 1000];
+                let count = stream.read(&mut request).expect("a request");
+                let is_https = String::from_utf8_lossy(&request[..count]).contains(":443 ");
+                let answer = if is_https { "200 OK" } else { "403 Forbidden" };
+                let _ = write!(stream, "HTTP/1.1 {answer}\r\n\r\n");
+            }
+        });
+        let script = "for port in 443 22 22; do : < /dev/tcp/192.0.2.9/$port; done";
+        let arguments = ["--upstream", &upstream, "--", "bash", "-c", script];
+        let (_, _, stderr) = finish(gateway(&arguments));
+        assert!(stderr.contains("192.0.2.9"), "bash tells of what is refused: {stderr}");
+        assert!(!stderr.contains("the upstream"), "{stderr}");
+    });
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //! addresses of destinations are remembered, which each datagram costs a look at.
 
 use super::early::Early;
-use super::error::of_the_way;
+use super::error::{ProxyError, of_the_way};
 use super::stream::{Dialogue, Talk};
 use super::{PATIENCE, Proxy, socks5};
 use crate::destination::Destination;
@@ -46,6 +46,8 @@ pub(super) struct Association {
     /// What became of those that waited for the proxy's answer, and was not told yet.
     settled: Settled,
     due: Instant,
+    /// Why it is over, until it was told.
+    failure: Option<io::Error>,
     /// Named destinations, the latest last.
     named: Vec<Named>,
     /// Destinations without a name, in the order in which they came.
@@ -80,7 +82,8 @@ impl Association {
         let state = State::Opens { early: Early::new(proxy.early.clone()) };
         let due = Instant::now() + PATIENCE;
         let (named, numeric, settled) = (Vec::new(), VecDeque::new(), Settled::default());
-        Ok(Self { talk, server, socket, state, settled, due, named, numeric })
+        let failure = None;
+        Ok(Self { talk, server, socket, state, settled, due, failure, named, numeric })
     }
 
     /// Goes on with the dialogue, and sees when the proxy ends the association. An event may tell
@@ -100,11 +103,16 @@ impl Association {
             match result {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(_) => return self.give_up(),
+                Err(error) => return self.fail(error),
             }
         }
         // It does not speak SOCKS5.
+        self.fail(ProxyError::Malformed.into());
+    }
+
+    fn fail(&mut self, error: io::Error) {
         self.give_up();
+        self.failure = Some(error);
     }
 
     fn finish_opening(&mut self) -> io::Result<()> {
@@ -264,6 +272,10 @@ impl FarDatagrams for Association {
     fn is_over(&self) -> bool {
         matches!(self.state, State::Over { .. })
     }
+
+    fn failure(&mut self) -> Option<io::Error> {
+        self.failure.take()
+    }
 }
 
 #[cfg(test)]
@@ -317,6 +329,19 @@ mod tests {
 
     fn place(text: &str) -> SocketAddr {
         text.parse().expect("an address")
+    }
+
+    #[test]
+    fn a_proxy_that_does_not_take_the_user_is_at_fault_for_datagrams_too() {
+        let (mut association, mut stream) = opening();
+        // The proxy takes no method of authentication.
+        stream.write_all(&[5, 0xff]).expect("sent");
+        let mut entries = [PollFd::new(&association.talk.stream, PollFlags::IN)];
+        poll(&mut entries, None).expect("the answer has come");
+        association.receive(&mut [0; 100]).expect_err("nobody sends");
+        let failure = association.failure().expect("it has failed");
+        assert!(crate::proxy::fault(&failure, true).is_some(), "{failure}");
+        assert!(association.is_over() && association.failure().is_none());
     }
 
     #[test]

@@ -56,13 +56,17 @@ impl ProxyError {
 }
 
 /// What the error of a flow says of the proxy itself, rather than of the destination: words that go
-/// behind its name. `None` for other errors.
-pub(crate) fn fault(error: &io::Error) -> Option<&'static str> {
+/// behind its name. `None` for other errors. A proxy that has let a flow through may refuse the
+/// next one for its destination: many allow some ports only.
+pub(crate) fn fault(error: &io::Error, has_let_through: bool) -> Option<&'static str> {
     use ProxyError::{Ended, Malformed, Password, Status, TooLong, Unauthorised};
     match error.get_ref()?.downcast_ref()? {
-        Unauthorised | Password | Status(401 | 403 | 407) => Some("does not let us in"),
+        Unauthorised | Password | Status(401 | 407) => Some("does not let us in"),
+        Malformed | TooLong => Some("is no such proxy"),
+        _ if has_let_through => None,
+        Status(403) => Some("has let nothing through yet"),
         // A web server does not do CONNECT.
-        Malformed | TooLong | Ended | Status(400 | 405 | 501) => Some("is something else"),
+        Ended | Status(400 | 405 | 501) => Some("is no such proxy"),
         _ => None,
     }
 }
@@ -91,6 +95,23 @@ pub(super) fn of_the_way(error: io::Error) -> io::Error {
 mod tests {
     use super::*;
     use io::ErrorKind;
+
+    #[test]
+    fn a_proxy_that_has_let_a_flow_through_is_at_fault_for_its_own_errors_only() {
+        let (own, of_destinations) = (
+            [ProxyError::Password, ProxyError::Status(407), ProxyError::Malformed],
+            [400, 403, 405, 501].map(ProxyError::Status),
+        );
+        for (error, is_own) in own
+            .map(|error| (error, true))
+            .into_iter()
+            .chain([ProxyError::Ended].into_iter().chain(of_destinations).map(|e| (e, false)))
+        {
+            assert!(fault(&error.into(), false).is_some(), "{error}");
+            assert_eq!(fault(&error.into(), true).is_some(), is_own, "{error}");
+        }
+        assert_eq!(fault(&ProxyError::Reply(2).into(), false), None);
+    }
 
     #[test]
     fn each_answer_is_the_refusal_that_it_means() {

@@ -160,6 +160,10 @@ impl Far for ProxyStream {
     fn opens_until(&self) -> Option<Instant> {
         Some(self.due)
     }
+
+    fn is_by_proxy(&self) -> bool {
+        true
+    }
 }
 
 impl End for ProxyStream {
