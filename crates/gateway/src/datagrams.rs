@@ -28,7 +28,7 @@ use crate::upstream::{FarDatagrams, Upstream};
 use crate::waiting_datagrams::{Held, Most, Queue, Waiting, WaitingDatagrams};
 use bytes::Bytes;
 use neap::time::Rate;
-use neap::{Datagram, IcmpSocket, Poller, Refusal, UdpForwarder};
+use neap::{Datagram, IcmpErrorKind, IcmpSocket, Poller, Refusal, UdpForwarder};
 use slab::Slab;
 use smallvec::SmallVec;
 use socket2::SockRef;
@@ -349,7 +349,7 @@ impl Datagrams {
             let _ = self.forwarder.refuse(&run[0], why);
         }
         if is_too_long {
-            self.tell_of_errors(key, to.address.port());
+            self.tell_of_errors(key, Some(to.address.port()));
         }
     }
 
@@ -567,7 +567,7 @@ impl Datagrams {
             mapping.last_used = Instant::now();
         }
         self.settle(key);
-        self.tell_of_errors(key, 0);
+        self.tell_of_errors(key, None);
         self.deliver(key);
         self.openings.drop_first(|slot| !is_opening(&self.mappings, slot));
         let mapping = &mut self.mappings[key];
@@ -623,24 +623,34 @@ impl Datagrams {
         });
     }
 
-    /// Tells a guest what became of its datagrams. `port` is that of a datagram which the host has
-    /// just refused: its record has none.
-    fn tell_of_errors(&mut self, key: usize, port: u16) {
-        let mapping = &mut self.mappings[key];
-        let mut has_told = false;
-        while let Some(mut undelivered) = mapping.socket.undelivered(&mut self.buffer) {
-            // The call was made twice, as the first one may have failed of an earlier datagram.
-            if undelivered.offender.is_none() && std::mem::replace(&mut has_told, true) {
-                continue;
+    /// Tells a guest what became of its datagrams. `refused` is the port of one that the host has
+    /// just refused for its length: it is the last that the host itself calls too long, and IPv4
+    /// does not name its port. The others are of the same call made twice, and of datagrams that
+    /// were then cut.
+    fn tell_of_errors(&mut self, key: usize, refused: Option<u16>) {
+        let mut last = None;
+        while let Some(undelivered) = self.mappings[key].socket.undelivered(&mut self.buffer) {
+            let is_too_long = matches!(undelivered.kind, IcmpErrorKind::PacketTooBig { .. });
+            if is_too_long && undelivered.offender.is_none() {
+                last = Some(undelivered);
+            } else {
+                self.tell_of_error(key, &undelivered);
             }
+        }
+        if let (Some(mut undelivered), Some(port)) = (last, refused) {
             if undelivered.to.port() == 0 {
                 undelivered.to.set_port(port);
             }
-            let ports = self.published.get(&mapping.guest);
-            let seen = mapping.called(undelivered.to, key, ports);
-            if tell(&self.icmp, mapping, seen, &undelivered) {
-                self.counters.count(|counters| &counters.undelivered_datagrams);
-            }
+            self.tell_of_error(key, &undelivered);
+        }
+    }
+
+    fn tell_of_error(&self, key: usize, undelivered: &Undelivered) {
+        let mapping = &self.mappings[key];
+        let ports = self.published.get(&mapping.guest);
+        let seen = mapping.called(undelivered.to, key, ports);
+        if tell(&self.icmp, mapping, seen, undelivered) {
+            self.counters.count(|counters| &counters.undelivered_datagrams);
         }
     }
 

@@ -260,22 +260,27 @@ impl Echoes {
         }
     }
 
-    /// Tells the sender of a message how long it may be, which the host has just said.
+    /// Tells the sender of a message how long it may be, which the host has just said. That record
+    /// is the last one which quotes nothing: others are of the same call made twice, and of
+    /// messages that were then cut.
     fn tell_of_length(&mut self, at: usize, message: &IcmpMessage) {
-        let pinger = &mut self.pingers[at];
-        let mut has_told = false;
-        while let Some(undelivered) = pinger.far.undelivered(&mut self.buffer) {
-            // One of an earlier message quotes that. Of this one there are two, as the call was
-            // made twice, and they quote nothing.
-            let request = match quoted(pinger, &undelivered) {
-                Some(earlier) => earlier,
-                None if std::mem::replace(&mut has_told, true) => continue,
-                None => message.clone(),
-            };
-            let (packet, seen) = (request.to_packet(), request.destination);
-            if host_errors::pass_on(&self.socket, &packet, seen, &undelivered) {
-                self.counters.count(|counters| &counters.undelivered_echoes);
+        let mut last = None;
+        while let Some(undelivered) = self.pingers[at].far.undelivered(&mut self.buffer) {
+            match quoted(&self.pingers[at], &undelivered) {
+                Some(earlier) => self.tell(&earlier, &undelivered),
+                None => last = Some(undelivered),
             }
+        }
+        if let Some(undelivered) = last {
+            self.tell(message, &undelivered);
+        }
+    }
+
+    /// Tells a guest of an error about its request.
+    fn tell(&self, request: &IcmpMessage, undelivered: &Undelivered) {
+        let (packet, seen) = (request.to_packet(), request.destination);
+        if host_errors::pass_on(&self.socket, &packet, seen, undelivered) {
+            self.counters.count(|counters| &counters.undelivered_echoes);
         }
     }
 
@@ -338,10 +343,8 @@ impl Echoes {
             }
         }
         while let Some(undelivered) = pinger.far.undelivered(&mut self.buffer) {
-            let Some(request) = quoted(pinger, &undelivered) else { continue };
-            let (packet, seen) = (request.to_packet(), request.destination);
-            if host_errors::pass_on(&self.socket, &packet, seen, &undelivered) {
-                self.counters.count(|counters| &counters.undelivered_echoes);
+            if let Some(request) = quoted(pinger, &undelivered) {
+                self.tell(&request, &undelivered);
             }
         }
         has_more

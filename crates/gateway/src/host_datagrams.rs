@@ -1,6 +1,6 @@
 //! A UDP socket of the host, with super-datagrams in both directions and the errors of ICMP.
 
-use crate::first_link;
+use crate::first_link::FirstLinks;
 use crate::host_errors::{self, Families, Manner, Undelivered, socket_addr};
 use crate::outbound::Outbound;
 use crate::own_address::{self, OwnAddress};
@@ -14,9 +14,8 @@ use nix::sys::socket::{
 };
 use smallvec::SmallVec;
 use socket2::{Domain, Protocol, SockRef, Type};
-use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Most bytes of several datagrams of a call: those of the largest UDP datagram over IPv4.
@@ -50,9 +49,6 @@ pub(crate) fn first_run(lengths: impl Iterator<Item = usize>) -> usize {
 /// Bytes of datagrams that wait for the gateway, which may have other work for some milliseconds.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
-/// Room for what an error quotes of a datagram: an ICMPv6 error has at most 1280 bytes.
-const QUOTE_ROOM: usize = 1280;
-
 /// A socket that sends to and receives from everybody.
 #[derive(Debug)]
 pub(crate) struct HostDatagrams {
@@ -61,10 +57,7 @@ pub(crate) struct HostDatagrams {
     is_plain: bool,
     families: Families,
     manner: Option<Manner>,
-    /// A destination, and the shortest datagram to it that was longer than the link takes.
-    too_long: Option<(IpAddr, usize)>,
-    /// Errors that were taken from the queue, and not asked for yet.
-    set_aside: VecDeque<Undelivered>,
+    first_links: FirstLinks,
     /// Packets that the host has dropped so far, as the buffer was full (`SO_RXQ_OVFL`).
     overrun: u32,
 }
@@ -113,8 +106,9 @@ pub struct Sent {
     /// Why a guest is to be told that it did not take one. What is in the error queue is not told
     /// here.
     pub why: Option<Refusal>,
-    /// Whether one was longer than the way takes. The error queue says how long it may be, and
-    /// not to which port it went.
+    /// Whether one was longer than the way takes. The last error of the queue that says so and
+    /// has no offender says how long it may be, and perhaps not to which port it went. Others of
+    /// this kind are not told.
     pub is_too_long: bool,
 }
 
@@ -209,8 +203,7 @@ impl HostDatagrams {
             is_plain: false,
             families,
             manner: None,
-            too_long: None,
-            set_aside: VecDeque::new(),
+            first_links: FirstLinks::default(),
             overrun: 0,
         })
     }
@@ -247,7 +240,8 @@ impl HostDatagrams {
         let segment = datagrams.first().map_or(0, Bytes::len);
         let size = u16::try_from(segment).unwrap_or(u16::MAX);
         let mut control: SmallVec<[_; 2]> = from.iter().map(OwnAddress::message).collect();
-        if datagrams.len() > 1 && !self.is_plain && !self.is_known_too_long(segment, to.ip()) {
+        let is_too_long = self.first_links.is_known_too_long(segment, to.ip());
+        if datagrams.len() > 1 && !self.is_plain && !is_too_long {
             if self.take_on(manner).is_err() {
                 return Sent::default();
             }
@@ -274,7 +268,8 @@ impl HostDatagrams {
         sent
     }
 
-    /// Sends one datagram. One that is longer than the link takes is cut.
+    /// Sends one datagram. One that is longer than the link takes is cut; what the host has said of
+    /// its length stays in the error queue.
     fn send_one(
         &mut self,
         data: &Bytes,
@@ -283,39 +278,21 @@ impl HostDatagrams {
         mut manner: Manner,
     ) -> nix::Result<()> {
         let (parts, address) = ([IoSlice::new(data)], SockaddrStorage::from(to));
-        manner.dont_fragment &= !self.is_known_too_long(data.len(), to.ip());
+        manner.dont_fragment &= !self.first_links.is_known_too_long(data.len(), to.ip());
         self.take_on(manner)?;
         let sent = self.try_send(&parts, control, &address);
         let is_too_long = manner.dont_fragment && sent == Err(Errno::EMSGSIZE);
-        if !is_too_long || !first_link::is_exceeded(&self.socket, data, to).unwrap_or(false) {
+        if !is_too_long || !self.first_links.is_exceeded(SockRef::from(&self.socket), data, to) {
             return sent;
         }
-        self.too_long = Some((to.ip(), data.len()));
-        self.drop_own_errors();
         self.take_on(Manner { dont_fragment: false, ..manner })?;
         self.try_send(&parts, control, &address)
-    }
-
-    /// Whether a datagram to an address is as long as one that the link did not take. Should the
-    /// link take more by now, the host still sends whole what fits.
-    fn is_known_too_long(&self, length: usize, to: IpAddr) -> bool {
-        self.too_long.is_some_and(|(ip, too_long)| ip == to && length >= too_long)
     }
 
     /// Gives the socket a manner.
     fn take_on(&mut self, manner: Manner) -> nix::Result<()> {
         let applied = manner.apply(&mut self.manner, &self.socket, self.families);
         applied.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))
-    }
-
-    /// Empties the error queue of what the host itself said of a datagram that was then cut.
-    fn drop_own_errors(&mut self) {
-        let mut quote = [0; QUOTE_ROOM];
-        while let Some(error) = host_errors::take(&self.socket, &mut quote) {
-            if error.offender.is_some() {
-                self.set_aside.push_back(error);
-            }
-        }
     }
 
     /// An error that is pending is of an earlier datagram: the call is made again.
@@ -370,7 +347,7 @@ impl HostDatagrams {
     /// The next of the datagrams that could not be delivered, by way of `buffer`. Errors of which a
     /// guest is not to be told are passed over.
     pub(crate) fn undelivered(&mut self, buffer: &mut [u8]) -> Option<Undelivered> {
-        self.set_aside.pop_front().or_else(|| host_errors::take(&self.socket, buffer))
+        host_errors::take(&self.socket, buffer)
     }
 }
 
@@ -394,6 +371,8 @@ fn refusal(errno: Errno) -> Option<Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host_echo::namespace;
+    use crate::upstream::FarDatagrams;
     use neap::IcmpErrorKind;
 
     const MANNER: Manner = Manner { dont_fragment: true, ..Manner::PLAIN };
@@ -513,6 +492,31 @@ mod tests {
             client.set_nonblocking(true).expect("set");
             assert_eq!(client.recv(&mut buffer).expect("an answer"), 5, "{ip}");
         }
+    }
+
+    #[test]
+    fn an_error_still_wakes_after_a_long_datagram_was_cut() {
+        namespace::in_namespace(|| {
+            namespace::run("ip link set lo up mtu 1500");
+            let (mut a, b, to) = pair();
+            let poller = || neap::Poller::new().expect("descriptors");
+            let (poller, other) = (poller(), poller());
+            let mut events = Vec::new();
+            for poller in [&poller, &other] {
+                FarDatagrams::enter(&a, poller, 1).expect("entered");
+            }
+            let closed = pair().2;
+            assert_eq!(a.send(&[Bytes::from_static(b"anybody?")], closed, MANNER).count, 1);
+            other.wait(&mut events, None).expect("the error has come");
+            let sent = a.send(&[vec![1; 4000].into()], to, MANNER);
+            assert_eq!(sent, Sent { count: 1, ..Sent::default() });
+            events.clear();
+            poller.wait(&mut events, Some(std::time::Duration::ZERO)).expect("no wait");
+            assert_eq!(events.len(), 1, "the error was not looked at yet");
+            let mut all = std::iter::from_fn(|| a.undelivered(&mut [0; 1280]));
+            assert!(all.any(|error| error.to == closed));
+            drop(b);
+        });
     }
 
     #[test]

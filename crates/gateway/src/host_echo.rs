@@ -1,13 +1,15 @@
 //! A ping socket of the host (`IPPROTO_ICMP` and `IPPROTO_ICMPV6` of datagrams), which needs no
 //! right where the host's `net.ipv4.ping_group_range` has the user's group.
 
+use crate::first_link::FirstLinks;
 use crate::host_errors::{self, Families, Manner, Undelivered};
 use crate::outbound::Outbound;
 use crate::upstream::{EchoReply, FarEcho};
 use neap::{Events, Poller};
+use nix::libc::EMSGSIZE;
 use nix::sys::socket::{MsgFlags, SockaddrStorage, recvmsg};
 use rustix::net::SendFlags;
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -18,7 +20,11 @@ pub(crate) struct HostEcho {
     socket: Socket,
     families: Families,
     manner: Option<Manner>,
+    first_links: FirstLinks,
 }
+
+/// Bytes of a message in front of its data. A UDP datagram has a header of the same length.
+const HEADER: usize = 8;
 
 impl HostEcho {
     /// # Errors
@@ -31,14 +37,12 @@ impl HostEcho {
         host_errors::ask(&socket, is_v6)?;
         host_errors::ask_tos(&socket, is_v6)?;
         let families = if is_v6 { Families::V6 } else { Families::V4 };
-        Ok(Self { socket, families, manner: None })
+        Ok(Self { socket, families, manner: None, first_links: FirstLinks::default() })
     }
-}
 
-impl FarEcho for HostEcho {
     /// The kernel fills in identifier and checksum. What is pending of an earlier request is not
     /// told here.
-    fn send(&mut self, request: &[u8], to: IpAddr, manner: Manner) -> io::Result<()> {
+    fn try_send(&mut self, request: &[u8], to: IpAddr, manner: Manner) -> io::Result<()> {
         manner.apply(&mut self.manner, &self.socket, self.families)?;
         let to = SocketAddr::new(to, 0);
         let call = || rustix::net::sendto(&self.socket, request, SendFlags::NOSIGNAL, &to);
@@ -48,6 +52,26 @@ impl FarEcho for HostEcho {
             sent => sent,
         }?;
         Ok(())
+    }
+}
+
+impl FarEcho for HostEcho {
+    /// One that is longer than the link takes by which it leaves the host is cut, as
+    /// [datagrams](crate::host_datagrams::HostDatagrams::send) are.
+    fn send(&mut self, request: &[u8], to: IpAddr, mut manner: Manner) -> io::Result<()> {
+        let data = request.get(HEADER..).unwrap_or_default();
+        manner.dont_fragment &= !self.first_links.is_known_too_long(data.len(), to);
+        let sent = self.try_send(request, to, manner);
+        let is_too_long = |error: &io::Error| error.raw_os_error() == Some(EMSGSIZE);
+        // No datagram is sent to that port.
+        let at = SocketAddr::new(to, 9);
+        if !manner.dont_fragment
+            || !sent.as_ref().is_err_and(is_too_long)
+            || !self.first_links.is_exceeded(SockRef::from(&self.socket), data, at)
+        {
+            return sent;
+        }
+        self.try_send(request, to, Manner { dont_fragment: false, ..manner })
     }
 
     fn receive(&self, buffer: &mut [u8]) -> io::Result<EchoReply> {

@@ -33,6 +33,8 @@ const NOT_SENT_MICROS: u32 = 5000;
 const NOT_SENT: u32 = 512 << 10;
 /// Where the identifier of an echo message is: behind type, code and checksum.
 const IDENTIFIER_AT: usize = 4;
+/// Bytes of the header of UDP.
+const UDP_HEADER: usize = 8;
 /// The protocols of ICMP, with their echo requests.
 const FRAGMENT_OFFSET: u16 = 0x1fff;
 const ICMP: u8 = 1;
@@ -69,8 +71,9 @@ pub(crate) fn leave(stack: &Stack) {
 }
 
 /// A stack as the way of all flows: they are its connections and datagrams, from its addresses. It
-/// takes addresses only. A guest's hops and TOS are passed on with datagrams and pings, and what
-/// must not be cut is not cut.
+/// takes addresses only. A guest's hops and TOS are passed on with datagrams and pings. What must not
+/// be cut is not cut, unless it is longer than the link takes by which it leaves the stack: the
+/// larger MTU of the guest's interface made it possible.
 #[derive(Clone)]
 pub struct StackUpstream {
     stack: Arc<Stack>,
@@ -151,11 +154,11 @@ impl FarEcho for StackEcho {
         let any: IpAddr =
             if self.is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
         let mut message = IcmpMessage::new(any, to, data.concat());
-        (message.hop_limit, message.dont_fragment) = (manner.hop_limit, manner.dont_fragment);
-        message.tos = manner.tos;
+        (message.hop_limit, message.tos) = (manner.hop_limit, manner.tos);
+        message.dont_fragment = manner.dont_fragment && fits(&self.stack, request.len(), to);
         let sent = self.socket.send(&message);
         if sent.is_err()
-            && manner.dont_fragment
+            && message.dont_fragment
             && let Some(mtu) = self.limit(request, to)
         {
             let (to, data) = (SocketAddr::new(to, 0), Bytes::new());
@@ -194,6 +197,15 @@ impl FarEcho for StackEcho {
     }
 }
 
+/// Whether the link by which packets to an address leave a stack takes one with so many bytes
+/// behind the header of IP. Cost: a look at the routes for what is longer than every link takes.
+fn fits(stack: &Stack, bytes: usize, to: IpAddr) -> bool {
+    /// Every link of IPv6 takes so much (RFC 8200 section 5), and others of today do.
+    const LEAST_MTU: usize = 1280;
+    let bytes = ip_header::len(to.is_ipv6()) + bytes;
+    bytes <= LEAST_MTU || stack.link_mtu(to).is_none_or(|mtu| bytes <= mtu as usize)
+}
+
 /// The echo request with this identifier that a message is about, if it is an error about one.
 fn undelivered(message: &IcmpMessage, identifier: u16) -> Option<Undelivered> {
     /// Where the packet begins that an error quotes.
@@ -230,8 +242,8 @@ fn address(to: &Destination) -> io::Result<SocketAddr> {
 }
 
 /// A UDP socket of a stack, on all of its addresses of one family.
-#[derive(Debug)]
 pub(crate) struct StackDatagrams {
+    stack: Arc<Stack>,
     socket: UdpSocket,
     /// Received, and not taken yet.
     arrived: VecDeque<Datagram>,
@@ -239,23 +251,27 @@ pub(crate) struct StackDatagrams {
 }
 
 impl StackDatagrams {
-    pub(crate) fn open(stack: &Stack, is_v6: bool) -> io::Result<Self> {
+    pub(crate) fn open(stack: &Arc<Stack>, is_v6: bool) -> io::Result<Self> {
         let any = if is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
         let options = UdpOptions { only_v6: is_v6, ..UdpOptions::default() };
         let socket = UdpSocket::bind_with(stack, SocketAddr::new(any, 0), options)?;
         socket.set_nonblocking(true)?;
         socket.set_receive_errors(true)?;
         socket.set_buffers(Some(QUEUE), Some(QUEUE));
-        Ok(Self { socket, arrived: VecDeque::new(), batch: Vec::new() })
+        let stack = stack.clone();
+        Ok(Self { stack, socket, arrived: VecDeque::new(), batch: Vec::new() })
     }
 }
 
 impl FarDatagrams for StackDatagrams {
     fn send(&mut self, datagrams: &[Bytes], to: &Destination, manner: Manner) -> Sent {
+        let longest = datagrams.first().map_or(0, Bytes::len);
+        let fits = || fits(&self.stack, UDP_HEADER + longest, to.address.ip());
+        let dont_fragment = manner.dont_fragment && fits();
         let datagram = |data: &Bytes| Datagram {
             hop_limit: Some(manner.hop_limit),
             tos: Some(manner.tos),
-            dont_fragment: manner.dont_fragment,
+            dont_fragment,
             ..Datagram::new(data.clone(), to.address)
         };
         self.batch.extend(datagrams.iter().map(datagram));
@@ -357,6 +373,38 @@ fn kind_of(is_v6: bool, kind: u8, code: u8, mtu: u32) -> Option<IcmpErrorKind> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixDatagram;
+
+    #[test]
+    fn what_is_longer_than_the_link_of_the_stack_is_cut() {
+        let (own, cable) = UnixDatagram::pair().expect("a pair");
+        let device = crate::device::device("cable", own).expect("a device");
+        let stack = Stack::builder().device(device).address("10.0.2.3/24").build();
+        let upstream = StackUpstream::new(Arc::new(stack.expect("a stack")));
+        let to = SocketAddr::from(([10, 0, 2, 9], 9));
+        let manner = Manner { dont_fragment: true, ..Manner::PLAIN };
+        let mut datagrams = upstream.datagrams(&to.into()).expect("a socket");
+        let mut echo = upstream.echo(false).expect("a socket");
+        let mut request = vec![0; 4000];
+        request[0] = ECHO_REQUEST;
+        let sent = datagrams.send(&[vec![7; 4000].into()], &to.into(), manner);
+        assert_eq!(sent, Sent { count: 1, ..Sent::default() });
+        echo.send(&request, to.ip(), manner).expect("sent");
+        cable.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        // Each has three packets. What fits is not to be cut.
+        let dont_fragment = |packet: &[u8]| packet[6] & 0x40 != 0;
+        let mut packet = [0; 1500];
+        for _ in 0..6 {
+            let count = cable.recv(&mut packet).expect("it comes");
+            assert!(!dont_fragment(&packet[..count]));
+        }
+        assert_eq!(datagrams.send(&[vec![7; 1472].into()], &to.into(), manner).count, 1);
+        echo.send(&request[..1480], to.ip(), manner).expect("sent");
+        for _ in 0..2 {
+            assert_eq!(cable.recv(&mut packet).expect("it comes"), packet.len());
+            assert!(dont_fragment(&packet));
+        }
+    }
 
     /// An error of `from` about `request`, an echo request.
     fn error_about(from: &str, request: &IcmpMessage, error: IcmpErrorKind) -> IcmpMessage {

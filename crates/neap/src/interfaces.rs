@@ -398,6 +398,14 @@ impl Stack {
         self.engine().stack.path_mtu(clock::now(), remote)
     }
 
+    /// Returns the largest IP packet that the link takes by which packets to `remote` leave, in
+    /// bytes: the MTU of the interface, or that of the route if it is smaller. Unlike
+    /// [`path_mtu`](Self::path_mtu) it does not know what ICMP taught of the path behind the link.
+    /// `None` without a route.
+    pub fn link_mtu(&self, remote: IpAddr) -> Option<u32> {
+        self.engine().stack.link_mtu(remote)
+    }
+
     /// Gives an interface one more address (`ip address add`), and the stack a route to its network
     /// unless there is one.
     ///

@@ -485,6 +485,13 @@ impl Stack {
     pub fn path_mtu(&self, now: Instant, remote: IpAddr) -> Option<u32> {
         Some(self.host.net.topology.resolve(now, remote)?.mtu)
     }
+
+    /// Returns the largest IP packet that the link takes by which packets to `remote` leave, in
+    /// bytes: the MTU of the interface, or that of the route if it is smaller. What was learnt of
+    /// the path behind it does not count. `None` without a route.
+    pub fn link_mtu(&self, remote: IpAddr) -> Option<u32> {
+        self.host.net.topology.link_mtu(remote)
+    }
 }
 
 /// Whether the settings name a congestion controller that exists.

@@ -684,6 +684,12 @@ fn a_sandbox_and_standard_streams_go_through_a_tunnel() {
         drop(child.stdin.take());
         assert!(child.wait().expect("it ends").success());
 
+        // The tunnel takes less than the interface of the sandbox.
+        let ping = ["--", "ping", "-n", "-c", "1", "-s", "4000", "-W", "30", "10.9.0.2"];
+        let said =
+            folder.print(&[&["gateway", "run", "--upstream", &upstream], &ping[..]].concat());
+        assert!(said.contains(" 1 received"), "{said}");
+
         // The standard streams. The process ends with them.
         let stdio = keys.near("", "[STDIOTunnel]\nTarget = 10.9.0.2:80\n");
         let stdio = folder.write("stdio.conf", &stdio);

@@ -155,6 +155,12 @@ impl ResolvedRoute {
     }
 }
 
+/// The largest packet that an interface takes by a route, in bytes.
+fn mtu_of_link(route: &Route, interface: &Interface) -> u32 {
+    let of_interface = u32::from(interface.mtu());
+    route.mtu.map_or(of_interface, |mtu| mtu.min(of_interface))
+}
+
 /// Reason why no address of this host can be the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoSource {
@@ -494,13 +500,23 @@ impl Topology {
             return None;
         }
         let (route, interface, neighbor) = tables.route(remote, only)?;
-        let link_mtu = u32::from(interface.mtu());
-        let mut mtu = route.mtu.map_or(link_mtu, |mtu| mtu.min(link_mtu));
+        let mut mtu = mtu_of_link(&route, interface);
         if let Some((known, forgotten)) = tables.routes.path_mtu(now, remote) {
             (mtu, expires) = (mtu.min(known), forgotten);
         }
         let next_hop = NextHop::Neighbor(interface.clone(), neighbor);
         Some(ResolvedRoute { generation, expires, next_hop, mtu })
+    }
+
+    /// The largest packet that the link takes by which packets to `remote` leave; `None` if it is
+    /// unreachable.
+    pub(crate) fn link_mtu(&self, remote: IpAddr) -> Option<u32> {
+        let tables = lock(&self.tables);
+        if tables.locals.keeps(remote) {
+            return Some(LOOPBACK_MTU);
+        }
+        let (route, interface, _) = tables.route(remote, None)?;
+        Some(mtu_of_link(&route, interface))
     }
 
     /// The interface that a socket reaches `remote` by, and by no other from then on. An address of

@@ -333,6 +333,7 @@ fn a_ping_that_was_too_long_for_its_way_teaches_the_path_mtu() {
         assert_eq!(gateway.send_error(world.now, ip(foreign), &packet, error), Ok(true));
         world.run(MILLISECOND);
         assert_eq!(world.a.path_mtu(world.now, ip(foreign)), Some(1300));
+        assert_eq!(world.a.link_mtu(ip(foreign)), Some(1500), "the link is not the path");
         let before = world.ab.lock().unwrap().sent.len();
         guest.send(world.now, &asked).unwrap();
         world.run(MILLISECOND);
