@@ -34,6 +34,12 @@ pub trait End {
     /// `WouldBlock` if nothing is there; otherwise why the connection is lost.
     fn receive(&mut self) -> io::Result<Option<Bytes>>;
 
+    /// Bytes that it has taken from its socket and that [`receive`](Self::receive) has not returned
+    /// yet. They count as those that a relay holds.
+    fn held(&self) -> usize {
+        0
+    }
+
     /// Whether what [`receive`](Self::receive) returns keeps memory in use that is larger than
     /// twice the bytes, such as a buffer of packets of which it is a slice. A relay copies it if it
     /// has to wait.

@@ -1,9 +1,9 @@
 //! The head of the answer to the one request of a connection: the client has to learn that no other
 //! answer follows, whatever the server wants (RFC 9112 section 9.6).
 
-use super::http::{MOST_LINES, add_line, is_for_next, named};
+use super::http::{MOST_LINES, add_line, is_for_next, values_of};
 use crate::host_errors::Undelivered;
-use crate::relay::{End, Segments};
+use crate::relay::{End, MOST_PIECE, SMALL, Segments};
 use crate::upstream::Far;
 use bytes::{Buf, Bytes, BytesMut};
 use httparse::{EMPTY_HEADER, Status};
@@ -19,35 +19,70 @@ const MOST_HEAD: usize = 16 << 10;
 pub(super) struct Answering {
     far: Box<dyn Far>,
     head: Head,
+    /// The head, and what came behind it, for the next calls.
+    ready: [Bytes; 2],
+    saves_memory: bool,
 }
 
 impl Answering {
     pub(super) fn new(far: Box<dyn Far>) -> Self {
-        Self { far, head: Head::default() }
+        Self { far, head: Head::default(), ready: Default::default(), saves_memory: false }
+    }
+
+    /// The next bytes for the client that are there already.
+    fn take_ready(&mut self) -> Option<Bytes> {
+        let most = if self.saves_memory { SMALL } else { MOST_PIECE };
+        let ready = self.ready.iter_mut().find(|bytes| !bytes.is_empty())?;
+        Some(ready.split_to(most.min(ready.len())))
     }
 }
 
 /// The part of an answer that has no whole head yet.
+///
+/// Cost: a look at each byte. The head is parsed when an empty line ends it, and when it has twice
+/// as many bytes as the last time.
 #[derive(Debug, Default)]
 struct Head {
     received: BytesMut,
+    /// Bytes that were looked at for an empty line.
+    looked_at: usize,
+    /// Whether a line has begun that is not empty, and whether the last one has ended.
+    has_begun: bool,
+    is_between_lines: bool,
+    /// It is parsed once it has so many bytes, whatever they are.
+    parsed_at: usize,
     is_over: bool,
 }
 
 impl Head {
-    /// Takes bytes from the server. Returns those for the client, which are none while the head
-    /// goes on.
-    fn take(&mut self, data: Bytes) -> Bytes {
-        if self.is_over {
-            return data;
-        }
-        self.received.extend_from_slice(&data);
+    /// Takes bytes from the server. Returns those for the client: the heads, which are none while
+    /// the last one goes on, and then what is behind them.
+    fn take(&mut self, mut data: Bytes) -> [Bytes; 2] {
         let mut out = BytesMut::new();
-        while !self.is_over {
+        while !self.is_over && !data.is_empty() {
+            // More than a head may have is not copied.
+            let part = data.len().min(MOST_HEAD + 1 - self.received.len());
+            self.received.extend_from_slice(&data.split_to(part));
+            self.parse(&mut out);
+        }
+        if self.is_over {
+            out.unsplit(std::mem::take(&mut self.received));
+        }
+        [out.freeze(), data]
+    }
+
+    /// Moves the heads that are whole to `out`.
+    fn parse(&mut self, out: &mut BytesMut) {
+        while !self.is_over && self.may_tell_more() {
             match next(&self.received) {
-                Part::More if self.received.len() <= MOST_HEAD => break,
+                Part::More if self.received.len() <= MOST_HEAD => {
+                    self.parsed_at = 2 * self.received.len();
+                }
                 Part::More | Part::Other => self.is_over = true,
-                Part::Interim(length) => out.unsplit(self.received.split_to(length)),
+                Part::Interim(length) => {
+                    out.unsplit(self.received.split_to(length));
+                    self.begin();
+                }
                 Part::Final(length, head) => {
                     self.received.advance(length);
                     out.unsplit(head);
@@ -55,17 +90,33 @@ impl Head {
                 }
             }
         }
-        if self.is_over {
-            out.unsplit(std::mem::take(&mut self.received));
+    }
+
+    /// Another head begins.
+    fn begin(&mut self) {
+        (self.looked_at, self.parsed_at) = (0, 0);
+        (self.has_begun, self.is_between_lines) = (false, false);
+    }
+
+    /// Whether it is worth while to parse what has come.
+    fn may_tell_more(&mut self) -> bool {
+        let mut has_ended = false;
+        for &byte in &self.received[self.looked_at..] {
+            has_ended |= byte == b'\n' && self.has_begun && self.is_between_lines;
+            match byte {
+                b'\n' => self.is_between_lines = true,
+                b'\r' => {}
+                _ => (self.has_begun, self.is_between_lines) = (true, false),
+            }
         }
-        out.freeze()
+        self.looked_at = self.received.len();
+        has_ended || self.looked_at > MOST_HEAD || self.looked_at > self.parsed_at
     }
 
     /// The server has ended its stream: what is left of a head.
-    fn end(&mut self) -> Option<Bytes> {
+    fn end(&mut self) -> Bytes {
         self.is_over = true;
-        let rest = std::mem::take(&mut self.received).freeze();
-        (!rest.is_empty()).then_some(rest)
+        std::mem::take(&mut self.received).freeze()
     }
 }
 
@@ -99,7 +150,7 @@ fn next(received: &[u8]) -> Part {
     let begin = received.iter().position(|byte| !b"\r\n".contains(byte)).unwrap_or(0);
     let end = received[begin..].iter().position(|&byte| byte == b'\n').unwrap_or(0);
     let mut head = BytesMut::from(&received[begin..=begin + end]);
-    let also: Vec<_> = named(answer.headers, "connection").collect();
+    let also: Vec<_> = values_of(answer.headers, "connection").collect();
     for line in answer.headers.iter().filter(|line| is_for_next(line, &also)) {
         add_line(&mut head, line);
     }
@@ -111,12 +162,20 @@ impl End for Answering {
     fn receive(&mut self) -> io::Result<Option<Bytes>> {
         // The length of a head bounds the turns.
         loop {
-            let Some(data) = self.far.receive()? else { return Ok(self.head.end()) };
-            let data = self.head.take(data);
-            if !data.is_empty() {
+            if let Some(data) = self.take_ready() {
                 return Ok(Some(data));
             }
+            match self.far.receive()? {
+                Some(data) => self.ready = self.head.take(data),
+                None if self.head.received.is_empty() => return Ok(None),
+                None => self.ready[0] = self.head.end(),
+            }
         }
+    }
+
+    fn held(&self) -> usize {
+        let ready: usize = self.ready.iter().map(Bytes::len).sum();
+        self.head.received.len() + ready + self.far.held()
     }
 
     fn lends(&self) -> bool {
@@ -144,6 +203,7 @@ impl End for Answering {
     }
 
     fn save_memory(&mut self, saves: bool) {
+        self.saves_memory = saves;
         self.far.save_memory(saves);
     }
 
@@ -199,9 +259,9 @@ mod tests {
         let mut head = Head::default();
         let mut got = Vec::new();
         for piece in answer.as_bytes().chunks(piece) {
-            got.extend_from_slice(&head.take(Bytes::copy_from_slice(piece)));
+            got.extend(head.take(Bytes::copy_from_slice(piece)).concat());
         }
-        got.extend_from_slice(&head.end().unwrap_or_default());
+        got.extend_from_slice(&head.end());
         String::from_utf8(got).expect("text")
     }
 
@@ -228,6 +288,86 @@ mod tests {
             for piece in [1, 2, 7, answer.len()] {
                 assert_eq!(pass(answer, piece), expected, "pieces of {piece}");
             }
+        }
+    }
+
+    /// A server that has sent pieces.
+    struct Server(VecDeque<Bytes>);
+
+    impl End for Server {
+        fn receive(&mut self) -> io::Result<Option<Bytes>> {
+            Ok(Some(self.0.pop_front().ok_or(io::ErrorKind::WouldBlock)?))
+        }
+        fn send(&mut self, _: &mut VecDeque<Bytes>, _: usize) -> io::Result<usize> {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+        fn finish(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+        fn take_error(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+        fn reset(&mut self) {}
+    }
+
+    impl Far for Server {
+        fn is_open(&mut self) -> io::Result<bool> {
+            Ok(true)
+        }
+        fn enter(&self, _: &Poller, _: u64, _: Events) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_head_in_many_pieces_is_held_and_no_call_returns_more_than_a_piece() {
+        let head = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r", "a".repeat(15 << 10));
+        let (first, most) = (head.len(), MOST_PIECE);
+        let mut pieces: VecDeque<_> =
+            head.bytes().map(|byte| Bytes::copy_from_slice(&[byte])).collect();
+        let mut answering = Answering::new(Box::new(Server(std::mem::take(&mut pieces))));
+        let error = answering.receive().expect_err("the head goes on");
+        assert_eq!((error.kind(), answering.held()), (io::ErrorKind::WouldBlock, first));
+        let data = [b"\n".to_vec(), vec![b'b'; most - 1]].concat();
+        answering.far = Box::new(Server([data.into()].into()));
+        answering.save_memory(true);
+        let first_piece = answering.receive().expect("the head").expect("some of it");
+        assert_eq!(first_piece.len(), SMALL);
+        answering.save_memory(false);
+        let mut got = first_piece.to_vec();
+        while let Ok(Some(piece)) = answering.receive() {
+            assert!(!piece.is_empty() && piece.len() <= most, "{}", piece.len());
+            got.extend_from_slice(&piece);
+        }
+        let added = b"Connection: close\r\n".len();
+        assert_eq!((got.len(), answering.held()), (first + added + most, 0));
+    }
+
+    #[test]
+    fn a_head_is_parsed_seldom_however_short_its_pieces_are() {
+        for line in ["X: a\r\n", "\r\n"] {
+            let mut head = Head::default();
+            let bytes = ["HTTP/1.1 200 OK\r\n", &"X: a\r\n".repeat(2000)].concat();
+            let bytes = if line == "\r\n" { line.repeat(8000) } else { bytes };
+            let parsed = bytes.bytes().filter(|&byte| {
+                head.received.extend_from_slice(&[byte]);
+                let is_parsed = head.may_tell_more();
+                if is_parsed {
+                    head.parsed_at = 2 * head.received.len();
+                }
+                is_parsed
+            });
+            assert!(parsed.count() < 20);
+        }
+    }
+
+    #[test]
+    fn interim_answers_that_are_longer_than_a_head_together_are_followed_by_another() {
+        let interim = "HTTP/1.1 103 Early\r\nLink: a\r\n\r\n".repeat(1000);
+        assert!(interim.len() > MOST_HEAD);
+        let answer = |end| format!("{interim}HTTP/1.1 204 None\r\n{end}\r\n");
+        for piece in [1, 1000, 100_000] {
+            assert!(pass(&answer(""), piece) == answer("Connection: close\r\n"), "{piece}");
         }
     }
 

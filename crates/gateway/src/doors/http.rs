@@ -96,11 +96,14 @@ impl Server {
 
 /// Whether a request has the name and password of a user.
 fn is_allowed(lines: &[Header<'_>], users: &Users) -> bool {
-    let mut values = named(lines, "proxy-authorization");
+    let mut values = values_of(lines, "proxy-authorization");
     values.next().is_some_and(|value| users.allow_basic(value))
 }
 
-pub(super) fn named<'a>(lines: &'a [Header<'_>], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+pub(super) fn values_of<'a>(
+    lines: &'a [Header<'_>],
+    name: &'a str,
+) -> impl Iterator<Item = &'a [u8]> {
     lines.iter().filter(move |line| line.name.eq_ignore_ascii_case(name)).map(|line| line.value)
 }
 
@@ -139,7 +142,7 @@ fn whole(method: &str, uri: &str, version: u8, lines: &[Header<'_>]) -> Result<R
     // Text takes all that is written.
     let _ = write!(head, "{method} {slash}{path} HTTP/1.{version}\r\nHost: {authority}\r\n");
     let mut head = BytesMut::from(head.as_bytes());
-    let also: Vec<_> = named(lines, "connection").collect();
+    let also: Vec<_> = values_of(lines, "connection").collect();
     for line in lines {
         let is_here = |name: &&str| line.name.eq_ignore_ascii_case(name);
         // The URI has the server's name.
@@ -177,7 +180,7 @@ pub(super) fn is_for_next(line: &Header<'_>, also: &[&[u8]]) -> bool {
 /// How many proxies a request for tests may pass behind this one (RFC 9110 section 7.6.2); `None`
 /// if it does not say.
 fn hops_left(method: &str, lines: &[Header<'_>]) -> Result<Option<u64>, Bad> {
-    let Some(value) = named(lines, MAX_FORWARDS).next() else { return Ok(None) };
+    let Some(value) = values_of(lines, MAX_FORWARDS).next() else { return Ok(None) };
     if !["OPTIONS", "TRACE"].contains(&method) {
         return Ok(None);
     }
@@ -204,8 +207,8 @@ fn authority_of(authority: &str) -> Option<Target> {
 /// How long the body of a request is (RFC 9112 section 6.3). What servers could read in two ways is
 /// refused.
 fn body_of(lines: &[Header<'_>]) -> Result<Body, Bad> {
-    let mut codings = named(lines, "transfer-encoding");
-    let mut lengths = named(lines, "content-length");
+    let mut codings = values_of(lines, "transfer-encoding");
+    let mut lengths = values_of(lines, "content-length");
     match (codings.next(), lengths.next()) {
         (None, None) => Ok(Body::Length(0)),
         (Some(coding), None) if codings.next().is_none() => {

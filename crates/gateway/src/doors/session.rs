@@ -244,7 +244,7 @@ impl Session {
     /// Bytes that one half has given and the other has not taken.
     pub(super) fn held(&self) -> usize {
         match &self.stage {
-            Stage::Joins { joined } | Stage::Joined(joined) => joined.relay.held(),
+            Stage::Joins { joined } | Stage::Joined(joined) => joined.held(),
             _ => 0,
         }
     }
@@ -261,7 +261,7 @@ impl Session {
         match &self.stage {
             Stage::Opens(opens) => opens.view(),
             Stage::Joins { joined } | Stage::Joined(joined) => {
-                Some(FlowView { held: joined.relay.held(), ..joined.view })
+                Some(FlowView { held: joined.held(), ..joined.view })
             }
             _ => None,
         }
@@ -362,6 +362,11 @@ impl Joined {
             Body::Length(_) | Body::Chunked(_) => Box::new(Answering::new(far)),
         };
         Self { far, generation, relay, view, is_due: [true; 2], is_finished: false, lost: None }
+    }
+
+    /// Bytes that one side does not take yet.
+    fn held(&self) -> usize {
+        self.relay.held() + self.far.held()
     }
 
     fn pump(
