@@ -11,6 +11,7 @@ pub(crate) mod face;
 mod file_limit;
 mod init;
 mod inside;
+mod job;
 pub(crate) mod namespace;
 mod options;
 pub(crate) mod own_namespaces;

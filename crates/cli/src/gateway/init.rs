@@ -6,13 +6,13 @@
 use super::command::{
     self, SignalsFrom, exit_code_of_wait, not_ignored, pass_on, show_own_processes,
 };
+use super::job::{self, FORWARDED};
 use super::passing::{self, Message};
-use super::run::FORWARDED;
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, set_parent_process_death_signal, wait,
 };
-use signal_hook::consts::SIGCHLD;
+use signal_hook::consts::{SIGCHLD, SIGCONT};
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::io;
@@ -46,6 +46,8 @@ pub(super) fn main(command: &[OsString]) -> ExitCode {
 }
 
 fn failed(what: &dyn Display, error: &io::Error) -> ExitCode {
+    // It fails for no signal that exists.
+    let _ = job::lines_appear();
     command::not_run("neap gateway", what, error)
 }
 
@@ -60,8 +62,8 @@ fn take_input() -> io::Result<OwnedFd> {
 }
 
 /// Runs a process and passes signals on to it, until it has ended. Others that have lost their
-/// parent are taken note of when they end. `host` is told when a signal stops the process: the
-/// first process of a namespace cannot stop itself.
+/// parent are taken note of when they end. `host` is told when a signal stops the process, as the
+/// first process of a namespace cannot stop itself, and when it was to go on.
 fn supervise(command: &mut Command, host: Option<&OwnedFd>) -> io::Result<ExitCode> {
     let mut signals = SignalsFrom::new(not_ignored(&FORWARDED).into_iter().chain([SIGCHLD]))?;
     let child = command.spawn()?;
@@ -70,6 +72,9 @@ fn supervise(command: &mut Command, host: Option<&OwnedFd>) -> io::Result<ExitCo
     for signal in signals.forever() {
         if signal.signal != SIGCHLD {
             pass_on(&signal, child);
+            if signal.signal == SIGCONT {
+                tell(host, &Message::Continued);
+            }
         } else if let Some(status) = reap(child, host)? {
             return Ok(exit_code_of_wait(status));
         }
@@ -77,13 +82,17 @@ fn supervise(command: &mut Command, host: Option<&OwnedFd>) -> io::Result<ExitCo
     Err(io::ErrorKind::Interrupted.into())
 }
 
+fn tell(host: Option<&OwnedFd>, what: &Message) {
+    // The first process ends with the other half.
+    let _ = host.map(|host| passing::send(host, what));
+}
+
 /// Takes note of processes that have ended or were stopped. The status of `child`, if it has ended.
 fn reap(child: Pid, host: Option<&OwnedFd>) -> io::Result<Option<WaitStatus>> {
     loop {
         match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             Ok(Some((pid, status))) if pid == child && status.stopped() => {
-                // It ends with the other half.
-                let _ = host.map(|host| passing::send(host, &Message::Stopped));
+                tell(host, &Message::Stopped);
             }
             Ok(Some((pid, status))) if pid == child => return Ok(Some(status)),
             Ok(Some(_)) | Err(Errno::INTR) => {}

@@ -4,7 +4,7 @@
 use super::command::{STOPS, not_ignored};
 use super::options::MTU;
 use super::passing::{self, Message};
-use super::{etc, init, namespace, own_namespaces, routes, sandbox};
+use super::{etc, init, job, namespace, own_namespaces, routes, sandbox};
 use clap::Args as ClapArgs;
 use neap::device::{LinkConfig, Tun, TunQueue, configure_link};
 use nix::sched::CloneFlags;
@@ -37,6 +37,9 @@ pub(crate) fn main(args: &Args) -> ExitCode {
     // A terminal that stops the processes in the foreground stops the command alone, and that one
     // the rest.
     let Ok(_stops) = Signals::new(not_ignored(&STOPS)) else { return ExitCode::FAILURE };
+    if job::has_handlers().is_err() {
+        return ExitCode::FAILURE;
+    }
     if args.init {
         return init::main(&args.command);
     }

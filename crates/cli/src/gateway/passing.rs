@@ -1,5 +1,5 @@
 //! What the two halves of `neap gateway run` tell each other over a socket: descriptors, that the
-//! gateway is ready, why there is no network, and that the command was stopped.
+//! gateway is ready, why there is no network, and that the command was stopped or continued.
 
 use neap::device::TunQueue;
 use rustix::net::{
@@ -24,6 +24,7 @@ const DEVICE: u8 = b'd';
 const READY: u8 = b'r';
 const FAILED: u8 = b'f';
 const STOPPED: u8 = b's';
+const CONTINUED: u8 = b'c';
 
 /// A message between the two halves.
 #[derive(Debug)]
@@ -39,6 +40,9 @@ pub(super) enum Message {
     Failed(String),
     /// A signal has stopped the command, from the first process.
     Stopped,
+    /// The first process has passed `SIGCONT` on to the command. What it has told before is of the
+    /// time before that.
+    Continued,
 }
 
 /// The two ends. A half that ends is seen by the other.
@@ -55,6 +59,7 @@ pub(super) fn send(socket: &impl AsFd, message: &Message) -> io::Result<()> {
         }
         Message::Ready => (READY, "", [None; 2]),
         Message::Stopped => (STOPPED, "", [None; 2]),
+        Message::Continued => (CONTINUED, "", [None; 2]),
         Message::Failed(why) => (FAILED, why.as_str(), [None; 2]),
     };
     let text = &text.as_bytes()[..text.len().min(MOST_TEXT - 1)];
@@ -95,6 +100,7 @@ pub(super) fn receive(socket: &impl AsFd) -> io::Result<Message> {
         }
         (Some((&READY, _)), _) => Ok(Message::Ready),
         (Some((&STOPPED, _)), _) => Ok(Message::Stopped),
+        (Some((&CONTINUED, _)), _) => Ok(Message::Continued),
         (Some((&FAILED, text)), _) => {
             Ok(Message::Failed(String::from_utf8_lossy(text).into_owned()))
         }

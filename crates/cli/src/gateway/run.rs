@@ -1,7 +1,8 @@
 //! `neap gateway run`: a command in a sandbox whose network is this gateway. Any user may.
 
-use super::command::{STOPS, SignalsFrom, exit_code, not_ignored, pass_on};
+use super::command::exit_code;
 use super::ending::AfterCommand;
+use super::job::{self, Job, Signals};
 use super::options::{MTU, Options};
 use super::passing::{self, Message};
 use super::ports::Ports;
@@ -12,13 +13,9 @@ use crate::until_the_end;
 use clap::Args as ClapArgs;
 use neap::device::{Tun, TunQueue};
 use neap::{InterfaceConfig, Stack};
-use neap_gateway::{Gateway, GatewayConfig, GatewayHandle, Resolver, Translation};
+use neap_gateway::{Gateway, GatewayConfig, Resolver, Translation};
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{
-    SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU,
-    SIGUSR1, SIGUSR2, SIGWINCH,
-};
-use signal_hook::low_level::raise;
+use signal_hook::consts::SIGKILL;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -66,7 +63,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     config.own_addresses = sandbox::gateway_addresses().iter().map(|own| own.ip).collect();
     let way = args.way_out.open(&mut config)?;
     let (socket, theirs) = passing::pair().map_err(system("a socket"))?;
-    let signals = SignalsFrom::new(not_ignored(&FORWARDED)).map_err(system("signals"))?;
+    let signals = Signals::catch().map_err(system("signals"))?;
     // The host knows the names of its own domains alone.
     let search = if config.resolver == Resolver::Host { None } else { way.search() };
     let mut child = start(args, &way, search, theirs)?;
@@ -98,9 +95,17 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     passing::send(&socket, &Message::Ready)
         .and_then(|()| passing::send(&socket, &Message::Input(input)))
         .map_err(system("the sandbox"))?;
-    stop_with_command(socket).map_err(system("a thread"))?;
     let (over, is_over) = channel();
-    forward(signals, &child, has_ended.clone(), (stop.clone(), over.clone()));
+    if let Some(command) = pid_of(&child) {
+        let (gateway, over, has_ended) = (stop.clone(), over.clone(), has_ended.clone());
+        let end = move || {
+            gateway.stop();
+            // Nobody may wait for it.
+            let _ = over.send(());
+        };
+        let job = Job { signals, socket, command, has_ended, end };
+        job.watch().map_err(system("a thread"))?;
+    }
     let status = child.wait().map_err(system("waiting for the command"))?;
     has_ended.store(true, SeqCst);
     let is_device_gone = device_end.has_come() && status.signal() == Some(SIGKILL);
@@ -173,12 +178,8 @@ fn start(
     }
     command.args(["gateway", "inside", "--mtu", &args.mtu.to_string()]);
     command.args(search.map(|domains| format!("--search={domains}")));
-    command
-        .arg("--")
-        .args(&args.command)
-        .stdin(Stdio::from(socket))
-        .spawn()
-        .map_err(system("this program"))
+    command.arg("--").args(&args.command).stdin(Stdio::from(socket));
+    job::start(&mut command).map_err(system("this program"))
 }
 
 /// A gateway on the device of the sandbox.
@@ -251,52 +252,8 @@ fn end_with_device(
     })
 }
 
-/// Signals that the command gets, unless they are ignored.
-pub(super) const FORWARDED: [i32; 11] = [
-    SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU,
-    SIGWINCH,
-];
-
-/// Stops this process whenever a signal has stopped the command, so that a shell sees it, by a
-/// thread of its own. `SIGCONT` reaches the command as other signals do.
-fn stop_with_command(socket: OwnedFd) -> io::Result<()> {
-    let watch = move || {
-        while let Ok(Message::Stopped) = passing::receive(&socket) {
-            // It fails for no signal that exists.
-            let _ = raise(SIGSTOP);
-        }
-    };
-    thread::Builder::new().name("stops".to_owned()).spawn(watch).map(drop)
-}
-
 fn pid_of(child: &Child) -> Option<Pid> {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw)
-}
-
-/// Passes signals on, by a thread of its own. Once the command has ended, those that would end this
-/// process end the gateway, and are told of.
-fn forward(
-    mut signals: SignalsFrom,
-    child: &Child,
-    has_ended: Arc<AtomicBool>,
-    (gateway, over): (GatewayHandle, Sender<()>),
-) {
-    let Some(pid) = pid_of(child) else { return };
-    thread::spawn(move || {
-        for signal in signals.forever() {
-            match signal.signal {
-                _ if !has_ended.load(SeqCst) => pass_on(&signal, pid),
-                SIGCONT | SIGWINCH => {}
-                // It fails for no signal that exists.
-                stop if STOPS.contains(&stop) => drop(raise(SIGSTOP)),
-                _ => {
-                    gateway.stop();
-                    // Nobody may wait for it.
-                    let _ = over.send(());
-                }
-            }
-        }
-    });
 }
 
 #[cfg(test)]

@@ -2,10 +2,12 @@
 
 use super::namespace::{in_namespace, run};
 use super::{gateway, in_network, terminal};
-use rustix::process::{Pid, WaitOptions, waitpid};
-use std::fs::File;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, waitpid};
+use std::fs::{File, read_to_string};
 use std::io::{BufRead, BufReader, Lines, Write};
-use std::process::{Command, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::thread;
 
 #[test]
 fn a_command_that_stops_itself_stops_the_gateway_until_it_is_continued() {
@@ -28,20 +30,90 @@ fn a_command_that_stops_itself_stops_the_gateway_until_it_is_continued() {
 }
 
 #[test]
+fn a_command_that_stops_its_whole_group_goes_on_with_it() {
+    in_namespace(|| {
+        in_network(|| {
+            for signal in ["STOP", "TSTP"] {
+                let script = format!("kill -{signal} 0; read line; exit $line");
+                let mut command = gateway(&["--", "sh", "-c", &script]);
+                command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null());
+                let mut child = command.spawn().expect("neap runs");
+                let pid = Pid::from_child(&child);
+                let stopped = waitpid(Some(pid), WaitOptions::UNTRACED).expect("it runs");
+                assert!(stopped.expect("waited").1.stopped(), "{signal}");
+                kill_process_group(pid, Signal::CONT).expect("it is there");
+                child.stdin.take().expect("a pipe").write_all(b"3\n").expect("written");
+                let ended = waitpid(Some(pid), WaitOptions::UNTRACED).expect("it runs");
+                let status = ended.expect("waited").1;
+                assert_eq!(status.exit_status(), Some(3), "{signal}: {status:?}");
+            }
+        });
+    });
+}
+
+/// A shell with the gateway as its job, in a terminal of its own, and the keyboard.
+fn shell(script: &str, arguments: &[&str]) -> (Child, File) {
+    let gateway = gateway(arguments);
+    let (keyboard, end) = terminal::terminal();
+    let mut command = Command::new("setsid");
+    command.args(["--ctty", "bash", "-c", script, "-"]);
+    command.arg(gateway.get_program()).args(gateway.get_args());
+    let output = end.try_clone().expect("a descriptor");
+    let errors = end.try_clone().expect("a descriptor");
+    command.stdin(end).stdout(output).stderr(errors);
+    (command.spawn().expect("a shell runs"), keyboard)
+}
+
+/// The first child of a process, once there is one.
+fn child_of(pid: u32) -> u32 {
+    loop {
+        let text = read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        if let Some(child) = text.expect("it runs").split_whitespace().next() {
+            return child.parse().expect("a number");
+        }
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_key_that_stops_before_there_is_a_sandbox_hangs_nothing() {
+    in_namespace(|| {
+        in_network(|| {
+            let script = "set -m; \"$@\"; while [ $? -gt 128 ]; do fg; done; echo ended";
+            let (mut child, mut keyboard) = shell(script, &["--", "true"]);
+            let mut shown = BufReader::new(keyboard.try_clone().expect("a descriptor")).lines();
+            child_of(child_of(child.id()));
+            keyboard.write_all(b"\x1a").expect("typed");
+            until(&mut shown, "ended");
+            assert!(child.wait().expect("it ends").success());
+        });
+    });
+}
+
+#[test]
+fn a_line_appears_in_a_terminal_that_stops_what_writes_from_behind() {
+    in_namespace(|| {
+        in_network(|| {
+            // It says that pings are not allowed.
+            std::fs::write("/proc/sys/net/ipv4/ping_group_range", "1 0").expect("a setting");
+            let script = "stty tostop; set -m; \"$@\" & wait; echo ended $?";
+            let (mut child, keyboard) = shell(script, &["--", "true"]);
+            let mut shown = BufReader::new(keyboard).lines();
+            let mut lines = std::iter::from_fn(|| shown.next()).map(|line| line.expect("text"));
+            assert!(lines.any(|line| line.contains("ping_group_range")));
+            assert!(lines.any(|line| line.trim_end() == "ended 0"));
+            assert!(child.wait().expect("it ends").success());
+        });
+    });
+}
+
+#[test]
 fn a_shell_sees_a_command_stopped_and_takes_it_back() {
     in_namespace(|| {
         in_network(|| {
-            let gateway = gateway(&["--", "sh", "-c", "echo ready; read line; exit $line"]);
-            let (mut keyboard, end) = terminal::terminal();
             let script = "set -m; \"$@\"; echo stopped $?; fg; echo ended $?";
-            let mut command = Command::new("setsid");
-            command.args(["--ctty", "bash", "-c", script, "-"]);
-            command.arg(gateway.get_program()).args(gateway.get_args());
-            let output = end.try_clone().expect("a descriptor");
-            let errors = end.try_clone().expect("a descriptor");
-            command.stdin(end).stdout(output).stderr(errors);
-            let mut child = command.spawn().expect("a shell runs");
-            drop(command);
+            let inside = ["--", "sh", "-c", "echo ready; read line; exit $line"];
+            let (mut child, mut keyboard) = shell(script, &inside);
             let mut shown = BufReader::new(keyboard.try_clone().expect("a descriptor")).lines();
             until(&mut shown, "ready");
             keyboard.write_all(b"\x1a").expect("typed");
