@@ -96,7 +96,10 @@ fn main() -> ExitCode {
         Some(Command::Lab(args)) => lab::main(&args),
         Some(Command::Link(args)) => link::main(&args),
         Some(Command::Nstat(args)) => nstat::main(&args),
-        Some(Command::Slirp4netns(args)) => slirp4netns::main(&args),
+        Some(Command::Slirp4netns(args)) => {
+            set_name(c"slirp4netns");
+            slirp4netns::main(&args)
+        }
         Some(Command::Ss(args)) => ss::main(&args),
         Some(Command::Wg(command)) => wg::main(&command),
         Some(Command::Wireguard(args)) => wireguard::main(&args),
