@@ -30,8 +30,13 @@ impl FirstLinks {
     /// Whether a datagram with these bytes of data to `to` is longer than the link takes by which
     /// `socket` would send it in one piece. What the host has learnt of the path behind the link
     /// does not count, and nothing is sent. A link that cannot be asked takes it.
-    pub(crate) fn is_exceeded(&mut self, socket: SockRef<'_>, data: &[u8], to: SocketAddr) -> bool {
-        self.ask(data.len(), to.ip(), || is_exceeded(&socket, data, to))
+    pub(crate) fn is_exceeded(
+        &mut self,
+        socket: &SockRef<'_>,
+        data: &[u8],
+        to: SocketAddr,
+    ) -> bool {
+        self.ask(data.len(), to.ip(), || is_exceeded(socket, data, to))
     }
 
     fn ask(

@@ -282,7 +282,7 @@ impl HostDatagrams {
         self.take_on(manner)?;
         let sent = self.try_send(&parts, control, &address);
         let is_too_long = manner.dont_fragment && sent == Err(Errno::EMSGSIZE);
-        if !is_too_long || !self.first_links.is_exceeded(SockRef::from(&self.socket), data, to) {
+        if !is_too_long || !self.first_links.is_exceeded(&SockRef::from(&self.socket), data, to) {
             return sent;
         }
         self.take_on(Manner { dont_fragment: false, ..manner })?;

@@ -67,7 +67,7 @@ impl FarEcho for HostEcho {
         let at = SocketAddr::new(to, 9);
         if !manner.dont_fragment
             || !sent.as_ref().is_err_and(is_too_long)
-            || !self.first_links.is_exceeded(SockRef::from(&self.socket), data, at)
+            || !self.first_links.is_exceeded(&SockRef::from(&self.socket), data, at)
         {
             return sent;
         }

@@ -71,9 +71,10 @@ pub(crate) fn leave(stack: &Stack) {
 }
 
 /// A stack as the way of all flows: they are its connections and datagrams, from its addresses. It
-/// takes addresses only. A guest's hops and TOS are passed on with datagrams and pings. What must not
-/// be cut is not cut, unless it is longer than the link takes by which it leaves the stack: the
-/// larger MTU of the guest's interface made it possible.
+/// takes addresses only. A guest's hops and TOS are passed on with datagrams and pings.
+///
+/// What must not be cut is not cut, unless it is longer than the link takes by which it leaves the
+/// stack: the larger MTU of the guest's interface made it possible.
 #[derive(Clone)]
 pub struct StackUpstream {
     stack: Arc<Stack>,
