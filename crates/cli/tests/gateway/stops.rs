@@ -43,9 +43,7 @@ fn a_command_that_stops_its_whole_group_goes_on_with_it() {
                 assert!(stopped.expect("waited").1.stopped(), "{signal}");
                 kill_process_group(pid, Signal::CONT).expect("it is there");
                 child.stdin.take().expect("a pipe").write_all(b"3\n").expect("written");
-                let ended = waitpid(Some(pid), WaitOptions::UNTRACED).expect("it runs");
-                let status = ended.expect("waited").1;
-                assert_eq!(status.exit_status(), Some(3), "{signal}: {status:?}");
+                assert_eq!(child.wait().expect("it ends").code(), Some(3), "{signal}");
             }
         });
     });
