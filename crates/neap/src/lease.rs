@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 ///
 /// An end that came while the worker slept on the set also ends its next wait for the timer alone,
 /// unless a lease begins in between. So a wait may be over before the lease is: the worker then
-/// looks too early, and judges by a clock whether a whole lease has passed. Cost: one system call to begin, and one for a wait.
+/// looks too early, and judges by a clock whether a whole lease has passed. Cost: one system call
+/// to begin, and one for a wait.
 #[derive(Debug)]
 pub(crate) struct Lease {
     timer: OwnedFd,

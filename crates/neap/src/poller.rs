@@ -167,9 +167,9 @@ impl Shared {
         }
     }
 
-    /// Takes out the entries that have nothing to report any more when the queue is twice as long as
-    /// the list of the `members`, so that at least half of it must be such. The lock of the members
-    /// is held, so that no request begins meanwhile.
+    /// Takes out the entries that have nothing to report any more when the queue is twice as long
+    /// as the list of the `members`, so that at least half of it must be such. The lock of the
+    /// members is held, so that no request begins meanwhile.
     fn sweep(&self, members: usize) {
         // Dropped behind the lock: a socket whose last holder this is closes, and pushes its
         // entries.

@@ -3,10 +3,10 @@
 //! The kernel tells nobody that a socket has begun to listen, so the tables are read once a second.
 //! Nothing is read if no option says `auto`.
 //!
-//! Whoever listens in the namespace chooses ports of the host. So the number of followed ports has a
-//! bound, and their sockets leave the descriptors that no guest may have. Ports that the kernel of
-//! the host gives to clients are followed by TCP alone: programs that publish a port of a
-//! container's choose it among them, and the bound leaves clients enough.
+//! Whoever listens in the namespace chooses ports of the host. So the number of followed ports has
+//! a bound, and their sockets leave the descriptors that no guest may have. Ports that the kernel
+//! of the host gives to clients are followed by TCP alone: programs that publish a port of a
+//! container choose it among them, and the bound leaves clients enough.
 
 use super::agent::Agent;
 use super::arguments::{AllPorts, Args};

@@ -24,10 +24,10 @@
 //! lease. So a timer that the task serves in time does not wake the worker. A packet does: it ends
 //! the sleep of the worker too, which then has a lease to see that the task has come.
 //!
-//! A task that did not come within a lease is *absent*: its runtime computes, or nobody runs it. The
-//! worker then drives as if there were no task, so that a lease is waited for once, and not for each
-//! packet. The task ends its absence when it comes again. A task of another runtime may take the
-//! place of one that is absent, which then ends.
+//! A task that did not come within a lease is *absent*: its runtime computes, or nobody runs it.
+//! The worker then drives as if there were no task, so that a lease is waited for once, and not for
+//! each packet. The task ends its absence when it comes again. A task of another runtime may take
+//! the place of one that is absent, which then ends.
 //!
 //! An event wakes the task and the worker, and the task often comes first. So the worker looks
 //! whether the task has come since the events before, and not since the worker woke. A task that
