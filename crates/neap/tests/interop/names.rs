@@ -96,7 +96,10 @@ fn the_peer_of_a_socket_is_the_first_address_with_a_way() {
         let mut buf = [0; 8];
         assert_eq!(theirs.recv(&mut buf).expect("a datagram"), 4);
         let far = SocketAddr::new("fd00:77::1".parse().expect("an address"), port);
-        let none = ours.connect(far).expect_err("no way");
+        let other = ours.connect(far).expect_err("it is of IPv4 since it is connected");
+        assert_eq!(other.kind(), ErrorKind::InvalidInput);
+        let fresh = neap::UdpSocket::bind(&stack, "[::]:0").expect("bind");
+        let none = fresh.connect(far).expect_err("no way");
         assert_eq!(none.kind(), ErrorKind::NetworkUnreachable);
     });
 }
