@@ -58,6 +58,8 @@ impl Sender {
         };
         let timeout = if advances { self.rtt.rto() } else { self.time_to_timeout(now) };
         let wait = if timeout > Nanos::ZERO { wait.min(timeout) } else { wait };
+        // No timer waits for longer, also where two round trips are (`tcp_reset_xmit_timer`).
+        let wait = wait.min(self.rtt.rto_max());
         Some(now + wait + self.pacer.backlog(now))
     }
 

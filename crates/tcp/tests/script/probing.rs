@@ -547,3 +547,30 @@ fn a_fin_behind_a_closed_window_waits_until_it_opens() {
     peer.ack(1000);
     assert!(peer.one().has(Flags::FIN));
 }
+
+#[test]
+fn a_tail_probe_waits_no_longer_than_the_longest_timeout() {
+    const LONGEST: u64 = 1000;
+    let config = Config { tcp_rto_max_ms: LONGEST as u32, ..Config::default() };
+    let mut peer = Peer::established(config, SocketOptions::default(), Hello::default());
+    let mut acked = 0;
+    let mut exchange = |peer: &mut Peer, rtt| {
+        peer.write(1000);
+        peer.advance_ms(rtt);
+        acked += 1000;
+        peer.ack(acked);
+    };
+    (100..700).step_by(2).for_each(|rtt| exchange(&mut peer, rtt));
+    assert_eq!(peer.info().total_retrans, 0);
+    peer.take();
+    peer.write(2000);
+    peer.advance_ms(700);
+    peer.ack(acked + 1000);
+    // The timeout of what is left would be over, if the ACK had not set the timer anew.
+    peer.advance_ms(220);
+    peer.write(1000);
+    assert_eq!((peer.take().len(), peer.info().total_retrans), (2, 0));
+    assert!(peer.info().rtt.saturating_mul(2) > Nanos::from_millis(LONGEST + 100));
+    peer.advance_ms(LONGEST + 1);
+    assert_eq!(peer.take().len(), 1, "a probe or a timeout");
+}
