@@ -77,6 +77,10 @@ impl Far for AskedStream {
         self.far.changes_within_calls()
     }
 
+    fn is_by_proxy(&self) -> bool {
+        self.far.is_by_proxy()
+    }
+
     fn undelivered(&mut self) -> Option<Undelivered> {
         self.far.undelivered()
     }
@@ -89,6 +93,10 @@ impl Far for AskedStream {
 impl End for AskedStream {
     fn receive(&mut self) -> io::Result<Option<Bytes>> {
         self.far.receive()
+    }
+
+    fn held(&self) -> usize {
+        self.far.held()
     }
 
     fn lends(&self) -> bool {
@@ -202,6 +210,9 @@ mod tests {
         fn enter(&self, _: &Poller, _: u64, _: Events) -> io::Result<()> {
             Ok(())
         }
+        fn is_by_proxy(&self) -> bool {
+            true
+        }
     }
 
     /// A question about `example.org`, with its length, opcode and type.
@@ -218,6 +229,11 @@ mod tests {
     fn stream() -> (AskedStream, Resolver, Arc<Counters>) {
         let (resolver, counters) = (Resolver::default(), Arc::<Counters>::default());
         (AskedStream::new(Box::new(resolver.clone()), counters.clone()), resolver, counters)
+    }
+
+    #[test]
+    fn a_resolver_behind_a_proxy_shows_that_the_proxy_opens_connections() {
+        assert!(stream().0.is_by_proxy());
     }
 
     #[test]
