@@ -19,6 +19,9 @@ mod ground;
 mod guests;
 #[path = "../common/host.rs"]
 mod host;
+#[allow(dead_code, reason = "shared with the tests of the stack")]
+#[path = "../../../neap/tests/hard/memory.rs"]
+mod memory;
 #[path = "../../../neap/tests/hard/peers.rs"]
 mod peers;
 mod victim;

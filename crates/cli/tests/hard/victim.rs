@@ -36,10 +36,11 @@ impl Victim {
             .args(["--host-address", &family.cidr(family.kernel())])
             .args(["--mark", MARK, "--bind", "outside", "--log", "info"])
             .args(["--dns", &world::resolver(family).to_string()])
-            // Memory that is free goes back to the system at once, so that it can be measured.
+            // Memory that is free goes back to the system at once, so that it can be measured:
+            // buffers of data are mapped each for itself, and leave no holes in the heap.
             .env("MALLOC_ARENA_MAX", "1")
             .env("MALLOC_TRIM_THRESHOLD_", "65536")
-            .env("MALLOC_MMAP_THRESHOLD_", "65536")
+            .env("MALLOC_MMAP_THRESHOLD_", "16384")
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -57,7 +58,7 @@ impl Victim {
         Self::start(family, DESCRIPTORS)
     }
 
-    fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.process.id()
     }
 
@@ -74,23 +75,6 @@ impl Victim {
         figures.insert("connections".to_owned(), open as u64);
         figures.insert("waiting".to_owned(), flows.saturating_sub(1));
         figures
-    }
-
-    /// Memory in bytes: at present, and at the most since [`forget_peak`](Self::forget_peak).
-    pub(crate) fn memory(&self) -> (u64, u64) {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
-        let status = status.expect("the gateway lives");
-        let of = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line");
-            let kib = line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number");
-            kib << 10
-        };
-        (of("VmRSS:"), of("VmHWM:"))
-    }
-
-    /// The peak of the memory begins anew.
-    pub(crate) fn forget_peak(&self) {
-        std::fs::write(format!("/proc/{}/clear_refs", self.pid()), "5").expect("root may");
     }
 
     /// Time that the processor has worked for the gateway, its system calls included.

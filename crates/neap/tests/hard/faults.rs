@@ -10,6 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::common::{Family, eventually, expect_end, in_namespace, run};
 use crate::flow::Flow;
 use crate::ground::{DESCRIPTORS, at, is_free, turn};
+use crate::memory::Memory;
 use crate::victim::{ECHO, SOURCE, Victim};
 
 /// Blocks of the honest flow that show that it goes on.
@@ -169,7 +170,7 @@ fn peers_are_stopped_and_killed() {
         readers.iter().for_each(|reader| signal(reader.id(), Signal::STOP));
         // Their windows close; the others do not notice.
         flows.iter().for_each(|flow| flow.wait_for(SOME));
-        let (memory, _) = victim.memory();
+        let memory = Memory::of(victim.pid()).resident;
         assert!(memory < 128 << 20, "four peers that do not read cost {memory} bytes");
         readers.iter().for_each(|reader| signal(reader.id(), Signal::CONT));
         flows.iter().for_each(|flow| flow.wait_for(SOME));

@@ -10,6 +10,7 @@ use neap_lab::world::{Actor, Outbox};
 use crate::common::foreign::{addresses, networks};
 use crate::common::{Family, run};
 use crate::flow::{Flow, Newcomers};
+use crate::memory::Memory;
 use crate::victim::{ECHO, Victim};
 use crate::wire::{Reborn, Wire};
 
@@ -100,8 +101,8 @@ impl Ground {
         foe: &mut dyn Foe,
         look: impl FnOnce(&Figures),
     ) {
-        self.victim.forget_peak();
-        let (start, _) = self.victim.memory();
+        Memory::forget_peak(self.victim.pid());
+        let start = Memory::of(self.victim.pid());
         let newcomers = self.newcomers.map(Newcomers::begin);
         let mut round = self.round(foe);
         for _ in 1..TRIES {
@@ -112,21 +113,22 @@ impl Ground {
             round = self.round(foe);
         }
         let Round { before, during, cpu } = round;
-        let (_, peak) = self.victim.memory();
+        let peak = Memory::of(self.victim.pid()).peak;
         let report = self.victim.report();
         let served = newcomers.map(Newcomers::end);
         let (sent, received) = (self.wire.sent, self.wire.received);
         let relief = self.relieve(foe);
         let left = self.victim.report();
         let fared = self.flow.end();
-        let (end, _) = self.victim.memory();
+        let end = Memory::of(self.victim.pid());
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         println!(
-            "figures: sent {sent} got {received} newcomers {served:?} | memory {:.1} peak {:.1} end {:.1} MiB | CPU \
-             {:.0} % | honest flow {:.2} -> {:.2} MB/s | free after {:.1} s | {report:?}",
-            mib(start),
+            "figures: sent {sent} got {received} newcomers {served:?} | memory {:.1} peak {:.1} MiB, \
+             own {:.1} end {:.1} MiB | CPU {:.0} % | honest flow {:.2} -> {:.2} MB/s | free after {:.1} s | {report:?}",
+            mib(start.resident),
             mib(peak),
-            mib(end),
+            mib(start.own),
+            mib(end.own),
             100.0 * cpu,
             before / 1e6,
             during / 1e6,
@@ -135,9 +137,9 @@ impl Ground {
         assert_eq!(fared, Ok(()), "the honest flow");
         assert!(served.is_none_or(|count| count > 0), "no newcomer was served");
         assert!(round.is_fair(), "the honest flow had {before:.0} and then {during:.0}");
-        assert!(peak <= start + memory, "memory went from {start} to {peak}");
+        assert!(peak <= start.resident + memory, "memory went from {start:?} to {peak}");
         assert!(is_free(&left, 1), "not free: {left:?}");
-        assert!(end <= start + RESIDUE, "memory went from {start} to {end}");
+        assert!(end.own <= start.own + RESIDUE, "memory went from {start:?} to {end:?}");
         look(&report);
     }
 

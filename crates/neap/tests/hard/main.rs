@@ -19,6 +19,7 @@ mod flow;
 mod forwarders;
 mod gateway;
 mod ground;
+mod memory;
 mod peers;
 mod rare;
 mod tap;

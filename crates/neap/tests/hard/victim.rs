@@ -201,10 +201,11 @@ impl Victim {
             .arg(binary)
             .args(["--exact", "victim::victim", "--nocapture", "--test-threads", "1"])
             .env(ROLE, format!("{version} {role}"))
-            // Memory that is free goes back to the system at once, so that it can be measured.
+            // Memory that is free goes back to the system at once, so that it can be measured:
+            // buffers of data are mapped each for itself, and leave no holes in the heap.
             .env("MALLOC_ARENA_MAX", "1")
             .env("MALLOC_TRIM_THRESHOLD_", "65536")
-            .env("MALLOC_MMAP_THRESHOLD_", "65536")
+            .env("MALLOC_MMAP_THRESHOLD_", "16384")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -244,23 +245,6 @@ impl Victim {
         let line = self.order("report");
         let pairs = line.split_whitespace().filter_map(|pair| pair.split_once('='));
         pairs.map(|(name, value)| (name.into(), value.parse().expect("a number"))).collect()
-    }
-
-    /// Memory in bytes: at present, and at the most since [`forget_peak`](Self::forget_peak).
-    pub(crate) fn memory(&self) -> (u64, u64) {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
-        let status = status.expect("the victim lives");
-        let of = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line");
-            let kib = line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number");
-            kib << 10
-        };
-        (of("VmRSS:"), of("VmHWM:"))
-    }
-
-    /// The peak of the memory begins anew.
-    pub(crate) fn forget_peak(&self) {
-        std::fs::write(format!("/proc/{}/clear_refs", self.pid()), "5").expect("its own child");
     }
 
     /// Time that the processor has worked for the victim, its system calls included.
