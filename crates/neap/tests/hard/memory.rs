@@ -5,7 +5,8 @@
 pub(crate) struct Memory {
     /// What is present.
     pub(crate) resident: u64,
-    /// What of it belongs to no file. Code is of a file: whatever runs for the first time adds some.
+    /// What of it belongs to no file. Code is of a file, and whatever runs for the first time adds
+    /// some.
     pub(crate) own: u64,
     /// The most that was present since the [peak was forgotten](Self::forget_peak).
     pub(crate) peak: u64,
