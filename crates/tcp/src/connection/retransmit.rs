@@ -142,7 +142,7 @@ impl Connection {
         }
         let most = u16::try_from(most).unwrap_or(u16::MAX);
         while let Some(next) = self.sender.frame(index + 1)
-            && !self.account.holds(next.ticket)
+            && !self.account.is_below(next.ticket)
             && self.sender.join_next(index, most)
         {}
     }

@@ -101,11 +101,16 @@ impl TxAccount {
     /// Returns whether the frame with this ticket is still below TCP (Linux's
     /// `skb_still_in_host_queue`). If it is, a completion is sure to wake the socket.
     pub fn holds(&self, ticket: Ticket) -> bool {
-        let is_there = || match ticket.place() {
+        self.is_below(ticket) && !self.throttle_above(0) && self.is_below(ticket)
+    }
+
+    /// As [`holds`](Self::holds), for one who does not wait for it: no completion wakes the socket.
+    #[doc(hidden)]
+    pub fn is_below(&self, ticket: Ticket) -> bool {
+        match ticket.place() {
             Some(place) => self.tickets[place].load(Acquire) == ticket.0,
             None => ticket == Ticket::UNNAMED && self.bytes() > 0,
-        };
-        is_there() && !self.throttle_above(0) && is_there()
+        }
     }
 }
 
@@ -316,6 +321,7 @@ mod tests {
         let second = TxCredit::charge(&account, 1);
         let (a, b) = (first.ticket(), second.ticket());
         drop(second);
+        assert!(account.is_below(a) && !account.is_below(b) && !account.is_throttled());
         assert!(account.holds(a) && !account.holds(b));
         drop(first);
         assert_eq!(wakes.0.load(Ordering::SeqCst), 1, "asking leaves the wake-up mark");

@@ -3,10 +3,10 @@
 use crate::peer::{Hello, Peer};
 use neap_tcp::config::Config;
 use neap_tcp::counters::Counter;
-use neap_tcp::options::SocketOptions;
+use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::time::{Instant, Nanos};
 use neap_tcp::transmit::TxBlocked;
-use neap_tcp::transmit::egress::GsoLimits;
+use neap_tcp::transmit::egress::{GsoLimits, Verdict};
 use std::collections::VecDeque;
 
 /// A flow that has a window of hundreds of segments and nothing in flight, over a device that
@@ -218,6 +218,37 @@ fn a_retransmission_waits_for_its_original_and_is_resumed_by_its_completion() {
     let repeated = out.iter().find(|out| out.seq() == 0).expect("the lost frame");
     assert_eq!(repeated.at, before);
     assert_eq!(peer.count(Counter::Timeouts), 0);
+}
+
+/// What a qdisc drops returns its credit at once, so a mark that was left before would wake the
+/// socket for the next try, which the qdisc drops as well.
+#[test]
+fn a_retransmission_that_the_qdisc_drops_does_not_wake_the_socket() {
+    let config = Config { tcp_autocorking: false, ..Config::default() };
+    let mut peer = Peer::established(config, SocketOptions::default(), Hello::default());
+    peer.set(SocketOption::NoDelay(true));
+    peer.wire.completes = false;
+    // The device holds the second message only. The last four arrive.
+    let mut second = None;
+    for message in 0..6 {
+        peer.write(100);
+        assert_eq!(peer.take().len(), 1);
+        let credit = peer.wire.credits.pop_front();
+        if message == 1 {
+            second = credit;
+        }
+    }
+    peer.advance_ms(10);
+    peer.wire.verdict = Verdict::Dropped;
+    peer.ack_sack(0, &[(200, 600)]);
+    peer.advance_ms(5);
+    assert!(peer.count(Counter::RetransFail) > 0);
+    peer.take_wake();
+    let before = peer.count(Counter::RetransFail);
+    peer.transmit();
+    assert!(peer.count(Counter::RetransFail) > before, "it is tried again");
+    assert!(!peer.take_wake(), "nothing has changed");
+    drop(second);
 }
 
 #[test]
