@@ -5,7 +5,7 @@
 use crate::host::HostStream;
 use crate::host_errors::{self, Undelivered};
 use crate::outbound::Outbound;
-use crate::relay::{End, Segments};
+use crate::relay::End;
 use bytes::Bytes;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{Ipv4RecvErr, Ipv4Ttl, Ipv6RecvErr, Ipv6Ttl};
@@ -99,34 +99,23 @@ impl AsFd for Opening {
 }
 
 impl End for Opening {
+    fn beneath(&self) -> Option<&dyn End> {
+        Some(&self.stream)
+    }
+    fn beneath_mut(&mut self) -> Option<&mut dyn End> {
+        Some(&mut self.stream)
+    }
+
     fn receive(&mut self) -> io::Result<Option<Bytes>> {
         self.stream.receive()
     }
     fn send(&mut self, pieces: &mut VecDeque<Bytes>, most: usize) -> io::Result<usize> {
         self.stream.send(pieces, most)
     }
-    fn at_once(&self) -> usize {
-        self.stream.at_once()
-    }
     fn finish(&mut self) -> io::Result<()> {
         self.stream.finish()
     }
-    fn set_piece(&mut self, bytes: usize) {
-        self.stream.set_piece(bytes);
-    }
-    fn save_memory(&mut self, saves: bool) {
-        self.stream.save_memory(saves);
-    }
-    fn take_error(&mut self) -> io::Result<()> {
-        self.stream.take_error()
-    }
     fn reset(&mut self) {
         self.stream.reset();
-    }
-    fn segments(&self) -> Segments {
-        self.stream.segments()
-    }
-    fn limit_unsent(&mut self, bytes: usize) {
-        self.stream.limit_unsent(bytes);
     }
 }

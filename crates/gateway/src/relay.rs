@@ -27,7 +27,21 @@ const PAGE: usize = 16 << 10;
 pub(crate) const SMALL: usize = 4 << 10;
 
 /// One side of a relayed connection, which never waits.
+///
+/// An end that is made of another one names it by [`beneath`](Self::beneath) and
+/// [`beneath_mut`](Self::beneath_mut). Whatever it does not implement itself is then asked of that
+/// one.
 pub trait End {
+    /// The end of which this one is made, if there is one.
+    fn beneath(&self) -> Option<&dyn End> {
+        None
+    }
+
+    /// As [`beneath`](Self::beneath), to change it.
+    fn beneath_mut(&mut self) -> Option<&mut dyn End> {
+        None
+    }
+
     /// Takes received bytes, at most [`MOST_PIECE`]; `Ok(None)` is the end of the stream.
     ///
     /// # Errors
@@ -37,14 +51,14 @@ pub trait End {
     /// Bytes that it has taken from its socket and that [`receive`](Self::receive) has not returned
     /// yet. They count as those that a relay holds.
     fn held(&self) -> usize {
-        0
+        self.beneath().map_or(0, End::held)
     }
 
     /// Whether what [`receive`](Self::receive) returns keeps memory in use that is larger than
     /// twice the bytes, such as a buffer of packets of which it is a slice. A relay copies it if it
     /// has to wait.
     fn lends(&self) -> bool {
-        false
+        self.beneath().is_some_and(End::lends)
     }
 
     /// Sends a part from the front of `pieces`, at most `most` bytes, and takes it away from them
@@ -68,7 +82,7 @@ pub trait End {
     /// Bytes that one call of [`send`](Self::send) is worth; more pieces are received for it until
     /// there are so many.
     fn at_once(&self) -> usize {
-        1
+        self.beneath().map_or(1, End::at_once)
     }
 
     /// Sends the end of the stream after what was sent before.
@@ -79,16 +93,24 @@ pub trait End {
 
     /// Bytes of whole frames of the connection that make up a piece, if that is known.
     fn frame(&self) -> Option<usize> {
-        None
+        self.beneath().and_then(End::frame)
     }
 
     /// Sets most bytes that [`receive`](Self::receive) returns: whole frames of the other end, so
     /// that none is followed by a small rest.
-    fn set_piece(&mut self, _bytes: usize) {}
+    fn set_piece(&mut self, bytes: usize) {
+        if let Some(end) = self.beneath_mut() {
+            end.set_piece(bytes);
+        }
+    }
 
     /// Sets whether [`receive`](Self::receive) returns at most 4 KiB, since too much waits in all
     /// relays together. An end of which there are few need not.
-    fn save_memory(&mut self, _saves: bool) {}
+    fn save_memory(&mut self, saves: bool) {
+        if let Some(end) = self.beneath_mut() {
+            end.save_memory(saves);
+        }
+    }
 
     /// Says why the connection is lost, if it is (`SO_ERROR`). It is asked of an end that no other
     /// call is made of that would tell: its stream has ended, or its bytes wait for the other side.
@@ -97,7 +119,7 @@ pub trait End {
     /// # Errors
     /// Why the connection is lost.
     fn take_error(&mut self) -> io::Result<()> {
-        Ok(())
+        self.beneath_mut().map_or(Ok(()), End::take_error)
     }
 
     /// Sends what was taken by [`send`](Self::send) and is still held here, as far as there is
@@ -106,7 +128,7 @@ pub trait End {
     /// # Errors
     /// Why the connection is lost.
     fn flush(&mut self) -> io::Result<bool> {
-        Ok(true)
+        self.beneath_mut().map_or(Ok(true), End::flush)
     }
 
     /// Ends the connection with a reset, and forgets what was not sent.
@@ -114,12 +136,16 @@ pub trait End {
 
     /// The segments that it sends, for an estimate of their headers.
     fn segments(&self) -> Segments {
-        Segments::default()
+        self.beneath().map_or_else(Segments::default, End::segments)
     }
 
     /// Takes at most about so many bytes that cannot be sent yet; [`send`](Self::send) then has no
     /// room.
-    fn limit_unsent(&mut self, _bytes: usize) {}
+    fn limit_unsent(&mut self, bytes: usize) {
+        if let Some(end) = self.beneath_mut() {
+            end.limit_unsent(bytes);
+        }
+    }
 }
 
 /// The segments of a connection: what an [`End`] that sends `n` bytes has on the wire.
@@ -634,6 +660,40 @@ mod tests {
     fn ends() -> (Fake, Fake) {
         let room = usize::MAX;
         (Fake { room, ..Fake::default() }, Fake { room, ..Fake::default() })
+    }
+
+    /// An end that is made of another one, and says nothing itself.
+    struct Above(Fake);
+
+    impl End for Above {
+        fn beneath(&self) -> Option<&dyn End> {
+            Some(&self.0)
+        }
+        fn beneath_mut(&mut self) -> Option<&mut dyn End> {
+            Some(&mut self.0)
+        }
+        fn receive(&mut self) -> io::Result<Option<Bytes>> {
+            self.0.receive()
+        }
+        fn send(&mut self, pieces: &mut VecDeque<Bytes>, most: usize) -> io::Result<usize> {
+            self.0.send(pieces, most)
+        }
+        fn finish(&mut self) -> io::Result<()> {
+            self.0.finish()
+        }
+        fn reset(&mut self) {
+            self.0.reset();
+        }
+    }
+
+    #[test]
+    fn what_an_end_does_not_say_is_asked_of_the_one_beneath() {
+        let mut above = Above(Fake { lends: true, at_once: 9, ..Fake::default() });
+        above.save_memory(true);
+        assert!(above.lends() && above.at_once() == 9 && above.0.saves_memory);
+        assert!(above.take_error().is_ok());
+        above.0.is_lost = true;
+        assert!(above.take_error().is_err());
     }
 
     #[test]

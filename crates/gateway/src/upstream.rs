@@ -89,7 +89,21 @@ pub trait Upstream: Send {
 }
 
 /// A connection of an [`Upstream`], which never waits.
+///
+/// One that is made of another one names it by [`far_beneath`](Self::far_beneath),
+/// [`far_beneath_mut`](Self::far_beneath_mut) and those of [`End`]. Whatever it does not implement
+/// itself is then asked of that one.
 pub trait Far: End + Send {
+    /// The connection of which this one is made, if there is one.
+    fn far_beneath(&self) -> Option<&dyn Far> {
+        None
+    }
+
+    /// As [`far_beneath`](Self::far_beneath), to change it.
+    fn far_beneath_mut(&mut self) -> Option<&mut dyn Far> {
+        None
+    }
+
     /// Whether the connection is open: the destination has accepted it.
     ///
     /// # Errors
@@ -106,24 +120,24 @@ pub trait Far: End + Send {
     /// it, and room once something was received from it. Nothing of it leaves the gateway, so it
     /// has no turns under a rate.
     fn changes_within_calls(&self) -> bool {
-        false
+        self.far_beneath().is_some_and(Far::changes_within_calls)
     }
 
     /// Whether a proxy opens the connection. Once a proxy has opened one, the gateway takes what it
     /// says of other connections for the fault of their destinations.
     fn is_by_proxy(&self) -> bool {
-        false
+        self.far_beneath().is_some_and(Far::is_by_proxy)
     }
 
     /// What ICMP says of a connection that could not be opened, if the guest is to be told so in
     /// the name of who has said it. It is asked once the connection has failed.
     fn undelivered(&mut self) -> Option<Undelivered> {
-        None
+        self.far_beneath_mut().and_then(Far::undelivered)
     }
 
     /// When the gateway gives up a connection that is not open. `None` if it fails by itself.
     fn opens_until(&self) -> Option<Instant> {
-        None
+        self.far_beneath().and_then(Far::opens_until)
     }
 }
 

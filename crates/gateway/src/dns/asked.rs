@@ -6,15 +6,13 @@
 use super::message::{HEADER, is_question, refusal};
 use super::queries::MOST_QUESTION;
 use crate::counters::Counters;
-use crate::host_errors::Undelivered;
-use crate::relay::{End, Segments, take_front};
+use crate::relay::{End, take_front};
 use crate::upstream::Far;
 use bytes::{Bytes, BytesMut};
 use neap::{Events, Poller};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// A connection to a resolver.
 pub(super) struct AskedStream {
@@ -65,6 +63,14 @@ impl AskedStream {
 }
 
 impl Far for AskedStream {
+    fn far_beneath(&self) -> Option<&dyn Far> {
+        Some(&*self.far)
+    }
+
+    fn far_beneath_mut(&mut self) -> Option<&mut dyn Far> {
+        Some(&mut *self.far)
+    }
+
     fn is_open(&mut self) -> io::Result<bool> {
         self.far.is_open()
     }
@@ -72,35 +78,19 @@ impl Far for AskedStream {
     fn enter(&self, poller: &Poller, token: u64, events: Events) -> io::Result<()> {
         self.far.enter(poller, token, events)
     }
-
-    fn changes_within_calls(&self) -> bool {
-        self.far.changes_within_calls()
-    }
-
-    fn is_by_proxy(&self) -> bool {
-        self.far.is_by_proxy()
-    }
-
-    fn undelivered(&mut self) -> Option<Undelivered> {
-        self.far.undelivered()
-    }
-
-    fn opens_until(&self) -> Option<Instant> {
-        self.far.opens_until()
-    }
 }
 
 impl End for AskedStream {
+    fn beneath(&self) -> Option<&dyn End> {
+        Some(&*self.far)
+    }
+
+    fn beneath_mut(&mut self) -> Option<&mut dyn End> {
+        Some(&mut *self.far)
+    }
+
     fn receive(&mut self) -> io::Result<Option<Bytes>> {
         self.far.receive()
-    }
-
-    fn held(&self) -> usize {
-        self.far.held()
-    }
-
-    fn lends(&self) -> bool {
-        self.far.lends()
     }
 
     fn send(&mut self, pieces: &mut VecDeque<Bytes>, most: usize) -> io::Result<usize> {
@@ -129,45 +119,13 @@ impl End for AskedStream {
         Ok(count)
     }
 
-    fn at_once(&self) -> usize {
-        self.far.at_once()
-    }
-
     fn finish(&mut self) -> io::Result<()> {
         self.far.finish()
-    }
-
-    fn frame(&self) -> Option<usize> {
-        self.far.frame()
-    }
-
-    fn set_piece(&mut self, bytes: usize) {
-        self.far.set_piece(bytes);
-    }
-
-    fn save_memory(&mut self, saves: bool) {
-        self.far.save_memory(saves);
-    }
-
-    fn take_error(&mut self) -> io::Result<()> {
-        self.far.take_error()
-    }
-
-    fn flush(&mut self) -> io::Result<bool> {
-        self.far.flush()
     }
 
     fn reset(&mut self) {
         self.outgoing = Bytes::new();
         self.far.reset();
-    }
-
-    fn segments(&self) -> Segments {
-        self.far.segments()
-    }
-
-    fn limit_unsent(&mut self, bytes: usize) {
-        self.far.limit_unsent(bytes);
     }
 }
 

@@ -2,15 +2,13 @@
 //! answer follows, whatever the server wants (RFC 9112 section 9.6).
 
 use super::http::{MOST_LINES, add_line, is_for_next, values_of};
-use crate::host_errors::Undelivered;
-use crate::relay::{End, MOST_PIECE, SMALL, Segments};
+use crate::relay::{End, MOST_PIECE, SMALL};
 use crate::upstream::Far;
 use bytes::{Buf, Bytes, BytesMut};
 use httparse::{EMPTY_HEADER, Status};
 use neap::{Events, Poller};
 use std::collections::VecDeque;
 use std::io;
-use std::time::Instant;
 
 /// Longest head of an answer, bytes. A longer one is passed on as it is.
 const MOST_HEAD: usize = 16 << 10;
@@ -159,6 +157,14 @@ fn next(received: &[u8]) -> Part {
 }
 
 impl End for Answering {
+    fn beneath(&self) -> Option<&dyn End> {
+        Some(&*self.far)
+    }
+
+    fn beneath_mut(&mut self) -> Option<&mut dyn End> {
+        Some(&mut *self.far)
+    }
+
     fn receive(&mut self) -> io::Result<Option<Bytes>> {
         // The length of a head bounds the turns.
         loop {
@@ -178,28 +184,12 @@ impl End for Answering {
         self.head.received.len() + ready + self.far.held()
     }
 
-    fn lends(&self) -> bool {
-        self.far.lends()
-    }
-
     fn send(&mut self, pieces: &mut VecDeque<Bytes>, most: usize) -> io::Result<usize> {
         self.far.send(pieces, most)
     }
 
-    fn at_once(&self) -> usize {
-        self.far.at_once()
-    }
-
     fn finish(&mut self) -> io::Result<()> {
         self.far.finish()
-    }
-
-    fn frame(&self) -> Option<usize> {
-        self.far.frame()
-    }
-
-    fn set_piece(&mut self, bytes: usize) {
-        self.far.set_piece(bytes);
     }
 
     fn save_memory(&mut self, saves: bool) {
@@ -207,46 +197,26 @@ impl End for Answering {
         self.far.save_memory(saves);
     }
 
-    fn take_error(&mut self) -> io::Result<()> {
-        self.far.take_error()
-    }
-
-    fn flush(&mut self) -> io::Result<bool> {
-        self.far.flush()
-    }
-
     fn reset(&mut self) {
         self.far.reset();
-    }
-
-    fn segments(&self) -> Segments {
-        self.far.segments()
-    }
-
-    fn limit_unsent(&mut self, bytes: usize) {
-        self.far.limit_unsent(bytes);
     }
 }
 
 impl Far for Answering {
+    fn far_beneath(&self) -> Option<&dyn Far> {
+        Some(&*self.far)
+    }
+
+    fn far_beneath_mut(&mut self) -> Option<&mut dyn Far> {
+        Some(&mut *self.far)
+    }
+
     fn is_open(&mut self) -> io::Result<bool> {
         self.far.is_open()
     }
 
     fn enter(&self, poller: &Poller, token: u64, events: Events) -> io::Result<()> {
         self.far.enter(poller, token, events)
-    }
-
-    fn changes_within_calls(&self) -> bool {
-        self.far.changes_within_calls()
-    }
-
-    fn undelivered(&mut self) -> Option<Undelivered> {
-        self.far.undelivered()
-    }
-
-    fn opens_until(&self) -> Option<Instant> {
-        self.far.opens_until()
     }
 }
 
@@ -317,6 +287,14 @@ mod tests {
         fn enter(&self, _: &Poller, _: u64, _: Events) -> io::Result<()> {
             Ok(())
         }
+        fn is_by_proxy(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn a_server_behind_a_proxy_shows_that_the_proxy_opens_connections() {
+        assert!(Answering::new(Box::new(Server(VecDeque::new()))).is_by_proxy());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The side of a connection that came to a door.
 
 use super::body::Body;
-use crate::relay::{End, Segments};
+use crate::relay::End;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::io;
@@ -35,6 +35,14 @@ impl Near {
 }
 
 impl End for Near {
+    fn beneath(&self) -> Option<&dyn End> {
+        Some(&*self.stream)
+    }
+
+    fn beneath_mut(&mut self) -> Option<&mut dyn End> {
+        Some(&mut *self.stream)
+    }
+
     fn receive(&mut self) -> io::Result<Option<Bytes>> {
         if self.is_over() {
             return Ok(None);
@@ -53,16 +61,8 @@ impl End for Near {
         Ok(Some(data))
     }
 
-    fn lends(&self) -> bool {
-        self.stream.lends()
-    }
-
     fn send(&mut self, pieces: &mut VecDeque<Bytes>, most: usize) -> io::Result<usize> {
         self.stream.send(pieces, most)
-    }
-
-    fn at_once(&self) -> usize {
-        self.stream.at_once()
     }
 
     fn finish(&mut self) -> io::Result<()> {
@@ -70,31 +70,7 @@ impl End for Near {
         self.stream.finish()
     }
 
-    fn flush(&mut self) -> io::Result<bool> {
-        self.stream.flush()
-    }
-
-    fn frame(&self) -> Option<usize> {
-        self.stream.frame()
-    }
-
-    fn set_piece(&mut self, bytes: usize) {
-        self.stream.set_piece(bytes);
-    }
-
-    fn save_memory(&mut self, saves: bool) {
-        self.stream.save_memory(saves);
-    }
-
-    fn take_error(&mut self) -> io::Result<()> {
-        self.stream.take_error()
-    }
-
     fn reset(&mut self) {
         self.stream.reset();
-    }
-
-    fn segments(&self) -> Segments {
-        self.stream.segments()
     }
 }

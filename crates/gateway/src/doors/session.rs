@@ -244,7 +244,7 @@ impl Session {
     /// Bytes that one half has given and the other has not taken.
     pub(super) fn held(&self) -> usize {
         match &self.stage {
-            Stage::Joins { joined } | Stage::Joined(joined) => joined.held(),
+            Stage::Joins { joined } | Stage::Joined(joined) => joined.held(&self.near),
             _ => 0,
         }
     }
@@ -261,7 +261,7 @@ impl Session {
         match &self.stage {
             Stage::Opens(opens) => opens.view(),
             Stage::Joins { joined } | Stage::Joined(joined) => {
-                Some(FlowView { held: joined.held(), ..joined.view })
+                Some(FlowView { held: joined.held(&self.near), ..joined.view })
             }
             _ => None,
         }
@@ -365,8 +365,8 @@ impl Joined {
     }
 
     /// Bytes that one side does not take yet.
-    fn held(&self) -> usize {
-        self.relay.held() + self.far.held()
+    fn held(&self, near: &Near) -> usize {
+        self.relay.held() + self.far.held() + near.held()
     }
 
     fn pump(

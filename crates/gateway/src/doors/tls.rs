@@ -179,6 +179,10 @@ impl End for TlsStream {
         self.stream.take_error()
     }
 
+    fn held(&self) -> usize {
+        self.sealed.len() + self.stream.held()
+    }
+
     fn reset(&mut self) {
         self.stream.reset();
     }

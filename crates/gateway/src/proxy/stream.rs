@@ -4,7 +4,7 @@ use super::error::{ProxyError, of_the_way};
 use super::{Credentials, PATIENCE, Proxy, http, socks5};
 use crate::destination::Destination;
 use crate::host::HostStream;
-use crate::relay::{End, Segments};
+use crate::relay::End;
 use crate::upstream::Far;
 use bytes::{Bytes, BytesMut};
 use neap::{Events, Poller};
@@ -167,6 +167,26 @@ impl Far for ProxyStream {
 }
 
 impl End for ProxyStream {
+    fn beneath(&self) -> Option<&dyn End> {
+        match &self.state {
+            State::Opens(talk) => Some(&talk.stream),
+            State::Open { stream, .. } => Some(stream),
+            State::Over => None,
+        }
+    }
+
+    fn beneath_mut(&mut self) -> Option<&mut dyn End> {
+        self.stream().ok().map(|stream| stream as &mut dyn End)
+    }
+
+    fn held(&self) -> usize {
+        match &self.state {
+            State::Opens(talk) => talk.received.len(),
+            State::Open { first, .. } => first.len(),
+            State::Over => 0,
+        }
+    }
+
     fn receive(&mut self) -> io::Result<Option<Bytes>> {
         if let State::Open { first, .. } = &mut self.state
             && !first.is_empty()
@@ -180,27 +200,8 @@ impl End for ProxyStream {
         self.stream()?.send(pieces, most)
     }
 
-    fn at_once(&self) -> usize {
-        match &self.state {
-            State::Open { stream, .. } => stream.at_once(),
-            State::Opens(_) | State::Over => 1,
-        }
-    }
-
     fn finish(&mut self) -> io::Result<()> {
         self.stream()?.finish()
-    }
-
-    fn set_piece(&mut self, bytes: usize) {
-        if let Ok(stream) = self.stream() {
-            stream.set_piece(bytes);
-        }
-    }
-
-    fn save_memory(&mut self, saves: bool) {
-        if let Ok(stream) = self.stream() {
-            stream.save_memory(saves);
-        }
     }
 
     fn take_error(&mut self) -> io::Result<()> {
@@ -210,20 +211,6 @@ impl End for ProxyStream {
     fn reset(&mut self) {
         if let Ok(stream) = self.stream() {
             stream.reset();
-        }
-    }
-
-    fn segments(&self) -> Segments {
-        match &self.state {
-            State::Opens(talk) => talk.stream.segments(),
-            State::Open { stream, .. } => stream.segments(),
-            State::Over => Segments::default(),
-        }
-    }
-
-    fn limit_unsent(&mut self, bytes: usize) {
-        if let Ok(stream) = self.stream() {
-            stream.limit_unsent(bytes);
         }
     }
 }
