@@ -64,8 +64,11 @@ impl Connection {
         self.local_isn.unwrap_or(0)
     }
 
-    /// The real timestamp that the script calls `value`.
+    /// The real timestamp that the script calls `value`. 0 is none.
     fn echo(&self, value: u32) -> u32 {
+        if value == 0 {
+            return 0;
+        }
         match self.timestamps.iter().rev().find(|(script, _)| *script == value) {
             Some(&(_, real)) => real,
             None => match self.timestamps.first() {

@@ -470,7 +470,8 @@ impl Sender {
             prior_highest: self.highest_delivered(),
             fin_waits: ack.fin_waits,
             ece: ack.ece && self.ecn && !is_old,
-            ts_echo: ack.timestamps.map(|timestamps| timestamps.echo),
+            // An echo of 0 is none (`tcp_tsopt_ecr_before`).
+            ts_echo: ack.timestamps.map(|ts| ts.echo).filter(|&echo| echo != 0),
             max_reordering: config.tcp_max_reordering,
             ..AckFacts::default()
         };
@@ -510,10 +511,7 @@ impl Sender {
             let advanced = facts.una_advanced;
             return Ok(AckOutcome { advanced, is_old, ..AckOutcome::default() });
         }
-        let echoed = facts
-            .ts_echo
-            .filter(|_| ack.timestamps.is_some_and(|ts| ts.echo != 0))
-            .and_then(|echo| echoed_rtt(ack.clock, echo));
+        let echoed = facts.ts_echo.and_then(|echo| echoed_rtt(ack.clock, echo));
         let delivered = self.delivered_segments(prior.sacked_out, &facts);
         self.rate.count_delivered(delivered, facts.ece);
         sample.is_ack_delayed = self.may_be_delayed(&facts, &rtts, prior.sacked_out);
