@@ -79,6 +79,8 @@ pub(crate) struct AckFacts {
     pub original_delivered: bool,
     pub is_duplicate: bool,
     pub dsack: bool,
+    /// Duplicates that the DSACK block reports.
+    pub dsacked: u32,
     /// A DSACK block ends where the tail loss probe that is out does.
     pub dsack_of_probe: bool,
     pub ece: bool,
@@ -503,6 +505,7 @@ impl Sender {
             && facts.newly_sacked == 0;
         if prior.packets_out == 0 {
             if facts.dsack {
+                self.count_delivered(facts.dsacked, facts.ece, counters);
                 // Everything had arrived, some of it twice: an undo may be due.
                 self.react(now, &facts, counters);
             }
@@ -513,13 +516,9 @@ impl Sender {
         }
         let echoed = facts.ts_echo.and_then(|echo| echoed_rtt(ack.clock, echo));
         let delivered = self.delivered_segments(prior.sacked_out, &facts);
-        self.rate.count_delivered(delivered, facts.ece);
+        self.count_delivered(delivered, facts.ece, counters);
         sample.is_ack_delayed = self.may_be_delayed(&facts, &rtts, prior.sacked_out);
         self.update_rtt(now, &rtts, &facts, echoed, &mut sample);
-        counters.add(Counter::Delivered, u64::from(delivered));
-        if facts.ece {
-            counters.add(Counter::DeliveredCE, u64::from(delivered));
-        }
         sample.acked = facts.newly_acked;
         sample.acked_sacked = delivered;
         sample.min_rtt = self.rtt.min_rtt();
@@ -581,9 +580,19 @@ impl Sender {
             || (seq == self.wl1 && (window > self.wnd || window == 0))
     }
 
+    fn count_delivered(&mut self, segments: u32, is_ece: bool, counters: &Counters) {
+        self.rate.count_delivered(segments, is_ece);
+        counters.add(Counter::Delivered, u64::from(segments));
+        if is_ece {
+            counters.add(Counter::DeliveredCE, u64::from(segments));
+        }
+    }
+
+    /// Segments that the ACK reports as delivered. A duplicate that a DSACK tells of is one more
+    /// (`tcp_dsack_seen`).
     fn delivered_segments(&self, sacked_before: u32, facts: &AckFacts) -> u32 {
         if self.sack {
-            return facts.unsacked_acked + facts.newly_sacked;
+            return facts.unsacked_acked + facts.newly_sacked + facts.dsacked;
         }
         if facts.una_advanced {
             // A part of a segment is no delivery (`tcp_remove_reno_sacks`).
@@ -749,6 +758,7 @@ impl Sender {
             return;
         }
         facts.dsack = true;
+        facts.dsacked = segments;
         facts.dsack_of_probe = self.count_dsack(block, segments);
     }
 
