@@ -546,7 +546,7 @@ impl Sender {
         Ok(AckOutcome {
             advanced: facts.una_advanced,
             is_old,
-            rearm: facts.una_advanced || self.is_ahead_of_oldest(now, rtts.sacked),
+            rearm: facts.una_advanced || self.is_ahead_of_oldest(now, rtts.first_sacked),
             new_data_first: after == AfterAck::NewDataFirst,
             reorder_wait: (self.reorder_wait != Nanos::MAX).then_some(self.reorder_wait),
         })
@@ -785,12 +785,12 @@ impl Sender {
         sample: &mut AckSample,
     ) {
         let by_sequence = rtts.first.filter(|_| !facts.retransmitted_acked);
-        let rtt = by_sequence.or(rtts.sacked);
+        let rtt = by_sequence.or(rtts.first_sacked);
         if let Some(rtt) = rtt {
-            let shortest = rtts.last.unwrap_or(rtt).min(rtt);
-            self.rtt.on_min_rtt(now, shortest, sample.is_ack_delayed);
+            let newest = rtts.last_sacked.or(rtts.last).unwrap_or(rtt);
+            self.rtt.on_min_rtt(now, newest, sample.is_ack_delayed);
             self.rtt.on_sample(rtt, self.una, self.nxt);
-            sample.rtt = Some(rtts.last.or(rtts.sacked).unwrap_or(rtt));
+            sample.rtt = Some(newest);
         } else if facts.una_advanced
             && facts.newly_acked > 0
             && let Some(rtt) = echoed
@@ -1008,7 +1008,10 @@ struct Rtts {
     newest: Newest,
     first: Option<Nanos>,
     last: Option<Nanos>,
-    sacked: Option<Nanos>,
+    /// Of the oldest SACKed segment.
+    first_sacked: Option<Nanos>,
+    /// Of the newest SACKed segment.
+    last_sacked: Option<Nanos>,
 }
 
 impl Rtts {
@@ -1018,8 +1021,11 @@ impl Rtts {
         self.last = Some(rtt);
     }
 
+    /// The blocks of one ACK are in no order.
     fn on_sacked(&mut self, now: Instant, sent_at: Instant) {
-        self.sacked.get_or_insert(now.since(sent_at));
+        let rtt = now.since(sent_at);
+        self.first_sacked = self.first_sacked.max(Some(rtt));
+        self.last_sacked = Some(self.last_sacked.unwrap_or(rtt).min(rtt));
     }
 }
 
