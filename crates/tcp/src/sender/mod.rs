@@ -489,7 +489,7 @@ impl Sender {
         if !is_old {
             self.last_ack_at = now;
         }
-        let window_changed = self.update_window(ack);
+        let is_window_update = self.update_window(ack);
         let mut rtts = Rtts::default();
         self.process_sacks(now, ack, counters, &mut facts, &mut rtts);
         if facts.una_advanced {
@@ -500,7 +500,7 @@ impl Sender {
         }
         facts.is_duplicate = ack.ack == self.una
             && !facts.una_advanced
-            && !window_changed
+            && !is_window_update
             && !ack.has_data
             && facts.newly_sacked == 0;
         if prior.packets_out == 0 {
@@ -560,16 +560,16 @@ impl Sender {
         sacked_rtt.zip(oldest).is_some_and(|(rtt, oldest)| rtt > now.since(oldest))
     }
 
-    /// Takes the window of an acceptable segment (`tcp_ack_update_window`). Returns whether it
-    /// changed.
+    /// Takes the window of an acceptable segment (`tcp_ack_update_window`). Returns whether it tells
+    /// of the window: of another one than before, or that it is closed.
     fn update_window(&mut self, ack: &Ack<'_>) -> bool {
         if ack.ack.before(self.una) || !self.may_update_window(ack.ack, ack.seq, ack.window) {
             return false;
         }
         self.wl1 = ack.seq;
-        let changed = self.wnd != ack.window;
+        let is_news = self.wnd != ack.window || ack.window == 0;
         self.set_window(ack.window);
-        changed
+        is_news
     }
 
     /// Whether a segment at `seq` that acknowledges `ack` brings news of the window
