@@ -489,14 +489,13 @@ impl Sender {
             counters.add(Counter::SACKReneging, 1);
             self.recovery.is_reneging = true;
         }
-        if self.recovery.state <= CaState::Disorder
+        let is_first_of_window = self.recovery.state <= CaState::Disorder
             || self.recovery.high_seq.at_or_before(self.una)
-            || (self.recovery.state == CaState::Loss && self.recovery.retransmits == 0)
-        {
+            || (self.recovery.state == CaState::Loss && self.recovery.retransmits == 0);
+        if is_first_of_window {
             self.recovery.prior_ssthresh = self.current_ssthresh();
             self.recovery.prior_cwnd = self.window.cwnd;
             self.window.ssthresh = self.controller.ssthresh(now, &self.window).max(2);
-            self.init_undo();
         }
         if self.recovery.state <= CaState::Disorder && self.board.counts().sacked_out >= reordering
         {
@@ -505,6 +504,10 @@ impl Sender {
         // RFC 8985 section 6.3, without the reordering window (`tcp_timeout_mark_lost`).
         let recent = (self.sack && !reneged).then(|| now - self.recovery.rack.rtt);
         self.lose(now, counters, |board, note| board.mark_timed_out(recent, note));
+        if is_first_of_window {
+            // Copies that are given up now are none that a DSACK has to tell of.
+            self.init_undo();
+        }
         self.window.cwnd = self.board.counts().in_flight() + 1;
         self.window.cwnd_cnt = 0;
         self.set_state(CaState::Loss);
