@@ -807,7 +807,7 @@ impl Sender {
         if !probe.was_retransmission || ack.dsack_of_probe {
             self.recovery.tlp = None;
             if ack.dsack_of_probe {
-                self.recovery.needless_probes = (self.recovery.needless_probes + 1).min(4);
+                self.recovery.needless_probes = (self.recovery.needless_probes + 1).min(6);
             }
         } else if self.una.after(probe.high_seq) {
             self.recovery.needless_probes = 0;
