@@ -537,6 +537,35 @@ fn half_open_connections_are_asked_again_and_given_up() {
 }
 
 #[test]
+fn half_open_connections_are_given_up_earlier_where_they_take_more_than_half_of_the_queue() {
+    const CLIENTS: usize = 9;
+    let mut world = World::new(&WireConfig::default());
+    let options = ListenOptions { backlog: 8, ..ListenOptions::default() };
+    let listener = world.b.listen(address("10.0.0.2:80"), options).unwrap();
+    // A SYN of each client passes, nothing else does.
+    let mut packets = 0;
+    world.ab.lock().unwrap().filter = Some(Box::new(move |_| {
+        packets += 1;
+        packets <= CLIENTS
+    }));
+    let to = listener.local_addr();
+    let connect = |world: &World| world.a.connect(world.now, to, ConnectOptions::default());
+    let clients: Vec<_> = (0..CLIENTS).map(|_| connect(&world).unwrap()).collect();
+    world.run(Nanos::from_millis(10));
+    for client in &clients {
+        client.abort(world.now);
+    }
+    world.run(Nanos::from_secs(6));
+    assert_eq!(listener.queued(), (CLIENTS, 0), "after two repetitions");
+    world.run(Nanos::from_secs(2));
+    assert_eq!(listener.queued(), (4, 0), "half of the queue");
+    world.run(Nanos::from_secs(120));
+    assert_eq!(listener.queued(), (0, 0));
+    let sent = world.ba.lock().unwrap().sent.len();
+    assert_eq!(sent, 3 * CLIENTS + 3 * 4, "the others are asked tcp_synack_retries times");
+}
+
+#[test]
 fn a_flow_prints_as_ss_does() {
     let mut world = World::new(&WireConfig::default());
     let (client, server) = connect(&mut world, "10.0.0.2:80");

@@ -27,6 +27,8 @@ use std::task::Waker;
 
 /// `tcp_invalid_ratelimit` by default.
 const PERIOD: Nanos = Nanos::from_millis(500);
+/// `tcp_synack_retries` by default.
+const SYNACK_RETRIES: u32 = 5;
 /// Segments that may cross before time passes: all that both ends have to send and to acknowledge,
 /// and then one answer of each.
 const AT_ONCE: usize = 100;
@@ -311,7 +313,7 @@ impl End {
                 connection.on_deadline(now);
                 connection.transmit(now, out);
             }
-            Self::Request(request) => match request.on_deadline(now, &Config::default()) {
+            Self::Request(request) => match request.on_deadline(now, SYNACK_RETRIES) {
                 RequestVerdict::Retransmit(segment) => out.0.push_back(segment),
                 RequestVerdict::Closed => *self = Self::Nobody,
                 _ => {}

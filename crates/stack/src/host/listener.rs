@@ -33,6 +33,10 @@ use std::sync::Arc;
 
 /// From here on all SYN-ACK timeouts are as long as the longest.
 const LEVELS: usize = 8;
+/// Half-open connections up to which half of the queue is free, however short the accept queue is.
+const LEAST_BACKLOG: usize = 8;
+/// A SYN-ACK is sent again so often at least, however many half-open connections wait.
+const LEAST_RETRIES: u32 = 2;
 
 /// What a listener needs of its host to judge a segment.
 pub(crate) struct ListenContext<'a> {
@@ -110,6 +114,8 @@ impl Inherited {
 struct Backlog {
     requests: Slab<Entry>,
     by_flow: HashTable<u32>,
+    /// Requests whose SYN-ACK was not sent again for want of an answer (`qlen_young`).
+    young: usize,
     timers: [VecDeque<(Instant, u32, u32)>; LEVELS],
     next_serial: u32,
     /// From then on no cookie that was sent is good.
@@ -160,6 +166,7 @@ impl Listener {
         let backlog = Backlog {
             requests: Slab::new(),
             by_flow: HashTable::new(),
+            young: 0,
             timers: core::array::from_fn(|_| VecDeque::new()),
             next_serial: 0,
             cookies_until: Instant::ZERO,
@@ -401,7 +408,7 @@ impl Listener {
     ) -> u64 {
         let mut due = Vec::new();
         let mut backlog = self.lock();
-        let expired = backlog.expire(now, key, config, &mut due);
+        let expired = backlog.expire(now, key, config, self.max_queued(), &mut due);
         let next = backlog.deadline();
         drop(backlog);
         self.cell.publish(next);
@@ -417,6 +424,7 @@ impl Listener {
         backlog.is_closed = true;
         backlog.requests = Slab::new();
         backlog.by_flow = HashTable::new();
+        backlog.young = 0;
         backlog.timers.iter_mut().for_each(|level| *level = VecDeque::new());
         let children = core::mem::take(&mut backlog.accept);
         drop(backlog);
@@ -527,6 +535,7 @@ impl Backlog {
         let due = request.deadline();
         let slot = self.requests.insert(Entry { tuple: *tuple, request, serial }) as u32;
         self.timers[0].push_back((due, slot, serial));
+        self.young += 1;
         let Self { by_flow, requests, .. } = self;
         by_flow.insert_unique(cx.key.hash(tuple), slot, |&slot| {
             cx.key.hash(&requests[slot as usize].tuple)
@@ -581,10 +590,27 @@ impl Backlog {
         if let Ok(entry) = self.by_flow.find_entry(key.hash(&tuple), |&one| one as usize == slot) {
             entry.remove();
         }
-        self.requests.remove(slot);
+        let entry = self.requests.remove(slot);
+        self.young -= usize::from(entry.request.timeouts() == 0);
         if self.requests.is_empty() {
             self.timers.iter_mut().for_each(VecDeque::clear);
         }
+    }
+
+    /// How often a SYN-ACK is sent again. Where more than half of the queue is in use, and most of
+    /// that by connections that do not answer, they are given up earlier, so that new ones find
+    /// room (`reqsk_timer_handler`).
+    fn retries(&self, config: &Config, max_accept: usize) -> u32 {
+        let (waiting, mut young) = (self.requests.len(), self.young);
+        let mut retries = config.tcp_synack_retries;
+        if waiting * 2 <= max_accept.max(LEAST_BACKLOG) {
+            return retries;
+        }
+        while retries > LEAST_RETRIES && waiting >= young * 2 {
+            retries -= 1;
+            young *= 2;
+        }
+        retries
     }
 
     fn expire(
@@ -592,6 +618,7 @@ impl Backlog {
         now: Instant,
         key: FlowKey,
         config: &Config,
+        max_accept: usize,
         send: &mut Vec<(FourTuple, Segment)>,
     ) -> u64 {
         let mut expired = 0;
@@ -601,7 +628,7 @@ impl Backlog {
                     break;
                 }
                 self.timers[level].pop_front();
-                let entry = self.requests.get_mut(slot as usize);
+                let entry = self.requests.get(slot as usize);
                 let Some(entry) = entry.filter(|entry| entry.serial == serial) else {
                     continue;
                 };
@@ -611,8 +638,12 @@ impl Backlog {
                     continue;
                 }
                 expired += 1;
-                match entry.request.on_deadline(now, config) {
+                let retries = self.retries(config, max_accept);
+                let entry = &mut self.requests[slot as usize];
+                let was_young = entry.request.timeouts() == 0;
+                match entry.request.on_deadline(now, retries) {
                     RequestVerdict::Retransmit(segment) => {
+                        self.young -= usize::from(was_young);
                         send.push((entry.tuple, segment));
                         let next = (entry.request.deadline(), slot, serial);
                         self.timers[(level + 1).min(LEVELS - 1)].push_back(next);

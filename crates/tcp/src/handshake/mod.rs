@@ -299,13 +299,13 @@ impl Request {
         self.timeouts
     }
 
-    /// Asks for the SYN-ACK to be sent again, after a time that doubles, and gives up after
-    /// `tcp_synack_retries`.
-    pub fn on_deadline(&mut self, now: Instant, config: &Config) -> RequestVerdict {
+    /// Asks for the SYN-ACK to be sent again, after a time that doubles, and gives up after so many
+    /// `retries` (`tcp_synack_retries`, or fewer where many half-open connections wait).
+    pub fn on_deadline(&mut self, now: Instant, retries: u32) -> RequestVerdict {
         if now < self.deadline {
             return RequestVerdict::Drop;
         }
-        if u32::from(self.timeouts) >= config.tcp_synack_retries {
+        if u32::from(self.timeouts) >= retries {
             return RequestVerdict::Closed;
         }
         self.timeouts += 1;
@@ -603,16 +603,15 @@ mod tests {
 
     #[test]
     fn synack_is_repeated_with_back_off_and_given_up() {
+        let retries = Config::default().tcp_synack_retries;
         let mut request = request();
         let mut due = Vec::new();
         loop {
             let now = request.deadline();
-            assert!(matches!(
-                request.on_deadline(now - Nanos(1), &Config::default()),
-                RequestVerdict::Drop
-            ));
+            let early = request.on_deadline(now - Nanos(1), retries);
+            assert!(matches!(early, RequestVerdict::Drop));
             due.push(now.as_millis() / 1000);
-            match request.on_deadline(now, &Config::default()) {
+            match request.on_deadline(now, retries) {
                 RequestVerdict::Retransmit(synack) => assert!(synack.flags.contains(Flags::SYN)),
                 verdict => break assert!(matches!(verdict, RequestVerdict::Closed)),
             }
