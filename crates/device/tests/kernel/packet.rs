@@ -125,8 +125,12 @@ impl Edges {
     fn wait(&self, at_most: Duration) -> bool {
         let mut events = Vec::with_capacity(1);
         let timeout = rustix::event::Timespec::try_from(at_most).expect("a short time");
-        let room = rustix::buffer::spare_capacity(&mut events);
-        epoll::wait(&self.0, room, Some(&timeout)).expect("epoll") > 0
+        // A busy kernel interrupts the call without a signal.
+        let wait = || {
+            let room = rustix::buffer::spare_capacity(&mut events);
+            epoll::wait(&self.0, room, Some(&timeout))
+        };
+        rustix::io::retry_on_intr(wait).expect("epoll") > 0
     }
 }
 
