@@ -285,14 +285,25 @@ impl Packet {
         let mtu = interface.mtu()?;
         let gso_max_size = config.gso_max_size.min(u16::MAX.into());
         let ip_max = gso_max_size.max(mtu.into()) as usize;
+        let steering = (sockets.len() > 1).then(|| FlowHash::new(sockets.len()));
+        let failed = |call| {
+            let name = &name;
+            move |errno: Errno| Error::of(call, name, errno)
+        };
         let mut queues: Vec<Rings> = Vec::with_capacity(sockets.len());
         for socket in sockets {
+            if steering.is_some() {
+                sys::attach_filter(&socket, &FlowHash::nothing())
+                    .map_err(failed("SO_ATTACH_FILTER"))?;
+            }
             queues.push(Rings::over(socket, config, &name, index, ip_max)?);
         }
-        let steering = (queues.len() > 1).then(|| FlowHash::new(queues.len()));
         if let Some(steering) = &steering {
-            let joined = steering.join(queues.iter().map(|rings| &*rings.socket));
-            joined.map_err(|errno| Error::of("PACKET_FANOUT", &name, errno))?;
+            let sockets = || queues.iter().map(|rings| &*rings.socket);
+            steering.join(sockets()).map_err(failed("PACKET_FANOUT"))?;
+            for socket in sockets() {
+                sys::detach_filter(socket).map_err(failed("SO_DETACH_FILTER"))?;
+            }
         }
         let capabilities = Capabilities {
             medium: Medium::Ethernet(address),

@@ -227,15 +227,29 @@ pub(crate) fn set_option<T: Copy>(
 
 /// `PACKET_FANOUT_DATA`: the program that says which socket of a fan-out group gets a packet.
 pub(crate) fn set_fanout_program(socket: &OwnedFd, program: &[libc::sock_filter]) -> Result<()> {
+    set_program(socket, libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, program)
+}
+
+/// `SO_ATTACH_FILTER`: the program that says how much of a packet the socket receives.
+pub(crate) fn attach_filter(socket: &OwnedFd, program: &[libc::sock_filter]) -> Result<()> {
+    set_program(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program)
+}
+
+/// `SO_DETACH_FILTER`: the socket receives everything.
+pub(crate) fn detach_filter(socket: &OwnedFd) -> Result<()> {
+    set_option(socket, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)
+}
+
+fn set_program(
+    socket: &OwnedFd,
+    level: c_int,
+    name: c_int,
+    program: &[libc::sock_filter],
+) -> Result<()> {
     let len = u16::try_from(program.len()).map_err(|_| Errno::INVAL)?;
     let filter = program.as_ptr().cast_mut();
     // The kernel copies the instructions and does not write them.
-    set_option(
-        socket,
-        libc::SOL_PACKET,
-        libc::PACKET_FANOUT_DATA,
-        &libc::sock_fprog { len, filter },
-    )
+    set_option(socket, level, name, &libc::sock_fprog { len, filter })
 }
 
 /// `getsockopt` of an int.

@@ -86,6 +86,12 @@ impl FlowHash {
         ((mixed >> HALF) * self.queues) >> HALF
     }
 
+    /// A program for a socket that is not in its group yet: it receives nothing. Each of them would
+    /// receive every packet.
+    pub(super) fn nothing() -> [sock_filter; 1] {
+        [op(libc::BPF_RET | libc::BPF_K, 0)]
+    }
+
     /// The program. `M[0]` has the sum.
     fn program(&self) -> Vec<sock_filter> {
         let mut program = vec![

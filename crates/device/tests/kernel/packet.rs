@@ -11,8 +11,10 @@ use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
 use rustix::event::epoll;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::Waker;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant as Clock};
 
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 202, 0, 1);
@@ -28,10 +30,14 @@ fn veth() {
         run(&format!("ip link set {name} up"));
     }
     run("ip address add 10.202.0.1/24 dev pk1");
-    // Until the kernel has taken notice that the link is there, it drops what is sent. A busy
-    // machine takes its time for that.
+    await_links(["pk0", "pk1"]);
+}
+
+/// Until the kernel has taken notice that a link is there, it drops what is sent. A busy machine
+/// takes its time for that.
+fn await_links(ends: [&str; 2]) {
     let start = Clock::now();
-    while !["pk0", "pk1"].into_iter().all(is_up) {
+    while !ends.into_iter().all(is_up) {
         assert!(start.elapsed() < PATIENCE, "the link did not come up");
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -592,6 +598,74 @@ fn datagrams_of_the_kernel_arrive_once_over_all_queues() {
         }
         assert!(seen.iter().all(|&n| n == 1), "{seen:?}");
         assert!(per_queue.iter().all(|&n| n > 0), "{per_queue:?}");
+    });
+}
+
+/// Sends datagrams with the numbers from 0 on to `to` until it is dropped.
+struct Flood {
+    is_over: Arc<AtomicBool>,
+    sender: Option<JoinHandle<()>>,
+}
+
+impl Flood {
+    fn begin(to: Ipv4Addr) -> Self {
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+        let is_over = Arc::new(AtomicBool::new(false));
+        let end = is_over.clone();
+        let (tell, told) = mpsc::channel();
+        let send = move |number: u32| {
+            // Each from a flow of its own, so that they come to all queues.
+            let port = 1000 + number as u16 % 60_000;
+            // A full queue of the host loses some.
+            let _ = socket.send_to(&number.to_be_bytes(), (to, port));
+            if number == 0 {
+                tell.send(()).expect("it is waited for");
+            }
+        };
+        let sender = std::thread::spawn(move || {
+            (0..).take_while(|_| !end.load(Ordering::Relaxed)).for_each(send);
+        });
+        told.recv().expect("it runs");
+        Self { is_over, sender: Some(sender) }
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        if let Some(Err(panic)) = self.sender.take().map(JoinHandle::join) {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+/// The numbers of the datagrams to `to` that have arrived.
+fn flooded(queues: &mut [QueuePair], to: Ipv4Addr) -> Vec<u32> {
+    let packets = queues.iter_mut().flat_map(|queue| {
+        core::iter::from_fn(|| queue.rx.receive(Instant::ZERO)).collect::<Vec<_>>()
+    });
+    let number = |packet: Received| match packet.data.get(42..46)?.first_chunk() {
+        Some(number) if packet.data[30..34] == to.octets() => Some(u32::from_be_bytes(*number)),
+        _ => None,
+    };
+    packets.filter_map(number).collect()
+}
+
+#[test]
+fn what_arrives_while_the_queues_are_opened_comes_once() {
+    in_namespace(|| {
+        veth();
+        run("ip link set pk0 address 02:00:00:00:00:07");
+        run(&format!("ip neighbour add {OURS} lladdr 02:00:00:00:00:07 dev pk1"));
+        let flood = Flood::begin(OURS);
+        let (mut device, _) =
+            open(&PacketConfig { queues: 8, tx_slots: 2, ..PacketConfig::new("pk0") });
+        drop(flood);
+        let mut numbers = flooded(&mut device.queues, OURS);
+        let arrived = numbers.len();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), arrived);
     });
 }
 
