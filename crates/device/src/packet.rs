@@ -396,6 +396,9 @@ fn is_in_this_namespace(socket: &OwnedFd) -> rustix::io::Result<bool> {
 
 /// Version and header before the rings, the rings before the bind. `keeps_large`: packets that are
 /// larger than a slot wait in the receive queue.
+///
+/// The socket of somebody else may receive from all interfaces. It is bound to no protocol first,
+/// and then the kernel empties its queue when the ring is made.
 fn set_up(
     socket: &OwnedFd,
     index: i32,
@@ -407,6 +410,7 @@ fn set_up(
     let int = |call, name, value: i32| {
         sys::set_option(socket, libc::SOL_PACKET, name, &value).map_err(|errno| (call, errno))
     };
+    sys::bind_packet(socket, index, 0).map_err(|errno| ("bind", errno))?;
     int("PACKET_VERSION", libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as i32)?;
     int("PACKET_VNET_HDR", libc::PACKET_VNET_HDR, 1)?;
     int("PACKET_IGNORE_OUTGOING", IGNORE_OUTGOING, 1)?;

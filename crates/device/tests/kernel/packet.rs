@@ -9,6 +9,7 @@ use neap_stack::frame::{Frame, PartialChecksum};
 use neap_tcp::time::{Instant, Nanos};
 use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
 use rustix::event::epoll;
+use rustix::net::{AddressFamily, SocketType, eth};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -666,6 +667,28 @@ fn what_arrives_while_the_queues_are_opened_comes_once() {
         numbers.sort_unstable();
         numbers.dedup();
         assert_eq!(numbers.len(), arrived);
+    });
+}
+
+#[test]
+fn a_socket_of_somebody_else_receives_from_its_interface_alone() {
+    const OTHER: Ipv4Addr = Ipv4Addr::new(10, 203, 0, 2);
+    in_namespace(|| {
+        veth();
+        run("ip link add other0 type veth peer name other1");
+        run("ip link set other0 address 02:00:00:00:00:08 up");
+        run("ip link set other1 up");
+        run("ip address add 10.203.0.1/24 dev other1");
+        await_links(["other0", "other1"]);
+        run(&format!("ip neighbour add {OTHER} lladdr 02:00:00:00:00:08 dev other1"));
+        let socket = rustix::net::socket(AddressFamily::PACKET, SocketType::RAW, Some(eth::ALL));
+        let flood = Flood::begin(OTHER);
+        // Between its two rings the kernel makes 64 MiB of memory.
+        let config = PacketConfig { tx_slots: 1024, ..PacketConfig::new("pk0") };
+        let packet = Packet::from_fd(socket.expect("a socket"), &config);
+        let mut device = packet.expect("a device").into_device();
+        drop(flood);
+        assert_eq!(flooded(&mut device.queues, OTHER), []);
     });
 }
 
