@@ -104,6 +104,34 @@ pub(crate) fn leave_network_namespace() -> Result<()> {
     check(unsafe { libc::unshare(libc::CLONE_NEWNET) })
 }
 
+/// How often a thread was interrupted by [`interrupt`].
+#[cfg(test)]
+pub(crate) static INTERRUPTIONS: core::sync::atomic::AtomicU32 =
+    core::sync::atomic::AtomicU32::new(0);
+
+/// From now on `SIGUSR1` ends calls of the system that wait, and is counted.
+#[cfg(test)]
+pub(crate) fn let_signals_interrupt() -> Result<()> {
+    extern "C" fn count(_: c_int) {
+        INTERRUPTIONS.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
+    }
+    // SAFETY: plain numbers and pointers, for which zeros are good.
+    let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+    action.sa_sigaction = count as *const () as libc::sighandler_t;
+    // SAFETY: the structure is read, and the handler does what may be done in one.
+    check(unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, core::ptr::null_mut()) })
+}
+
+/// Sends `SIGUSR1` to a thread of this process.
+#[cfg(test)]
+pub(crate) fn interrupt(thread: rustix::thread::Pid) -> Result<()> {
+    let process = rustix::process::getpid().as_raw_nonzero().get();
+    let thread = thread.as_raw_nonzero().get();
+    // SAFETY: no pointers; the process has a handler for the signal.
+    let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGUSR1) };
+    check(sent as c_int)
+}
+
 /// Whether `TUNGETVNETHDRSZ` answers with this number of bytes.
 pub(crate) fn tun_has_header_len(fd: &OwnedFd, len: c_int) -> Result<bool> {
     let mut has: c_int = 0;

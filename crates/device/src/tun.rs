@@ -721,12 +721,20 @@ impl TxQueue for TunTx {
 
 /// Waits until a descriptor is writable, and returns whether it is.
 fn wait_until_writable(fd: &OwnedFd, longest: Nanos) -> bool {
-    let timeout = Timespec {
-        tv_sec: (longest.0 / 1_000_000_000) as i64,
-        tv_nsec: (longest.0 % 1_000_000_000) as i64,
-    };
-    let mut polled = [PollFd::new(fd, PollFlags::OUT)];
-    event::poll(&mut polled, Some(&timeout)).is_ok() && polled[0].revents().contains(PollFlags::OUT)
+    let end = clock::now() + longest;
+    let mut rest = longest;
+    loop {
+        let timeout = Timespec {
+            tv_sec: (rest.0 / 1_000_000_000) as i64,
+            tv_nsec: (rest.0 % 1_000_000_000) as i64,
+        };
+        let mut polled = [PollFd::new(fd, PollFlags::OUT)];
+        match event::poll(&mut polled, Some(&timeout)) {
+            Ok(_) => return polled[0].revents().contains(PollFlags::OUT),
+            Err(Errno::INTR) if rest > Nanos::ZERO => rest = end.since(clock::now()),
+            Err(_) => return false,
+        }
+    }
 }
 
 /// Cost: one system call per packet, no copy and no allocation of ours in steady state.

@@ -2,8 +2,15 @@
 
 use super::*;
 use crate::{LinkConfig, configure_link};
-use std::io::Write;
+use rustix::thread::{Pid, gettid};
+use std::io::{Read, Write};
 use std::process::Command;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::time::{Duration, Instant as Clock};
+
+/// The longest that anything may take here: far above what it takes.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs `test` in a thread with a network namespace of its own, where that can be had.
 fn in_namespace(test: impl FnOnce() + Send + 'static) {
@@ -46,4 +53,38 @@ fn a_time_to_write_again_that_has_passed_is_no_event_any_more() {
     // The frame that was refused may be gone with the link.
     tx.reap(refused + RETRY);
     assert_eq!(tx.next_event(), Instant::FAR_FUTURE);
+}
+
+/// Waits until something holds.
+fn await_that(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Clock::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Whether a thread of this process sleeps in a call of the system.
+fn is_asleep(thread: Pid) -> bool {
+    let path = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
+    std::fs::read_to_string(path).is_ok_and(|stat| stat.contains(") S "))
+}
+
+#[test]
+fn a_signal_does_not_shorten_the_wait_for_the_kernel() {
+    let (mut read, mut write) = std::io::pipe().expect("a pipe");
+    rustix::io::ioctl_fionbio(&write, true).expect("set");
+    let full: usize = core::iter::from_fn(|| write.write(&[0; 4096]).ok()).sum();
+    sys::let_signals_interrupt().expect("a handler");
+    let (tell, told) = mpsc::channel();
+    let waiting = std::thread::spawn(move || {
+        tell.send(gettid()).expect("it is waited for");
+        wait_until_writable(&write.into(), Nanos::from_secs(20))
+    });
+    let thread = told.recv().expect("it runs");
+    await_that("the thread waits", || is_asleep(thread));
+    sys::interrupt(thread).expect("a signal");
+    await_that("the signal came", || sys::INTERRUPTIONS.load(Ordering::Relaxed) == 1);
+    read.read_exact(&mut vec![0; full]).expect("what was written");
+    assert!(waiting.join().expect("no panic"), "the pipe is writable");
 }
