@@ -220,7 +220,13 @@ impl Tun {
             interface.lengthen_queue(packets)?;
         }
         let (index, mtu) = (interface.index()?, interface.mtu()?);
-        Self::over(name, queues, config, Some(index), mtu)
+        let tun = Self::over(name, queues, config, Some(index), mtu)?;
+        // Only now, so that nothing stays of an attempt that failed. It holds for all queues.
+        if config.persistent {
+            let made = sys::tun_set_persistent(&tun.queues[0].main);
+            made.map_err(|errno| Error::of("TUNSETPERSIST", &tun.name, errno))?;
+        }
+        Ok(tun)
     }
 
     /// Takes over a TUN or TAP device that somebody else has opened: a helper with the rights for
@@ -444,10 +450,6 @@ fn open_queues(
     }
     let flags = if with_bulk || config.queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
     let main = open_each(&mut name, config, flags)?;
-    // Only now, so that nothing stays of an attempt that failed. It holds for all queues.
-    if config.persistent {
-        sys::tun_set_persistent(&main[0]).map_err(|e| Error::of("TUNSETPERSIST", &name, e))?;
-    }
     let bulk = bulk.into_iter().map(Some).chain(iter::repeat(None));
     let queues = main.into_iter().zip(bulk).map(|(main, bulk)| Descriptors { main, bulk });
     Ok((name, queues.collect()))
@@ -719,7 +721,7 @@ impl TxQueue for TunTx {
     }
 }
 
-/// Waits until a descriptor is writable, and returns whether it is.
+/// Waits until a descriptor is writable, and returns whether it is. Signals do not shorten it.
 fn wait_until_writable(fd: &OwnedFd, longest: Nanos) -> bool {
     let end = clock::now() + longest;
     let mut rest = longest;

@@ -11,7 +11,7 @@ use neap_stack::frame::{Frame, PartialChecksum};
 use neap_tcp::segment::Payload;
 use neap_tcp::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
-use rustix::process::Pid;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -310,6 +310,38 @@ fn a_persistent_device_stays() {
         drop(Tun::open(&config).expect("a device"));
         run("ip link show stays0");
         open_when_free(&TunConfig { persistent: false, ..config }).expect("joined");
+    });
+}
+
+#[test]
+fn a_persistent_device_that_could_not_be_opened_does_not_stay() {
+    const CHILD: &str = "NEAP_TEST_FEW_DESCRIPTORS";
+    // The limit holds for a process, so the test runs again in one of its own.
+    if std::env::var_os(CHILD).is_none() {
+        let name = "tun::a_persistent_device_that_could_not_be_opened_does_not_stay";
+        let mut again = Command::new(std::env::current_exe().expect("this program"));
+        let output = again.args([name, "--exact", "--nocapture"]).env(CHILD, "1").output();
+        let output = output.expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && !output.stdout.is_empty(), "{said}");
+        return;
+    }
+    in_namespace(|| {
+        let config =
+            TunConfig { name: Some("few0".into()), persistent: true, ..TunConfig::default() };
+        let usual = getrlimit(Resource::Nofile);
+        let next = File::open("/dev/null").expect("Linux has it").as_raw_fd() as u64;
+        let failed = (0..64).take_while(|spare| {
+            let few = Rlimit { current: Some(next + spare), ..usual };
+            setrlimit(Resource::Nofile, few).expect("fewer");
+            let opened = Tun::open(&config);
+            setrlimit(Resource::Nofile, usual).expect("as before");
+            let shown = Command::new("ip").args(["link", "show", "few0"]).output();
+            let is_there = shown.expect("ip runs").status.success();
+            assert_eq!(is_there, opened.is_ok(), "{spare} more descriptors");
+            opened.is_err()
+        });
+        assert!((3..64).contains(&failed.count()), "each step needs one");
     });
 }
 
