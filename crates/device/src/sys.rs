@@ -354,10 +354,12 @@ pub(crate) fn scheduling() -> Result<libc::sched_attr> {
 
 /// Sets the scheduling attributes of the calling thread (`sched_setattr`). `size` is set here.
 pub(crate) fn set_scheduling(attributes: &libc::sched_attr) -> Result<()> {
-    let attributes = libc::sched_attr { size: size_of::<libc::sched_attr>() as u32, ..*attributes };
+    let size = size_of::<libc::sched_attr>() as u32;
+    let mut attributes = libc::sched_attr { size, ..*attributes };
     // SAFETY: the kernel reads `size` bytes of the structure, and writes to its `size` at the most.
-    check(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, core::ptr::from_ref(&attributes), 0) }
-        as c_int)
+    check(unsafe {
+        libc::syscall(libc::SYS_sched_setattr, 0, core::ptr::from_mut(&mut attributes), 0)
+    } as c_int)
 }
 
 /// Index of the interface that an AF_PACKET socket is bound to; 0 if it is bound to none.

@@ -17,7 +17,9 @@ use libc::{
     epoll_event, iovec, loff_t, msghdr, nfds_t, off_t, pollfd, size_t, sockaddr, socklen_t,
     ssize_t, timeval, useconds_t,
 };
-use memory::{Address, Vector, bytes, bytes_mut, copy_in, give, is_bad, items_mut, value};
+use memory::{
+    Address, Vector, bytes, bytes_mut, copy_in, give, is_bad, items_mut, read_value, value,
+};
 use neap_posix::abi::*;
 use neap_posix::sockaddr::{Domain, Encoded, encode, parse};
 use neap_posix::{EpollEvent, Errno, Fd, PollFd};
@@ -200,10 +202,22 @@ fn number(result: Result<i32, Errno>) -> c_int {
     answer(result) as c_int
 }
 
+/// Whether the room for an address has a negative size.
+///
+/// # Errors
+/// `EINVAL`, as of the kernel's calls.
+fn check_room(len: *mut socklen_t) -> Result<(), Errno> {
+    match value(len) {
+        Some(len) if c_int::try_from(*len).is_err() => Err(Errno::EINVAL),
+        _ => Ok(()),
+    }
+}
+
 /// Writes an address with its size, as much as there is room for.
 fn give_address(address: Encoded, to: *mut sockaddr, len: *mut socklen_t) {
     if let Some(len) = value(len) {
-        *len = address.copy_to(bytes_mut(to.cast(), *len as usize)) as socklen_t;
+        let room = address.len().min(*len as usize);
+        *len = address.copy_to(bytes_mut(to.cast(), room)) as socklen_t;
     }
 }
 
@@ -269,7 +283,8 @@ extern "C" fn accept(
         // SAFETY: the caller's arguments for the same call of the system.
         return unsafe { libc::accept(fd, from, len) };
     }
-    let accepted = host(user).call(|posix, now, call| posix.accept(now, call, fd, 0));
+    let accepted = check_room(len)
+        .and_then(|()| host(user).call(|posix, now, call| posix.accept(now, call, fd, 0)));
     descriptor(accepted.map(|accepted| {
         give_address(encode(accepted.peer), from, len);
         accepted.fd
@@ -340,7 +355,9 @@ extern "C" fn recvfrom(
     // With MSG_TRUNC there may be no buffer: the length says how much is dropped.
     let mut scratch = vec![0; if buf.is_null() { len.min(SCRATCH_MOST) } else { 0 }];
     let buf = if buf.is_null() { &mut scratch[..] } else { bytes_mut(buf, len) };
-    let received = host(user).call(|posix, now, call| posix.recv_from(now, call, fd, buf, flags));
+    let received = check_room(from_len).and_then(|()| {
+        host(user).call(|posix, now, call| posix.recv_from(now, call, fd, buf, flags))
+    });
     answer(received.map(|received| {
         match received.from {
             Some(address) => give_address(encode(address), from, from_len),
@@ -358,7 +375,8 @@ extern "C" fn recvmsg(user: *mut c_void, fd: c_int, message: *mut msghdr, flags:
     let Some(message) = value(message) else { return fail(Errno::EFAULT) };
     let is_dropped = flags & MSG_TRUNC != 0;
     let parts = Vector::of_message(message.msg_iov, message.msg_iovlen, is_dropped);
-    let received = parts.and_then(|parts| {
+    let room = check_room(&raw mut message.msg_namelen);
+    let received = room.and(parts).and_then(|parts| {
         let mut buf = vec![0; parts.len().min(SCRATCH_MOST)];
         let control = bytes_mut(message.msg_control, message.msg_controllen);
         let received = host(user).call(|posix, now, call| {
@@ -449,9 +467,7 @@ extern "C" fn sendmsg(
         // SAFETY: the caller's arguments for the same call of the system.
         return unsafe { libc::sendmsg(fd, message, flags) };
     }
-    let Some(message) = value(message.cast_mut()) else {
-        return fail(Errno::EFAULT);
-    };
+    let Some(message) = read_value(message) else { return fail(Errno::EFAULT) };
     if message.msg_controllen > 0 {
         return fail(Errno::EINVAL);
     }

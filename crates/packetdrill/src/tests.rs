@@ -350,6 +350,15 @@ fn lengths_and_pointers_of_nonsense_are_refused() {
     assert_eq!(get(out.as_mut_ptr().cast(), &mut len), 0);
     assert_eq!((len, out), (4, [1, 0, 0, 0, 7, 7, 7, 7]));
     failed(get(ptr::null_mut(), &mut len), Errno::EFAULT);
+    let (mut data, mut len) = ([0u8; 8], u32::MAX);
+    let (at, size) = (data.as_mut_ptr().cast(), data.len());
+    let name = out.as_mut_ptr().cast();
+    failed((table.recvfrom)(user, fd, at, size, 0, name, &mut len), Errno::EINVAL);
+    failed((table.accept)(user, fd, name, &mut len) as isize, Errno::EINVAL);
+    // SAFETY: all zeros are a message without anything.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    (message.msg_name, message.msg_namelen) = (name.cast(), u32::MAX);
+    failed((table.recvmsg)(user, fd, &raw mut message, 0), Errno::EINVAL);
 
     let null = |len| libc::iovec { iov_base: ptr::null_mut(), iov_len: len };
     let parts = vec![null(0); 1025];

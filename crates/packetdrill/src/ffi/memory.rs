@@ -53,6 +53,12 @@ pub(crate) fn value<'a, T>(at: *mut T) -> Option<&'a mut T> {
     unsafe { at.as_mut() }
 }
 
+/// The value at a pointer that may be null, for a call that only reads it.
+pub(crate) fn read_value<'a, T>(at: *const T) -> Option<&'a T> {
+    // SAFETY: null or one value of its type, see the head of this file.
+    unsafe { at.as_ref() }
+}
+
 /// Whether a pointer is null that the call needs.
 pub(crate) fn is_bad(data: *const c_void, len: usize) -> bool {
     data.is_null() && len > 0
