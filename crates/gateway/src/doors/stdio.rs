@@ -8,6 +8,7 @@ use bytes::Bytes;
 use neap::{Events, Poller};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FileType;
+use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -57,11 +58,11 @@ fn enter(file: &OwnedFd, poller: &Poller, token: u64, events: Events) -> io::Res
 }
 
 /// The error of a call, with the stream that it is about: the user has to know which one is lost.
-fn named(stream: &str, errno: rustix::io::Errno) -> io::Error {
+fn named(stream: &str, errno: Errno) -> io::Error {
     let error = io::Error::from(errno);
     match error.kind() {
-        // The caller asks for these.
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => error,
+        // The caller asks for this one.
+        io::ErrorKind::WouldBlock => error,
         kind => io::Error::new(kind, format!("{stream}: {error}")),
     }
 }
@@ -70,18 +71,40 @@ fn named(stream: &str, errno: rustix::io::Errno) -> io::Error {
 /// `WouldBlock` if a call would wait.
 fn check(file: &impl AsFd, events: PollFlags) -> io::Result<()> {
     let mut entries = [PollFd::new(file, events)];
-    match poll(&mut entries, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? {
-        0 => Err(io::ErrorKind::WouldBlock.into()),
-        _ => Ok(()),
+    match poll(&mut entries, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+        // A signal is told only where nothing is ready.
+        Ok(0) | Err(Errno::INTR) => Err(io::ErrorKind::WouldBlock.into()),
+        Ok(_) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Makes a call where it does not wait. One that a signal has ended is made again.
+///
+/// # Errors
+/// `WouldBlock` if it would wait; those of the call, with the name of the stream.
+fn without_wait<T>(
+    file: &impl AsFd,
+    events: PollFlags,
+    stream: &str,
+    mut call: impl FnMut() -> rustix::io::Result<T>,
+) -> io::Result<T> {
+    loop {
+        check(file, events)?;
+        match call() {
+            Err(Errno::INTR) => {}
+            result => return result.map_err(|errno| named(stream, errno)),
+        }
     }
 }
 
 impl End for Stdio {
     fn receive(&mut self) -> io::Result<Option<Bytes>> {
-        check(&self.input, PollFlags::IN)?;
-        let mut piece = vec![0; MOST_PIECE];
-        let count = rustix::io::read(&self.input, &mut piece);
-        let count = count.map_err(|errno| named("the standard input", errno))?;
+        let mut piece = Vec::new();
+        let count = without_wait(&self.input, PollFlags::IN, "the standard input", || {
+            piece.resize(MOST_PIECE, 0);
+            rustix::io::read(&self.input, &mut piece)
+        })?;
         piece.truncate(count);
         Ok((count > 0).then(|| piece.into()))
     }
@@ -90,10 +113,10 @@ impl End for Stdio {
         let (Some(output), Some(first)) = (&self.output, pieces.front()) else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
-        check(output, PollFlags::OUT)?;
         let count = first.len().min(most).min(self.most);
-        let sent = rustix::io::write(output, &first[..count]);
-        let sent = sent.map_err(|errno| named("the standard output", errno))?;
+        let sent = without_wait(output, PollFlags::OUT, "the standard output", || {
+            rustix::io::write(output, &first[..count])
+        })?;
         take_front(pieces, sent);
         Ok(sent)
     }
@@ -111,6 +134,23 @@ impl End for Stdio {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
+
+    #[test]
+    fn a_call_that_a_signal_ends_is_made_again_where_it_does_not_wait() {
+        let (mut read, mut write) = io::pipe().expect("a pipe");
+        let mut results = vec![Ok(5), Err(Errno::INTR), Err(Errno::INTR)];
+        write.write_all(b"x").expect("room");
+        let file = read.try_clone().expect("a descriptor");
+        let got = without_wait(&file, PollFlags::IN, "it", || results.pop().expect("no more"));
+        assert_eq!(got.expect("the third time"), 5);
+        // Another process reads from the same pipe.
+        let taken = without_wait(&file, PollFlags::IN, "it", || {
+            read.read_exact(&mut [0]).expect("a byte");
+            Err::<(), _>(Errno::INTR)
+        });
+        assert_eq!(taken.expect_err("nothing is left").kind(), io::ErrorKind::WouldBlock);
+    }
 
     #[test]
     fn an_output_that_takes_nothing_is_named() {
