@@ -10,7 +10,7 @@ use super::bound::Bound;
 use super::error::SocketError;
 use super::listed::BucketInfo;
 use super::listener::Listener;
-use super::ports::{Ephemeral, Exhausted, PortUses};
+use super::ports::{PortUses, Ports};
 use super::remains::{Looked, RemainsTable, Reuse};
 use super::tcp::TcpSocket;
 use crate::flow::{FlowKey, FourTuple};
@@ -56,12 +56,23 @@ struct Tables {
     listeners: HashTable<Arc<Listener>>,
     bound: HashTable<Arc<Bound>>,
     remains: RemainsTable,
-    uses: PortUses,
-    ephemeral: Ephemeral,
-    exhausted: Exhausted,
+    ports: Ports,
     /// No further sockets are taken, and what there is comes to its end.
     is_closing: bool,
     is_shut_down: bool,
+}
+
+/// Whose the own port of a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PortOwner {
+    /// `connect` chose it, or it is one of others: it may be chosen for connections to other ends.
+    Nobody,
+    /// A socket that is bound to it, or the listener that accepted the connection. It is not chosen
+    /// before the last connection that has it is over.
+    Bound,
+    /// The connection itself. As with `Bound`, and its own end has to be free as for
+    /// [`bind`](Demux::bind).
+    Itself,
 }
 
 /// All that a host has to end when it is shut down.
@@ -102,9 +113,7 @@ impl Demux {
                 listeners: HashTable::new(),
                 bound: HashTable::new(),
                 remains: RemainsTable::new(key, counters),
-                uses: PortUses::new(key),
-                ephemeral: Ephemeral::new(seed),
-                exhausted: Exhausted::default(),
+                ports: Ports::new(key, seed),
                 is_closing: false,
                 is_shut_down: false,
             }),
@@ -122,8 +131,8 @@ impl Demux {
     ) {
         let mut tables = self.lock();
         tables.remains.set_reuse(reuse);
-        tables.ephemeral.set_range(ports);
-        tables.exhausted.clear();
+        tables.ports.ephemeral.set_range(ports);
+        tables.ports.exhausted.clear();
         tables.remains.set_most_waiting(max_time_wait);
     }
 
@@ -159,8 +168,7 @@ impl Demux {
     }
 
     /// Adds a connection under its addresses, in the place of one in TIME-WAIT if it began with the
-    /// `heritage` of that one. Whether it did. With `is_exclusive` its own end has to be free as
-    /// for [`bind`](Self::bind).
+    /// `heritage` of that one. Whether it did.
     ///
     /// # Errors
     /// [`SocketError::AddressInUse`] if there is one, or another socket is in the way;
@@ -168,20 +176,15 @@ impl Demux {
     pub(crate) fn insert(
         &self,
         socket: &Arc<TcpSocket>,
-        is_exclusive: bool,
+        owner: PortOwner,
         heritage: Option<Heritage>,
     ) -> Result<bool, SocketError> {
         let mut tables = self.lock();
-        if is_exclusive {
+        if owner == PortOwner::Itself {
             let (local, reuse) = (socket.tuple().local_addr(), socket.cell.reuse_address());
             tables.check(&Bound::new(local, false, reuse), None)?;
         }
-        let is_recycled = tables.insert(self.key, socket, heritage)?;
-        if is_exclusive {
-            socket.cell.note_given_port();
-            tables.uses.give(socket.tuple().local_port);
-        }
-        Ok(is_recycled)
+        tables.insert(self.key, socket, owner, heritage)
     }
 
     /// What a connection of this flow begins with if it is to take the place of one in TIME-WAIT.
@@ -193,16 +196,17 @@ impl Demux {
 
     /// An ephemeral port for a connection; `tuple.local_port` is ignored. It is not reserved: a
     /// later [`insert`](Self::insert) tells whether another thread was faster. As in Linux, a port
-    /// that can be had from TIME-WAIT is as good as a free one, and one that an application chose
-    /// for a socket is not free whatever the addresses are (`__inet_hash_connect`).
+    /// that can be had from TIME-WAIT is as good as a free one. One that an application chose for a
+    /// socket is not free whatever the addresses are, as long as anything is left of the socket or
+    /// of what it accepted (`__inet_hash_connect`).
     ///
     /// # Errors
     /// [`SocketError::AddressNotAvailable`] if every port is in use towards this remote end.
     pub(crate) fn choose_port(&self, now: Instant, tuple: &FourTuple) -> Result<u16, SocketError> {
         let offset = self.key.hash(&FourTuple { local_port: 0, ..*tuple });
         let mut tables = self.lock();
-        let Tables { ephemeral, exhausted, connections, listeners, bound, remains, uses, .. } =
-            &mut *tables;
+        let Tables { ports, connections, listeners, bound, remains, .. } = &mut *tables;
+        let Ports { uses, ephemeral, exhausted } = ports;
         let first_reusable = Cell::new(Instant::FAR_FUTURE);
         let is_free = |port| {
             let candidate = FourTuple { local_port: port, ..*tuple };
@@ -233,12 +237,12 @@ impl Demux {
     pub(crate) fn set_reuse(&self, socket: &Arc<TcpSocket>, on: bool) {
         let hash = self.key.hash(socket.tuple());
         let mut tables = self.lock();
-        let Tables { connections, uses, .. } = &mut *tables;
+        let Tables { connections, ports, .. } = &mut *tables;
         let is_it = |one: &Arc<TcpSocket>| Arc::ptr_eq(one, socket);
         if socket.cell.reuse_address() != on && connections.find(hash, is_it).is_some() {
             let local = socket.tuple().local_addr();
-            uses.add(local, on);
-            uses.remove(local, !on);
+            ports.uses.add(local, on, false);
+            ports.uses.remove(local, !on);
         }
         socket.cell.store_reuse_address(on);
     }
@@ -250,16 +254,18 @@ impl Demux {
 
     /// Replaces a connection by what is left of it. Beyond the bound the oldest in TIME_WAIT goes.
     pub(crate) fn enter_remains(&self, socket: &TcpSocket, remains: Remains, options: IpOptions) {
+        let tuple = *socket.tuple();
         let mut tables = self.lock();
+        // A given port stays so: this may be the last connection that has it.
+        let is_given = tables.ports.uses.is_given(tuple.local_port);
         if !tables.remove(self.key, socket) || tables.is_shut_down {
             return;
         }
-        let tuple = *socket.tuple();
-        let Tables { remains: table, uses, exhausted, .. } = &mut *tables;
+        let Tables { remains: table, ports, .. } = &mut *tables;
         let reuse = socket.cell.reuse_address();
-        let gone = &mut |gone: &FourTuple, reuse| free_port(uses, exhausted, gone, reuse);
+        let gone = &mut |gone: &FourTuple, reuse| ports.free(gone, reuse);
         if table.insert((tuple, reuse), remains, options, gone) {
-            uses.add(tuple.local_addr(), reuse);
+            ports.uses.add(tuple.local_addr(), reuse, is_given);
             tables.note_reusable(self.key, &tuple);
         }
     }
@@ -274,9 +280,8 @@ impl Demux {
         let hash = self.key.hash(tuple);
         let mut tables = self.lock();
         let slot = tables.remains.find(hash, tuple)?;
-        let Tables { remains, uses, exhausted, .. } = &mut *tables;
-        let looked =
-            remains.look(slot, f, &mut |gone, reuse| free_port(uses, exhausted, gone, reuse));
+        let Tables { remains, ports, .. } = &mut *tables;
+        let looked = remains.look(slot, f, &mut |gone, reuse| ports.free(gone, reuse));
         tables.note_reusable(self.key, tuple);
         Some(looked)
     }
@@ -289,8 +294,8 @@ impl Demux {
         f: impl FnMut(&FourTuple, IpOptions, &mut Remains) -> bool,
     ) -> Instant {
         let mut tables = self.lock();
-        let Tables { remains, uses, exhausted, .. } = &mut *tables;
-        remains.expire(now, f, &mut |gone, reuse| free_port(uses, exhausted, gone, reuse))
+        let Tables { remains, ports, .. } = &mut *tables;
+        remains.expire(now, f, &mut |gone, reuse| ports.free(gone, reuse))
     }
 
     /// Adds a listener. `reuse` is `SO_REUSEADDR`: connections at its address that have it too do
@@ -352,7 +357,7 @@ impl Demux {
         let mut tables = self.lock();
         if let Ok(entry) = tables.bound.find_entry(hash, is_it) {
             entry.remove();
-            tables.exhausted.clear();
+            tables.ports.on_unbound(bound.local().port());
         }
     }
 
@@ -363,7 +368,7 @@ impl Demux {
         let is_it = |one: &Arc<Listener>| core::ptr::eq(&raw const **one, listener);
         if let Ok(entry) = tables.listeners.find_entry(hash, is_it) {
             entry.remove();
-            tables.exhausted.clear();
+            tables.ports.on_unbound(listener.local().port());
         }
     }
 
@@ -434,8 +439,8 @@ impl Tables {
     /// Whether a socket may have this address: nobody listens there, and what connections and other
     /// bound sockets have may be shared. `own` is the reservation of the socket itself.
     fn check(&self, wanted: &Bound, own: Option<&Bound>) -> Result<(), SocketError> {
-        let Self { listeners, bound, uses, .. } = self;
-        if is_in_conflict(listeners, bound, uses, wanted, own) {
+        let Self { listeners, bound, ports, .. } = self;
+        if is_in_conflict(listeners, bound, &ports.uses, wanted, own) {
             return Err(SocketError::AddressInUse);
         }
         Ok(())
@@ -451,7 +456,8 @@ impl Tables {
         is_dual: bool,
         salt: u64,
     ) -> Result<u16, SocketError> {
-        let Self { ephemeral, exhausted, listeners, bound, uses, .. } = self;
+        let Self { ports, listeners, bound, .. } = self;
+        let Ports { uses, ephemeral, exhausted } = ports;
         let is_free = |port| {
             let mut candidate = local;
             candidate.set_port(port);
@@ -481,6 +487,7 @@ impl Tables {
         &mut self,
         key: FlowKey,
         socket: &Arc<TcpSocket>,
+        owner: PortOwner,
         heritage: Option<Heritage>,
     ) -> Result<bool, SocketError> {
         if self.is_closing {
@@ -488,7 +495,7 @@ impl Tables {
         }
         let tuple = socket.tuple();
         let hash = key.hash(tuple);
-        let Self { remains, uses, exhausted, connections, .. } = self;
+        let Self { remains, ports, connections, .. } = self;
         if connections.find(hash, |other| other.tuple() == tuple).is_some() {
             return Err(SocketError::AddressInUse);
         }
@@ -498,21 +505,23 @@ impl Tables {
             if heritage.is_none() || remains.heritage(slot) != heritage {
                 return Err(SocketError::AddressInUse);
             }
-            remains.remove(slot, &mut |gone, reuse| free_port(uses, exhausted, gone, reuse));
+            remains.remove(slot, &mut |gone, reuse| ports.free(gone, reuse));
         }
-        uses.add(tuple.local_addr(), socket.cell.reuse_address());
+        let is_given = owner != PortOwner::Nobody;
+        ports.uses.add(tuple.local_addr(), socket.cell.reuse_address(), is_given);
         connections.insert_unique(hash, socket.clone(), |one| key.hash(one.tuple()));
         Ok(old.is_some())
     }
 
     /// The remains of this flow may have entered TIME-WAIT. A comparison, unless ports have run
-    /// out.
+    /// out. A given port is not chosen before TIME-WAIT is over.
     fn note_reusable(&mut self, key: FlowKey, tuple: &FourTuple) {
-        if self.exhausted.is_empty() {
+        let Ports { uses, exhausted, .. } = &mut self.ports;
+        if exhausted.is_empty() || uses.is_given(tuple.local_port) {
             return;
         }
         if let Some(slot) = self.remains.find(key.hash(tuple), tuple) {
-            self.exhausted.on_waiting(tuple, self.remains.reusable_after(slot));
+            exhausted.on_waiting(tuple, self.remains.reusable_after(slot));
         }
     }
 
@@ -524,11 +533,7 @@ impl Tables {
         };
         entry.remove();
         let reuse = socket.cell.reuse_address();
-        free_port(&mut self.uses, &mut self.exhausted, socket.tuple(), reuse);
-        if socket.cell.is_port_given() {
-            self.uses.take_back(socket.tuple().local_port);
-            self.exhausted.clear();
-        }
+        self.ports.free(socket.tuple(), reuse);
         let connections = &mut self.connections;
         // Memory of a burst is given back; each shrink is paid for by the removals before it.
         if connections.capacity() > 1024 && connections.len() * 8 < connections.capacity() {
@@ -557,12 +562,6 @@ fn is_in_conflict(
     uses.obstruct(wanted.local(), wanted.is_dual(), reuse)
         || listeners.iter_hash(hash).any(is_listened)
         || bound.iter_hash(hash).any(is_bound)
-}
-
-/// A connection no longer has its local port. `reuse` is its `SO_REUSEADDR`.
-fn free_port(uses: &mut PortUses, exhausted: &mut Exhausted, tuple: &FourTuple, reuse: bool) {
-    uses.remove(tuple.local_addr(), reuse);
-    exhausted.on_freed(tuple);
 }
 
 fn port_hash(port: u16) -> u64 {

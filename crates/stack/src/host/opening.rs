@@ -2,6 +2,7 @@
 
 use super::Host;
 use super::bound::Bound;
+use super::demux::PortOwner;
 use super::error::SocketError;
 use super::forwarder::{Decided, Forwarder, Pending, TcpForwarderOptions};
 use super::listener::{Inherited, ListenContext, Listener};
@@ -97,8 +98,7 @@ struct Wanted {
     tuple: FourTuple,
     /// `SO_REUSEADDR`
     reuse_address: bool,
-    /// Whether its own end has to be free of sockets that do not share it, as for `bind`.
-    is_exclusive: bool,
+    owner: PortOwner,
     /// What it begins with if it takes the place of one in TIME-WAIT.
     heritage: Option<Heritage>,
 }
@@ -152,8 +152,13 @@ impl Host {
             scope: scope_of(remote_ip, link),
         };
         let is_ephemeral = tuple.local_port == 0;
-        // The ports of others are theirs to share.
-        let is_exclusive = !(is_ephemeral || is_foreign || is_bound);
+        let owner = match (is_ephemeral, is_bound, is_foreign) {
+            (true, ..) => PortOwner::Nobody,
+            (false, true, _) => PortOwner::Bound,
+            // The ports of others are theirs to share.
+            (false, false, true) => PortOwner::Nobody,
+            (false, false, false) => PortOwner::Itself,
+        };
         let mut route = CachedRoute::new(is_foreign);
         if route.refresh(&self.net, now, &tuple).is_none() {
             return Err(SocketError::NetworkUnreachable);
@@ -169,7 +174,7 @@ impl Host {
                 None => Connection::connect(now, setup),
                 Some(heritage) => Connection::succeed(now, setup, heritage),
             };
-            let wanted = Wanted { tuple, reuse_address, is_exclusive, heritage };
+            let wanted = Wanted { tuple, reuse_address, owner, heritage };
             match self.open(visit, wanted, options.clone(), route.clone(), open) {
                 // Another thread took the port in between.
                 Err(SocketError::AddressInUse) if is_ephemeral => {}
@@ -206,7 +211,8 @@ impl Host {
     ) -> Result<Arc<TcpSocket>, SocketError> {
         let accept = |setup| Connection::accept(visit.now, setup, accepted);
         let reuse_address = listener.reuse_address();
-        let wanted = Wanted { tuple, reuse_address, is_exclusive: false, heritage: None };
+        let owner = PortOwner::Bound;
+        let wanted = Wanted { tuple, reuse_address, owner, heritage: None };
         self.open(visit, wanted, listener.options(tuple.local), route, accept)
     }
 
@@ -259,7 +265,8 @@ impl Host {
             Connection::answer(now, Setup { isn, ..setup }, &syn.segment())
         };
         // The address is not the application's choice: no server of it is to be in the way.
-        let wanted = Wanted { tuple, reuse_address: true, is_exclusive: false, heritage: None };
+        let owner = PortOwner::Nobody;
+        let wanted = Wanted { tuple, reuse_address: true, owner, heritage: None };
         let socket = self.open(visit, wanted, options, route, answer);
         // The socket is in the tables before the pending connection leaves its own, so a SYN that
         // comes meanwhile finds one of them.
@@ -280,7 +287,7 @@ impl Host {
         mut route: CachedRoute,
         make: impl FnOnce(Setup) -> Connection,
     ) -> Result<Arc<TcpSocket>, SocketError> {
-        let Wanted { tuple, reuse_address, is_exclusive, heritage } = wanted;
+        let Wanted { tuple, reuse_address, owner, heritage } = wanted;
         let Visit { now, shard, .. } = visit;
         let shard = &self.shards[shard % self.shards.len()];
         let cell = shard.cell(self.registry.reserve());
@@ -310,7 +317,7 @@ impl Host {
         let ends = (tuple, reuse_address);
         let socket = Arc::new(TcpSocket::new(ends, make(setup), route, mtu, cell));
         let target = Target::Tcp(socket.clone());
-        let insert = || self.demux.insert(&socket, is_exclusive, heritage);
+        let insert = || self.demux.insert(&socket, owner, heritage);
         let is_recycled = self.registry.enter(id, target, insert)?;
         shard.counters().add(Counter::TimeWaitRecycled, u64::from(is_recycled));
         Ok(socket)

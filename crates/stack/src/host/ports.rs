@@ -19,17 +19,52 @@ const FREED: usize = 1024;
 /// The least time between two searches towards a remote end without a free port.
 const SEARCH_PAUSE: Nanos = Nanos::from_millis(10);
 
-/// How many connections use each local port, and each address with a port. O(1) per open and close,
-/// with one hash; 20 bytes per port in use, and 28 bytes per address and port. A port that an
-/// application gave takes 8 more.
+/// Local ports of a host: how many connections have each, which ones are chosen, and which searches
+/// found none.
+#[derive(Debug)]
+pub(crate) struct Ports {
+    pub(crate) uses: PortUses,
+    pub(crate) ephemeral: Ephemeral,
+    pub(crate) exhausted: Exhausted,
+}
+
+impl Ports {
+    /// `key` is that of the hashes, and `seed` starts the choice of ports.
+    pub(crate) fn new(key: FlowKey, seed: u64) -> Self {
+        Self {
+            uses: PortUses::new(key),
+            ephemeral: Ephemeral::new(seed),
+            exhausted: Exhausted::default(),
+        }
+    }
+
+    /// A connection no longer has its local port. `reuse` is its `SO_REUSEADDR`.
+    pub(crate) fn free(&mut self, tuple: &FourTuple, reuse: bool) {
+        let was_given = self.uses.remove(tuple.local_addr(), reuse);
+        self.exhausted.on_freed(tuple);
+        if was_given && self.ephemeral.contains(tuple.local_port) {
+            self.exhausted.on_port_freed(tuple.local_port);
+        }
+    }
+
+    /// A listener or a bound socket no longer has this port.
+    pub(crate) fn on_unbound(&mut self, port: u16) {
+        if self.ephemeral.contains(port) {
+            self.exhausted.on_port_freed(port);
+            self.exhausted.addresses.clear();
+        }
+    }
+}
+
+/// How many connections use each local port, and each address with a port. What is left of a
+/// connection counts as one. O(1) per open and close, with one hash; 20 bytes per port in use, and
+/// 28 bytes per address and port.
 #[derive(Debug)]
 pub(crate) struct PortUses {
     key: FlowKey,
     ports: HashTable<PortUse>,
     /// Hashed under the key: where connections to foreign addresses are taken, peers choose them.
     addresses: HashTable<(IpAddr, u16, Uses)>,
-    /// Ports that applications gave connections, with how many have each.
-    given: HashTable<(u16, u32)>,
 }
 
 /// Connections at one place.
@@ -60,6 +95,9 @@ impl Uses {
 #[derive(Debug)]
 struct PortUse {
     port: u16,
+    /// An application gave it to one of the connections, until the last of them is over
+    /// (`fastreuse` of `inet_bind_bucket`).
+    is_given: bool,
     v4: Uses,
     v6: Uses,
 }
@@ -72,7 +110,7 @@ impl PortUse {
 
 impl PortUses {
     pub(crate) fn new(key: FlowKey) -> Self {
-        Self { key, ports: HashTable::new(), addresses: HashTable::new(), given: HashTable::new() }
+        Self { key, ports: HashTable::new(), addresses: HashTable::new() }
     }
 
     fn hash(port: u16) -> u64 {
@@ -84,15 +122,18 @@ impl PortUses {
         key.hash(&FourTuple { local_port: port, ..FourTuple::without_ports(ip, ip) })
     }
 
-    /// One more connection has this address and port. `reuse` is its `SO_REUSEADDR`.
-    pub(crate) fn add(&mut self, local: SocketAddr, reuse: bool) {
+    /// One more connection has this address and port. `reuse` is its `SO_REUSEADDR`, and
+    /// `is_given` says that an application gave the port.
+    pub(crate) fn add(&mut self, local: SocketAddr, reuse: bool, is_given: bool) {
         let (ip, port) = (local.ip(), local.port());
-        self.ports
+        let (v4, v6) = (Uses::default(), Uses::default());
+        let used = self
+            .ports
             .entry(Self::hash(port), |used| used.port == port, |used| Self::hash(used.port))
-            .or_insert(PortUse { port, v4: Uses::default(), v6: Uses::default() })
-            .into_mut()
-            .of(ip)
-            .add(reuse);
+            .or_insert(PortUse { port, is_given, v4, v6 })
+            .into_mut();
+        used.is_given |= is_given;
+        used.of(ip).add(reuse);
         let key = self.key;
         let hash = Self::hash_address(key, ip, port);
         let is_it = |used: &(IpAddr, u16, Uses)| (used.0, used.1) == (ip, port);
@@ -104,14 +145,15 @@ impl PortUses {
             .add(reuse);
     }
 
-    /// One connection less. `reuse` is what it was counted with.
-    pub(crate) fn remove(&mut self, local: SocketAddr, reuse: bool) {
+    /// One connection less. `reuse` is what it was counted with. Whether the port was given, and
+    /// no other connection has it.
+    pub(crate) fn remove(&mut self, local: SocketAddr, reuse: bool) -> bool {
         let (ip, port) = (local.ip(), local.port());
         let key = self.key;
         let hash = Self::hash_address(key, ip, port);
         let is_it = |used: &(IpAddr, u16, Uses)| (used.0, used.1) == (ip, port);
         // What is not counted at its address is not counted at its port either.
-        let Ok(mut at_address) = self.addresses.find_entry(hash, is_it) else { return };
+        let Ok(mut at_address) = self.addresses.find_entry(hash, is_it) else { return false };
         at_address.get_mut().2.remove(reuse);
         if at_address.get().2.all == 0 {
             at_address.remove();
@@ -122,36 +164,19 @@ impl PortUses {
             let hash_of = |used: &(IpAddr, u16, Uses)| Self::hash_address(key, used.0, used.1);
             addresses.shrink_to(addresses.len() * 2, hash_of);
         }
-        if let Ok(mut entry) = self.ports.find_entry(Self::hash(port), |used| used.port == port) {
-            entry.get_mut().of(ip).remove(reuse);
-            if entry.get().v4.all + entry.get().v6.all == 0 {
-                entry.remove();
-            }
+        let found = self.ports.find_entry(Self::hash(port), |used| used.port == port);
+        let Ok(mut entry) = found else { return false };
+        entry.get_mut().of(ip).remove(reuse);
+        if entry.get().v4.all + entry.get().v6.all > 0 {
+            return false;
         }
+        entry.remove().0.is_given
     }
 
-    /// An application gave one more connection this port.
-    pub(crate) fn give(&mut self, port: u16) {
-        self.given
-            .entry(Self::hash(port), |used| used.0 == port, |used| Self::hash(used.0))
-            .or_insert((port, 0))
-            .into_mut()
-            .1 += 1;
-    }
-
-    /// A connection that an application gave this port is over.
-    pub(crate) fn take_back(&mut self, port: u16) {
-        let found = self.given.find_entry(Self::hash(port), |used| used.0 == port);
-        let Ok(mut entry) = found else { return };
-        entry.get_mut().1 -= 1;
-        if entry.get().1 == 0 {
-            entry.remove();
-        }
-    }
-
-    /// Whether an application gave a connection this port.
+    /// Whether an application gave this port to one of the connections that have it, or to one that
+    /// had it together with them.
     pub(crate) fn is_given(&self, port: u16) -> bool {
-        self.given.find(Self::hash(port), |used| used.0 == port).is_some()
+        self.get(port).is_some_and(|used| used.is_given)
     }
 
     fn get(&self, port: u16) -> Option<&PortUse> {
@@ -302,6 +327,17 @@ struct Searched {
     reusable_after: Instant,
 }
 
+impl Searched {
+    /// Notes a port that became free; `false` if there is no room for it.
+    fn note(&mut self, port: u16) -> bool {
+        let has_room = self.freed.len() < FREED;
+        if has_room {
+            self.freed.push_back(port);
+        }
+        has_room
+    }
+}
+
 impl Exhausted {
     fn ends_of(tuple: &FourTuple) -> FourTuple {
         FourTuple { local_port: 0, ..*tuple }
@@ -339,12 +375,14 @@ impl Exhausted {
     pub(crate) fn on_freed(&mut self, tuple: &FourTuple) {
         self.addresses.on_freed(tuple.local);
         let Some(at) = self.find(tuple) else { return };
-        let freed = &mut self.ends[at].freed;
-        if freed.len() >= FREED {
+        if !self.ends[at].note(tuple.local_port) {
             self.ends.remove(at);
-        } else {
-            freed.push_back(tuple.local_port);
         }
+    }
+
+    /// A port may be free towards all remote ends.
+    fn on_port_freed(&mut self, port: u16) {
+        self.ends.retain_mut(|searched| searched.note(port));
     }
 
     /// Chooses among the ports that became free. `None` if a search is to be made: nothing is known
@@ -397,11 +435,11 @@ mod tests {
     fn uses_are_counted_down_to_nothing() {
         let mut uses = PortUses::new(FlowKey::new(1, 2));
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
-        uses.add(at("10.0.0.1:80"), false);
-        uses.add(at("10.0.0.1:80"), false);
+        uses.add(at("10.0.0.1:80"), false, false);
+        uses.add(at("10.0.0.1:80"), false, false);
         uses.remove(at("10.0.0.1:80"), false);
         assert!(uses.obstruct(at("10.0.0.1:80"), false, false));
-        uses.add(at("[fd00::1]:80"), false);
+        uses.add(at("[fd00::1]:80"), false, false);
         assert_eq!(uses.len(), (1, 2));
         uses.remove(at("10.0.0.1:80"), false);
         assert!(
@@ -420,7 +458,7 @@ mod tests {
         let all = ["10.0.0.1:80", "10.0.0.2:80", "0.0.0.0:80", "[fd00::1]:80", "[::]:80"];
         let met = |used: &str, is_dual| {
             let mut uses = PortUses::new(FlowKey::new(1, 2));
-            uses.add(at(used), false);
+            uses.add(at(used), false, false);
             assert!(
                 !uses.obstruct(at("10.0.0.1:81"), false, false)
                     && !uses.obstruct(at("[::]:81"), true, false)
@@ -447,14 +485,32 @@ mod tests {
             assert_eq!(uses.obstruct(at("[::]:80"), true, reuse), found);
             found
         };
-        uses.add(own, true);
+        uses.add(own, true, false);
         assert_eq!([true, false].map(|reuse| obstruct(&uses, reuse)), [false, true]);
-        uses.add(own, false);
+        uses.add(own, false, false);
         assert_eq!([true, false].map(|reuse| obstruct(&uses, reuse)), [true, true]);
         uses.remove(own, false);
         assert_eq!([true, false].map(|reuse| obstruct(&uses, reuse)), [false, true]);
         uses.remove(own, true);
         assert_eq!([true, false].map(|reuse| obstruct(&uses, reuse)), [false, false]);
+    }
+
+    #[test]
+    fn a_given_port_stays_so_until_its_last_connection_is_over() {
+        let mut uses = PortUses::new(FlowKey::new(1, 2));
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let (one, other) = (at("10.0.0.1:80"), at("[fd00::1]:80"));
+        uses.add(one, false, false);
+        assert!(!uses.is_given(80));
+        uses.add(one, false, true);
+        uses.add(other, true, false);
+        assert!(uses.is_given(80) && !uses.is_given(81));
+        assert!(!uses.remove(one, false) && !uses.remove(one, false));
+        assert!(uses.is_given(80));
+        assert!(uses.remove(other, true));
+        assert!(!uses.is_given(80));
+        uses.add(other, true, false);
+        assert!(!uses.is_given(80) && !uses.remove(other, true), "nobody gave it");
     }
 
     #[test]
@@ -494,6 +550,55 @@ mod tests {
             "not taken"
         );
         assert_eq!(exhausted.choose(NOW, &towards(80, 0), |_| false), Some(None));
+    }
+
+    #[test]
+    fn ports_that_applications_gave_and_get_back_lead_to_no_search() {
+        let mut ports = Ports::new(FlowKey::new(1, 2), 3);
+        ports.ephemeral.set_range(40_000..=40_009);
+        let mut searches = 0;
+        let mut choose = |ports: &mut Ports, is_free: &dyn Fn(u16) -> bool| {
+            for remote_port in [80, 81] {
+                let ends = towards(remote_port, 0);
+                let found = ports.exhausted.choose(NOW, &ends, is_free);
+                searches += u32::from(found.is_none());
+                if found.is_none() {
+                    ports.exhausted.add(NOW, &ends, Instant::FAR_FUTURE);
+                }
+            }
+            searches
+        };
+        let nobody = |_| unreachable!("no port is known to be free");
+        assert_eq!(choose(&mut ports, &nobody), 2);
+        let close = |ports: &mut Ports, port, is_given, others: bool| {
+            let tuple = towards(7, port);
+            if others {
+                ports.uses.add(tuple.local_addr(), true, false);
+            }
+            ports.uses.add(tuple.local_addr(), true, is_given);
+            ports.free(&tuple, true);
+        };
+        for _ in 0..2 * FREED {
+            close(&mut ports, 5000, true, false);
+            close(&mut ports, 40_001, false, false);
+            ports.on_unbound(5001);
+        }
+        // Others have it still.
+        close(&mut ports, 40_002, true, true);
+        assert_eq!(choose(&mut ports, &nobody), 2, "none of these is free for others");
+        close(&mut ports, 40_003, true, false);
+        ports.on_unbound(40_004);
+        for port in [40_003, 40_004] {
+            let found = Cell::new(0);
+            let is_it = |one| {
+                found.set(found.get() + u32::from(one == port));
+                one == port
+            };
+            assert_eq!(choose(&mut ports, &is_it), 2);
+            assert_eq!(found.get(), 2, "{port} is tried towards both ends");
+            ports.on_unbound(40_004);
+        }
+        assert_eq!(choose(&mut ports, &|_| false), 2);
     }
 
     #[test]

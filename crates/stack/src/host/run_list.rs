@@ -176,8 +176,6 @@ pub(crate) struct RunCell {
     work: AtomicU8,
     /// `SO_REUSEADDR` of a connection, which is here because a byte in its socket would be eight.
     reuse_address: AtomicBool,
-    /// Whether the application gave the connection its port.
-    is_port_given: AtomicBool,
 }
 
 #[cfg(all(target_pointer_width = "64", not(loom)))]
@@ -193,7 +191,6 @@ impl RunCell {
             is_queued: AtomicBool::new(false),
             work: AtomicU8::new(0),
             reuse_address: AtomicBool::new(false),
-            is_port_given: AtomicBool::new(false),
         })
     }
 
@@ -205,16 +202,6 @@ impl RunCell {
     /// Stores `SO_REUSEADDR`, under the lock of the tables of ports.
     pub(crate) fn store_reuse_address(&self, on: bool) {
         self.reuse_address.store(on, Ordering::Relaxed);
-    }
-
-    /// Whether the tables count the port among those that applications gave.
-    pub(crate) fn is_port_given(&self) -> bool {
-        self.is_port_given.load(Ordering::Relaxed)
-    }
-
-    /// The tables count the port among those that applications gave. To be said under their lock.
-    pub(crate) fn note_given_port(&self) {
-        self.is_port_given.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn id(&self) -> SocketId {

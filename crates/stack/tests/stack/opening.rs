@@ -3,7 +3,8 @@
 use neap_stack::socket::SocketError;
 use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::readiness::Ready;
-use neap_stack::stack::{ConnectOptions, ListenOptions, Stack};
+use neap_stack::socket::tcp::TcpHandle;
+use neap_stack::stack::{BindOptions, ConnectOptions, ListenOptions, Stack};
 use neap_tcp::counters::Counter;
 use neap_tcp::options::SocketOptions;
 use neap_tcp::time::Nanos;
@@ -228,6 +229,63 @@ fn a_port_that_a_connection_was_given_is_not_chosen_for_another() {
         given.abort(world.now);
         world.settle();
         assert_eq!(connect(&world, None, 8).unwrap().local_addr().port(), 40000);
+    }
+}
+
+#[test]
+fn a_given_port_is_not_chosen_before_nothing_is_left_of_its_connection() {
+    // The last owner of an `inet_bind_bucket` ends it: accepted connections and those in TIME-WAIT
+    // are owners too (`__inet_inherit_port`, `inet_twsk_bind_unhash`).
+    let of_connection = |world: &mut World| {
+        let listener = listen_on(&world.b, "10.0.0.2:7");
+        let local = Some(address("10.0.0.1:40000"));
+        let options = ConnectOptions { local, ..ConnectOptions::default() };
+        let own = world.a.connect(world.now, listener.local_addr(), options).unwrap();
+        world.run(Nanos::from_millis(5));
+        (own, listener.accept().unwrap().0)
+    };
+    let of_bound_socket = |world: &mut World| {
+        let listener = listen_on(&world.b, "10.0.0.2:7");
+        let local = address("10.0.0.1:40000");
+        let bound = world.a.bind_tcp(local, BindOptions::default()).unwrap();
+        let options = ConnectOptions { local: Some(local), ..ConnectOptions::default() };
+        let own = bound.connect(world.now, listener.local_addr(), options).unwrap();
+        world.run(Nanos::from_millis(5));
+        (own, listener.accept().unwrap().0)
+    };
+    let of_listener = |world: &mut World| {
+        let listener = listen_on(&world.a, "10.0.0.1:40000");
+        let options = ConnectOptions::default();
+        let peer = world.b.connect(world.now, listener.local_addr(), options).unwrap();
+        world.run(Nanos::from_millis(5));
+        (listener.accept().unwrap().0, peer)
+    };
+    type Open<'a> = &'a dyn Fn(&mut World) -> (TcpHandle, TcpHandle);
+    let ways: [(&str, Open<'_>); 3] =
+        [("given", &of_connection), ("bound", &of_bound_socket), ("accepted", &of_listener)];
+    for (way, open) in ways {
+        let mut world = World::new(&WireConfig::default());
+        world.a.set_sysctl("net.ipv4.ip_local_port_range", "40000 40000").unwrap();
+        let chosen = |world: &World| {
+            let to = address("10.0.0.2:8");
+            let opened = world.a.connect(world.now, to, ConnectOptions::default());
+            opened.map(|one| one.local_addr().port())
+        };
+        let refused = Err(SocketError::AddressNotAvailable);
+        let (own, peer) = open(&mut world);
+        assert_eq!(chosen(&world), refused, "{way}: open");
+        own.close(world.now);
+        drop(own);
+        assert_eq!(chosen(&world), refused, "{way}: FIN-WAIT-1");
+        world.run(Nanos::from_millis(5));
+        assert_eq!(chosen(&world), refused, "{way}: FIN-WAIT-2");
+        peer.close(world.now);
+        world.run(Nanos::from_millis(5));
+        assert_eq!(world.a.usage().tcp.time_wait, 1);
+        assert_eq!(chosen(&world), refused, "{way}: TIME-WAIT");
+        world.run(Nanos::from_secs(61));
+        assert_eq!(world.a.usage().tcp.time_wait, 0);
+        assert_eq!(chosen(&world), Ok(40000), "{way}");
     }
 }
 
