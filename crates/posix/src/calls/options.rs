@@ -284,9 +284,7 @@ impl Posix {
             (SOL_IP, IP_MTU) | (SOL_IPV6, IPV6_MTU) => match &socket.kind {
                 Kind::Stream { handle, .. } => Ok(give_int(handle.info(now).pmtu, out)),
                 Kind::Datagram(Some(handle)) => {
-                    let remote = handle.remote_addr().ok_or(Errno::ENOTCONN)?;
-                    let mtu = self.stack.path_mtu(now, remote.ip());
-                    Ok(give_int(mtu.ok_or(Errno::ENOTCONN)?, out))
+                    Ok(give_int(handle.path_mtu(now).ok_or(Errno::ENOTCONN)?, out))
                 }
                 _ => Err(Errno::ENOTCONN),
             },

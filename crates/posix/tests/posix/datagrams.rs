@@ -601,6 +601,27 @@ fn connecting_to_a_link_local_address_asks_the_way_on_its_link() {
     assert_eq!(p.posix.getpeername(p.now, fd), Err(Errno::ENOTCONN));
 }
 
+#[test]
+fn a_connected_socket_tells_the_mtu_of_its_own_way() {
+    let mut p = Process::new();
+    let own = ["2001:db8:1::2/64".parse().expect("a prefix")];
+    let second = p.posix.stack().add_interface(p.now, Wire::default().device(), &own);
+    let second = second.expect("a queue");
+    p.posix.stack().set_mtu(second, 1420).expect("it is there");
+    assert_eq!(second.index(), 3);
+    // A peer is on the link of its scope.
+    let fd = p.posix.socket(AF_INET6, SOCK_DGRAM, 0).expect("a descriptor");
+    for (peer, mtu) in [("[fe80::9%3]:53", 1420), ("[fe80::9%2]:53", 1500)] {
+        p.connect(fd, peer).expect("nothing is sent");
+        assert_eq!(p.get(fd, SOL_IPV6, IPV6_MTU), Ok(mtu), "{peer}");
+    }
+    // Groups are on the link of the own address, whatever the routes say. None leads there.
+    let fd = p.udp();
+    p.bind(fd, "192.0.2.1:0").expect("free");
+    p.connect(fd, "239.1.2.3:9").expect("nothing is sent");
+    assert_eq!(p.get(fd, SOL_IP, IP_MTU), Ok(1500));
+}
+
 /// The latest packet that the process sent by its interface.
 fn latest(p: &Process) -> Bytes {
     p.wire.ends().sent.back().cloned().expect("a packet")

@@ -14,7 +14,7 @@ use crate::net::address::scope_of;
 use crate::net::egress::CachedRoute;
 use crate::net::interface::InterfaceId;
 use crate::net::route::Prefix;
-use crate::net::topology::NoSource;
+use crate::net::topology::{NoSource, ResolvedRoute};
 use crate::sync::{Mutex, MutexGuard, lock};
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -438,18 +438,13 @@ impl UdpSocket {
         is_last: bool,
     ) {
         let mut state = lock(&self.state);
-        let UdpState { remote, source, route, is_transparent, .. } = &mut *state;
         let local = self.binding.local.ip();
         let only = self.forwards.as_ref().and_then(|options| options.interface);
-        let is_cut_off = match remote {
+        let is_cut_off = match state.remote {
             _ if only.is_some() => only == Some(interface),
-            Some(remote) => {
-                let own = self.own(None, *source);
-                let local = own.filter(|_| !*is_transparent);
-                let link = Self::link_to_peer(host, *remote, own);
-                let topology = &host.net.topology;
-                let way = topology.resolve_through(now, local, remote.ip(), link);
-                way.is_none() && route.may_have_led_through(interface)
+            Some(_) => {
+                let way = self.way_to_peer(host, now, &state);
+                way.is_none() && state.route.may_have_led_through(interface)
             }
             None if self.has_no_address() => is_last,
             None => !host.may_be_reached(local),
@@ -458,6 +453,21 @@ impl UdpSocket {
             state.error = Some(ConnectionError::NetworkDown.into());
             self.readiness.0.signal(Ready::ERROR);
         }
+    }
+
+    /// The way to the peer; `None` if the socket has no peer, or none can be reached.
+    fn way_to_peer(&self, host: &Host, now: Instant, state: &UdpState) -> Option<ResolvedRoute> {
+        let remote = state.remote?;
+        let own = self.own(None, state.source);
+        let local = own.filter(|_| !state.is_transparent);
+        let link = Self::link_to_peer(host, remote, own);
+        host.net.topology.resolve_through(now, local, remote.ip(), link)
+    }
+
+    /// The largest packet that the way to the peer takes, in bytes; `None` without a peer, and
+    /// without a way.
+    pub(crate) fn path_mtu(&self, host: &Host, now: Instant) -> Option<u32> {
+        Some(self.way_to_peer(host, now, &self.state())?.mtu)
     }
 
     fn queue(&self, state: &mut UdpState, host: &Host, record: ErrorRecord) {

@@ -77,6 +77,13 @@ impl UdpHandle {
         self.0.socket.remote_addr()
     }
 
+    /// Returns the largest IP packet that the way to the connected peer takes, in bytes (`IP_MTU`,
+    /// `IPV6_MTU`). It is the way by which the socket sends, from its own address and on the link
+    /// of the peer's scope. `None` without a peer, and without a way.
+    pub fn path_mtu(&self, now: Instant) -> Option<u32> {
+        self.0.socket.path_mtu(&self.0.host, now)
+    }
+
     /// Sends to and receives from `remote` only; `None` ends that. A socket that is bound to all
     /// addresses has from then on the one that packets to `remote` are sent from: it sends from
     /// that one and receives what is sent to it. As in Linux it keeps that address when it is

@@ -218,6 +218,27 @@ fn a_datagram_to_many_that_is_too_long_is_told_the_mtu_of_its_way() {
 }
 
 #[test]
+fn a_connected_socket_tells_the_mtu_of_its_way() {
+    for (own, far) in [("10.0.0.1:0", "239.1.2.3:9"), ("[fd00::1]:0", "[ff05::7]:9")] {
+        let world = World::new(&WireConfig::default());
+        let socket = bind(&world, own);
+        assert_eq!(socket.path_mtu(world.now), None);
+        socket.connect(Some(address(far))).unwrap();
+        assert_eq!(socket.path_mtu(world.now), Some(1500), "{own} to {far}");
+        with_routes_elsewhere(&world);
+        world.a.set_mtu(world.a_interface, 1420).unwrap();
+        assert_eq!(socket.path_mtu(world.now), Some(1420), "not by the routes");
+        let unbound = bind(&world, if own.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" });
+        unbound.connect(Some(address(far))).unwrap();
+        assert_eq!(unbound.path_mtu(world.now), Some(1500), "by the routes");
+        unbound.connect(None).unwrap();
+        assert_eq!(unbound.path_mtu(world.now), None);
+        world.a.set_link(world.now, world.a_interface, false).unwrap();
+        assert_eq!(socket.path_mtu(world.now), None, "{own} to {far}");
+    }
+}
+
+#[test]
 fn a_socket_connects_to_what_has_a_way() {
     let mut world = World::new(&WireConfig::default());
     let socket = bind(&world, "[::]:0");
