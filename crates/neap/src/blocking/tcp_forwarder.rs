@@ -35,9 +35,11 @@ use std::time::Duration;
 ///
 /// Connections that are pending or whose handshake runs are bounded in total and for each source
 /// ([`TcpForwarderOptions`]). A source is an IPv4 address, or a /64 of IPv6. A SYN beyond the
-/// bound of its source is dropped and counted; its sender repeats it. Where all places are taken, a
-/// SYN takes that of the oldest pending connection whose source has at least as many, and that one
-/// is over. SYN cookies do not help here: nothing may be sent before the decision.
+/// bound of its source is dropped and counted; its sender repeats it. Where all places are taken,
+/// the 16 oldest pending connections are looked at. The SYN takes the place of the oldest of them
+/// whose source has at least as many places, and that one is over. Where there is none, the SYN is
+/// dropped and counted. A running handshake keeps its place. SYN cookies do not help here: nothing
+/// may be sent before the decision.
 ///
 /// # Example
 ///

@@ -3,15 +3,14 @@
 //!
 //! Nothing is sent for a pending connection before that, so there is nothing that a SYN cookie
 //! could carry. A source without room has its SYN dropped and counted, and repeats it. Where all
-//! places are taken, a SYN takes that of the oldest pending connection of a source that has at
-//! least as many: a flood from many sources pushes out itself, and leaves others the time that it
-//! needs to fill all places.
+//! places are taken, a SYN takes that of a pending connection of a source that has at least as
+//! many, the oldest such one of the 16 oldest: a flood from many sources pushes out itself, and
+//! leaves others the time that it needs to fill all places. Running handshakes keep their places.
 //!
 //! Cost: a SYN takes two mutexes, three probes of tables under the host's key, and an entry in each
-//! of two trees in the order of age, which hold no more than the table. One that takes the place of
-//! another looks at 16 pending connections at the most. A pending connection takes under 350 bytes,
-//! its entries in the tables included. An accepted one is a socket from then on, and keeps its
-//! place in the bounds until its handshake is over.
+//! of two trees in the order of age, which hold no more than the table. A pending connection takes
+//! under 350 bytes, its entries in the tables included. An accepted one is a socket from then on,
+//! and keeps its place in the bounds until its handshake is over.
 
 use super::error::SocketError;
 use super::listed::BucketInfo;
@@ -45,7 +44,8 @@ pub struct TcpForwarderOptions {
     /// Ports that are taken.
     pub ports: RangeInclusive<u16>,
     /// Most connections that are pending, or whose handshake runs, at the same time. One more takes
-    /// the place of the oldest pending one whose source has at least as many, if there is one.
+    /// the place of a pending one whose source has at least as many: of the oldest such one of the
+    /// 16 oldest. Without such a one it is dropped and counted.
     pub max_pending: usize,
     /// Most of them from one source: an IPv4 address, or the first 64 bits of an IPv6 address.
     pub max_per_source: usize,
@@ -329,8 +329,8 @@ impl Table {
         }
     }
 
-    /// Takes out the oldest pending connection of a source that has as many places as that of a new
-    /// one would have. Its place is free then.
+    /// Takes out a pending connection of a source that has as many places as that of a new one
+    /// would have: the oldest such one of the [oldest](LOOKS). Its place is free then.
     fn push_out(
         &mut self,
         key: FlowKey,
