@@ -8,7 +8,7 @@
 //!
 //! The socket takes one thread, which sleeps until somebody asks. It reads the figures that
 //! [`Host`](crate::Host) reads. A listing locks one socket at a time, for as long as its figures
-//! take, so the stack goes on meanwhile. At most four peers are answered at the same time; a
+//! take, so the stack goes on meanwhile. At most 16 peers are answered at the same time; a
 //! listing of n sockets takes less than 1 KiB × n for each of them.
 //!
 //! # Protocol

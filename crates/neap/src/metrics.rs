@@ -2,7 +2,7 @@
 //!
 //! [`serve`] answers `GET /metrics` (HTTP/1.1, one request for each connection) with all counters
 //! and gauges of a stack in the text format of OpenMetrics, which Prometheus reads. One thread
-//! serves; it sleeps until somebody asks, and answers at most four at the same time. A request has
+//! serves; it sleeps until somebody asks, and answers at most 16 at the same time. A request has
 //! at most 4096 bytes and has to be there within 5 seconds.
 //!
 //! The counters of `nstat` are named `neap_netstat_TcpInSegs_total` and so on. Dropped packets are

@@ -3,8 +3,9 @@
 //!
 //! Whoever asks is bounded in everything: the number of connections, the bytes of a request, the
 //! time for it and the time in which the answer is to be taken. One more takes the place of the
-//! connection that has been without a whole request for longest, so who asks nothing shuts nobody
-//! out. An answer is made piece by piece, as it is taken.
+//! connection that has been without a whole request for longest. So silent connections alone shut
+//! nobody out. Whoever opens many all the time does: a request has to come before as many others as
+//! there are places. An answer is made piece by piece, as it is taken.
 
 mod stream;
 
@@ -104,27 +105,35 @@ enum Phase {
 
 impl<S: Service> Serving<S> {
     fn run(mut self, stop: &OwnedFd) {
-        loop {
-            let now = Instant::now();
-            self.rests_until = self.rests_until.filter(|until| *until > now);
-            self.connections.retain(|connection| connection.deadline > now);
-            let has_room =
-                self.connections.len() < MOST_CONNECTIONS || self.longest_asking().is_some();
-            let accepts = self.rests_until.is_none() && has_room;
-            let Some(ready) = self.wait(stop, accepts, now) else { return };
-            let mut ready = ready.into_iter();
-            if ready.next() == Some(true) {
-                return;
-            }
-            let is_asked = ready.next() == Some(true);
-            let service = &self.service;
-            // `retain_mut` visits in order.
-            self.connections
-                .retain_mut(|one| ready.next() != Some(true) || one.advance(service).is_ok());
-            if is_asked {
-                self.accept();
-            }
+        while self.turn(stop) {}
+    }
+
+    /// Waits once, and does what is to be done. Whether the server goes on.
+    fn turn(&mut self, stop: &OwnedFd) -> bool {
+        let now = Instant::now();
+        self.rests_until = self.rests_until.filter(|until| *until > now);
+        self.connections.retain(|connection| connection.deadline > now);
+        let accepts = self.rests_until.is_none() && self.has_room();
+        let Some(ready) = self.wait(stop, accepts, now) else { return false };
+        let mut ready = ready.into_iter();
+        if ready.next() == Some(true) {
+            return false;
         }
+        let is_asked = ready.next() == Some(true);
+        let service = &self.service;
+        // `retain_mut` visits in order.
+        self.connections
+            .retain_mut(|one| ready.next() != Some(true) || one.advance(service).is_ok());
+        // All may be answered by now. Then the newcomer waits in the queue of the listener.
+        if is_asked && self.has_room() {
+            self.accept();
+        }
+        true
+    }
+
+    /// Whether there is a place for one more, or one that it may take.
+    fn has_room(&self) -> bool {
+        self.connections.len() < MOST_CONNECTIONS || self.longest_asking().is_some()
     }
 
     /// Sleeps until there is something to do. What is ready: `stop`, the listener, the connections.
@@ -151,12 +160,12 @@ impl<S: Service> Serving<S> {
         self.connections.iter().position(|one| matches!(one.phase, Phase::Asking(_)))
     }
 
+    /// Accepts a connection. [There is room](Self::has_room) for it.
     fn accept(&mut self) {
         match self.listener.accept() {
             Ok(stream) if self.service.admits(&stream) => {
-                if self.connections.len() >= MOST_CONNECTIONS {
-                    // All may have become whole since the listener was looked at.
-                    let Some(longest) = self.longest_asking() else { return };
+                let is_full = self.connections.len() >= MOST_CONNECTIONS;
+                if let Some(longest) = self.longest_asking().filter(|_| is_full) {
                     self.connections.remove(longest);
                 }
                 let deadline = Instant::now() + REQUEST_TIME;
@@ -227,5 +236,70 @@ impl Connection {
         }
         *taken += self.stream.write(&made[*taken..])?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    /// Answers each line without an end.
+    struct Endless;
+
+    impl Service for Endless {
+        fn admits(&self, _: &Stream) -> bool {
+            true
+        }
+
+        fn answer(&self, received: &[u8]) -> Option<Answer> {
+            let answer = || Box::new(std::iter::repeat(vec![b'a'; AHEAD])) as Answer;
+            received.ends_with(b"\n").then(answer)
+        }
+
+        fn too_long(&self) -> Answer {
+            unreachable!("no line is long")
+        }
+    }
+
+    #[test]
+    fn who_comes_when_all_are_being_answered_waits_for_a_place() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let listener = Listener::Tcp(listener);
+        listener.set_nonblocking().expect("set");
+        let connections = Vec::new();
+        let mut serving = Serving { listener, service: Endless, connections, rests_until: None };
+        let stop = eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor");
+        let connect = || TcpStream::connect(address).expect("connect");
+        let ask = |mut client: &TcpStream| client.write_all(b"\n").expect("write");
+        let answered = |serving: &Serving<Endless>| {
+            let is_answered = |one: &&Connection| matches!(one.phase, Phase::Answering { .. });
+            serving.connections.iter().filter(is_answered).count()
+        };
+        let mut clients: Vec<_> = (0..MOST_CONNECTIONS).map(|_| connect()).collect();
+        while serving.connections.len() < MOST_CONNECTIONS {
+            assert!(serving.turn(&stop));
+        }
+        clients[1..].iter().for_each(ask);
+        while answered(&serving) < MOST_CONNECTIONS - 1 {
+            assert!(serving.turn(&stop));
+        }
+        // One turn finds the last request and the newcomer.
+        ask(&clients[0]);
+        let newcomer = connect();
+        ask(&newcomer);
+        while answered(&serving) < MOST_CONNECTIONS {
+            assert!(serving.turn(&stop));
+        }
+        newcomer.set_nonblocking(true).expect("set");
+        let early = (&newcomer).read(&mut [0]).expect_err("nobody answers yet");
+        assert_eq!(early.kind(), ErrorKind::WouldBlock);
+        clients.remove(3);
+        let mut byte = [0];
+        while (&newcomer).read(&mut byte).is_err() {
+            assert!(serving.turn(&stop));
+        }
+        assert_eq!(byte, [b'a']);
     }
 }
