@@ -65,9 +65,9 @@ pub(crate) struct Driver {
     descriptors: Arc<Descriptors>,
     /// Those of this shard.
     sources: Arc<Mutex<Sources>>,
-    /// The runtime of the task that began last. It is held while a task begins.
+    /// It is held while a task begins.
     #[cfg(feature = "tokio")]
-    runtime_of_task: Mutex<Option<tokio::runtime::Id>>,
+    runtimes: Mutex<Runtimes>,
     /// A device of this shard may have changed: its link is to be looked at.
     has_link_news: AtomicBool,
     /// The stack is being dropped.
@@ -129,7 +129,7 @@ impl Driver {
             descriptors: descriptors.clone(),
             sources,
             #[cfg(feature = "tokio")]
-            runtime_of_task: Mutex::default(),
+            runtimes: Mutex::default(),
             has_link_news: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             bell,
@@ -813,6 +813,16 @@ impl Drop for StepBack<'_> {
     }
 }
 
+/// What the driver of a shard knows of tokio's runtimes.
+#[cfg(feature = "tokio")]
+#[derive(Debug, Default)]
+pub(crate) struct Runtimes {
+    /// That of the task that began last.
+    pub(crate) of_task: Option<tokio::runtime::Id>,
+    /// The one that was found to have no I/O last.
+    pub(crate) without_io: Option<tokio::runtime::Id>,
+}
+
 /// What the task of a runtime needs to drive.
 #[cfg(feature = "tokio")]
 impl Driver {
@@ -821,9 +831,9 @@ impl Driver {
         self.roles.has_task()
     }
 
-    /// The runtime of the task that began last. It is to be held while a task begins.
-    pub(crate) fn runtime_of_task(&self) -> MutexGuard<'_, Option<tokio::runtime::Id>> {
-        lock(&self.runtime_of_task)
+    /// What is known of runtimes. It is to be held while a task begins.
+    pub(crate) fn runtimes(&self) -> MutexGuard<'_, Runtimes> {
+        lock(&self.runtimes)
     }
 
     /// Whether a task drives, and comes when something happens.

@@ -23,8 +23,10 @@
 //! packet one hop between threads, so keep a runtime running that drives.
 //!
 //! The calls that make a socket fail with [`Other`](std::io::ErrorKind::Other) outside of a
-//! runtime. In a runtime that has I/O disabled they panic, as tokio's own sockets do, unless a task
-//! of another runtime drives already: enable I/O.
+//! runtime. In a runtime that has I/O disabled they fail with
+//! [`Unsupported`](std::io::ErrorKind::Unsupported), unless a task of another runtime drives
+//! already: enable I/O. Such a runtime drives nothing. The worker does where no task of another
+//! runtime comes, and no connection is lost that is open.
 
 mod drive;
 mod icmp;

@@ -11,20 +11,19 @@ use neap_stack::driving::roles::TaskId;
 use neap_stack::stack::Why;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Makes sure that a task drives the shard: that of another runtime if it comes when something
 /// happens, and one of this runtime otherwise. The worker drives when the runtime ends.
 ///
 /// A task of this runtime that is absent stays: another one would not be run sooner. So does a task
-/// of another runtime if the process has no descriptors left for one of this: the worker drives
-/// meanwhile.
+/// of another runtime if the process has no descriptors left for one of this, or this runtime has
+/// no I/O: the worker drives meanwhile.
 ///
 /// # Errors
-/// There is no runtime here. The shard has no task, and the process has no descriptors left.
-///
-/// # Panics
-/// The runtime has no I/O, and the task is to be one of it.
+/// There is no runtime here. The shard has no task, and the process has no descriptors left or the
+/// runtime has no I/O.
 pub(super) fn ensure(engine: &Arc<Engine>, shard: usize) -> io::Result<()> {
     let runtime = Handle::try_current().map_err(io::Error::other)?;
     let driver = engine.driver(shard);
@@ -43,9 +42,6 @@ pub(super) fn ensure(engine: &Arc<Engine>, shard: usize) -> io::Result<()> {
 
 /// [Makes sure](ensure) that a task drives the shard of a connection that is open, if that can be
 /// had. Otherwise the worker drives: the connection is not to be lost.
-///
-/// # Panics
-/// As [`ensure`].
 pub(super) fn ensure_if_possible(engine: &Arc<Engine>, shard: usize) {
     let _ = ensure(engine, shard);
 }
@@ -66,23 +62,37 @@ impl AsRawFd for Set {
     }
 }
 
+/// Registers a set with the I/O of this runtime.
+///
+/// # Errors
+/// The runtime has no I/O: tokio panics then, and does not tell before. The system refuses.
+fn register(set: Set) -> io::Result<AsyncFd<Set>> {
+    #[expect(deprecated, reason = "its successor is unsafe: `Set` owns what it names to its end")]
+    let register = || AsyncFd::with_interest(set, Interest::READABLE);
+    catch_unwind(AssertUnwindSafe(register)).unwrap_or_else(|_| {
+        let why = "the runtime has no I/O: build it with enable_io or enable_all";
+        Err(io::Error::new(io::ErrorKind::Unsupported, why))
+    })
+}
+
 impl Task {
-    /// `None` if another task was quicker, or is of this runtime.
+    /// `None` if another task was quicker, or is of this runtime, or there is one and this runtime
+    /// is known to have no I/O.
     fn begin(engine: &Arc<Engine>, shard: usize, runtime: &Handle) -> io::Result<Option<Self>> {
         let driver = engine.driver(shard);
-        let mut runtime_of_task = driver.runtime_of_task();
-        if driver.has_task() && *runtime_of_task == Some(runtime.id()) {
+        let mut runtimes = driver.runtimes();
+        let is_known = [runtimes.of_task, runtimes.without_io].contains(&Some(runtime.id()));
+        if driver.has_task() && is_known {
             return Ok(None);
         }
-        let sleeper = driver.sleeper()?;
-        #[expect(
-            deprecated,
-            reason = "its successor is unsafe: `Set` owns what it names to its end"
-        )]
-        let set = AsyncFd::with_interest(Set(sleeper), Interest::READABLE)?;
+        let set = register(Set(driver.sleeper()?)).inspect_err(|error| {
+            if error.kind() == io::ErrorKind::Unsupported {
+                runtimes.without_io = Some(runtime.id());
+            }
+        })?;
         let begun = driver.begin_task();
         if begun.is_some() {
-            *runtime_of_task = Some(runtime.id());
+            runtimes.of_task = Some(runtime.id());
         }
         Ok(begun.map(|id| Self { engine: engine.clone(), shard, id, set }))
     }

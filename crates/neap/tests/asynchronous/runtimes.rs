@@ -1,12 +1,14 @@
 //! Several runtimes that use one stack.
 
 use std::fs::File;
+use std::io::Write;
 use std::net::UdpSocket;
 
 use neap::Stack;
 use neap::tokio::{TcpListener, TcpStream};
 use rustix::net::{AddressFamily, SocketType, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::io::AsyncReadExt;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::common::{Family, eventually, in_namespace};
@@ -63,6 +65,35 @@ fn a_connection_is_kept_where_no_descriptor_is_left_for_a_task() {
         let _files = use_up_descriptors();
         let refused = present.block_on(TcpStream::connect(&stack, to)).expect_err("no descriptors");
         assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::MFILE.raw_os_error()));
+    });
+}
+
+#[test]
+fn a_connection_is_kept_where_the_runtime_has_no_io_for_a_task() {
+    in_namespace(|| {
+        let stack = Family::V4.stack();
+        let absent = runtime();
+        let present = Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let (_listener, to) = Family::V4.kernel_listener();
+        let bind = TcpListener::bind(&stack, (Family::V4.ours(), 0));
+        let ours = absent.block_on(bind).expect("bind");
+        let address = ours.local_addr().expect("an address");
+        let accepts = || {
+            let mut client = std::net::TcpStream::connect(address).expect("connect");
+            let mut accepted = present.block_on(ours.accept()).expect("accept").0;
+            client.write_all(b"a").expect("write");
+            present.block_on(accepted.read_exact(&mut [0])).expect("it is open");
+        };
+        let_the_task_be_missed(&stack);
+        for _ in 0..3 {
+            accepts();
+            present.block_on(TcpStream::connect(&stack, to)).expect("connect");
+        }
+        // Where there is no task any more, what is open is kept and a new socket is refused.
+        drop(absent);
+        accepts();
+        let refused = present.block_on(TcpStream::connect(&stack, to)).expect_err("no I/O");
+        assert_eq!(refused.kind(), std::io::ErrorKind::Unsupported);
     });
 }
 
