@@ -11,7 +11,7 @@ use neap::posix::abi::{AF_INET, SOCK_STREAM};
 use neap::posix::sockaddr::encode;
 use neap::{Events, Poller, Stack, TcpStream};
 
-use crate::common::{Family, expect_that_nothing_wakes, in_namespace, run, sleeps_of};
+use crate::common::{Family, eventually, expect_that_nothing_wakes, in_namespace, run, sleeps_of};
 use crate::links::{Elsewhere, add_address, veth};
 
 /// `POLLIN`.
@@ -243,7 +243,9 @@ fn a_thread_that_polls_busily_does_not_sleep_before_its_budget_is_over() {
     });
 }
 
-/// The poller may drive at first, until the reader has begun.
+/// The poller may drive at first, and again in the next wait where the reader is late. The reader
+/// keeps the lead from when it has it. A thread sleeps while it waits for a lock, so most waits
+/// decide.
 #[test]
 fn a_poller_sleeps_while_another_thread_polls_busily_for_it() {
     const WAITS: usize = 20;
@@ -268,8 +270,8 @@ fn a_poller_sleeps_while_another_thread_polls_busily_for_it() {
             poller.wait(&mut events, Some(Duration::from_millis(20))).expect("a wait");
             sleeps() > before
         };
-        let asleep = (0..WAITS).filter(sleeps_in_one).count();
-        assert!(asleep > WAITS / 2, "it slept in {asleep} waits");
+        let asleep = || (0..WAITS).filter(sleeps_in_one).count();
+        eventually(asleep, |asleep| *asleep > WAITS / 2);
         theirs.write_all(b"a").expect("write");
         assert_eq!(reading.join().expect("a thread").expect("data"), 1);
     });
