@@ -433,8 +433,10 @@ impl<P: Protocol> Engine<P> {
             };
             // What is under way is replaced, which is no failure.
             (entry.awaits_release, entry.awaits_answer) = (false, false);
-            let to = entry.ends();
-            if let Some((to, message)) = to.zip(self.protocol.restart(id, now)) {
+            // A handshake that nothing is sent for would be in the way of the next one.
+            if let Some(to) = entry.ends()
+                && let Some(message) = self.protocol.restart(id, now)
+            {
                 self.post(Some(id), to, message);
             }
             self.plan(id, now);

@@ -84,6 +84,26 @@ fn a_handshake_that_is_under_way_while_the_interface_moves_costs_no_timeout() {
 }
 
 #[test]
+fn a_peer_that_gets_its_endpoint_after_the_interface_has_moved_is_greeted_at_once() {
+    let mut two = Two::with(|end, peer| {
+        if end == HERE {
+            peer.endpoint = None;
+        }
+    });
+    assert!(!two.say(HERE), "it waits for the endpoint");
+    two.addresses[HERE] = ELSEWHERE;
+    let (here, key, now) = (&mut two.engines[HERE], two.keys[THERE].public_key(), two.now);
+    here.announce(now);
+    assert_eq!(here.outgoing(), 0, "nobody knows where to");
+    here.set_endpoint(&key, address(THERE), now).expect("a peer");
+    assert_eq!(here.outgoing(), 1);
+    assert!(here.awaits_answer(0), "frames that wait are kept");
+    two.flush(HERE);
+    two.run(second(1));
+    assert!(two.say(HERE) && two.say(THERE));
+}
+
+#[test]
 fn changes_that_belong_together_are_one_initiation() {
     let mut two = Two::joined();
     let (now, key) = (two.now, two.keys[HERE].clone());
