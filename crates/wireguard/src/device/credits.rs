@@ -1,5 +1,5 @@
 //! Frames that the host has not let go of: which are complete, by the bytes that the socket still
-//! counts for.
+//! counts for, and earlier ones on other ports.
 //!
 //! The kernel counts the memory of each datagram (`truesize`) from `sendmsg` until the driver frees
 //! it, over all datagrams of the socket together. Datagrams leave in order. So the oldest frame is

@@ -21,7 +21,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 /// Most bytes of a call: those of the largest UDP datagram over IPv4.
 pub(crate) const MOST_BYTES: usize = 65_507;
@@ -36,6 +36,8 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 const SEND_BUFFER: usize = 1 << 20;
 /// Calls for one batch, at most: all but the last may tell of an earlier datagram.
 const CALLS_MAX: usize = 4;
+/// Earlier sockets of which the host may hold datagrams. Those of older ones count as gone.
+const OLD_MAX: usize = 8;
 /// Records of the error queue that one look takes.
 const ERRORS_MAX: usize = 256;
 
@@ -46,7 +48,7 @@ pub(crate) const HANDSHAKE_CLASS: u8 = 0x88;
 /// A socket that sends to and receives from everybody, and that another may take the place of.
 #[derive(Debug)]
 pub(crate) struct HostSocket {
-    fd: RwLock<Arc<OwnedFd>>,
+    sockets: RwLock<Sockets>,
     /// An epoll set with the socket alone. The driver waits for it, and does not notice when the
     /// socket changes. Each event of the socket is one of the set, although nobody takes events out
     /// of it.
@@ -61,6 +63,14 @@ pub(crate) struct HostSocket {
     may_be_cut: AtomicBool,
     /// A call that sends has taken an error of ICMP away, whose record is still in the queue.
     has_errors: AtomicBool,
+}
+
+/// The socket, and those that it took the place of.
+#[derive(Debug)]
+struct Sockets {
+    current: Arc<OwnedFd>,
+    /// Those of which the host holds datagrams yet, oldest first. Nothing else is done with them.
+    old: Vec<Arc<OwnedFd>>,
 }
 
 /// Datagrams of one sender that were received together.
@@ -127,7 +137,7 @@ impl HostSocket {
         let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
         watch(&events, &fd).map_err(failed)?;
         Ok(Self {
-            fd: RwLock::new(fd),
+            sockets: RwLock::new(Sockets { current: fd, old: Vec::new() }),
             events: Arc::new(events),
             is_v6,
             is_plain: AtomicBool::new(false),
@@ -138,25 +148,38 @@ impl HostSocket {
     }
 
     /// Moves to another port. What the old socket has received and nobody has taken is lost, as
-    /// datagrams may be; what it has sent leaves.
+    /// datagrams may be; what it has sent leaves, and is [held](Self::held) until then. So is the
+    /// old port.
     ///
     /// # Errors
     /// [`Error::Port`], [`Error::Mark`], [`Error::System`]; then nothing has changed.
     pub(crate) fn rebind(&self, port: u16, fwmark: Option<u32>) -> Result<(), Error> {
         let failed = |source| Error::Port { port, source };
+        if port != 0 {
+            // Back to a port whose socket is not done.
+            self.write().old.retain(|fd| port_of(fd) != port);
+        }
         let socket = bind(port, self.is_v6).map_err(failed)?;
         let fd = Arc::new(prepare(socket, self.is_v6, fwmark)?);
         watch(&self.events, &fd).map_err(|errno| failed(errno.into()))?;
         let old = {
-            let mut current = self.fd.write().unwrap_or_else(PoisonError::into_inner);
+            let mut sockets = self.write();
             // With the lock: who says something else meanwhile sets it for the new socket, or has
             // said it before.
             let dont_fragment = !self.may_be_cut.load(Ordering::Relaxed);
             set_dont_fragment(&fd, self.is_v6, dont_fragment).map_err(failed)?;
-            core::mem::replace(&mut *current, fd)
+            let old = core::mem::replace(&mut sockets.current, fd);
+            sockets.old.push(old.clone());
+            let too_many = sockets.old.len().saturating_sub(OLD_MAX);
+            sockets.old.drain(..too_many);
+            old
         };
-        // It may live on for a moment in a thread that sends by it.
-        let _ = epoll::delete(&self.events, &old);
+        // What it receives is of no interest, and it may live on for a moment in a thread that
+        // sends by it.
+        let flags = epoll::EventFlags::OUT | epoll::EventFlags::ET;
+        let _ = epoll::modify(&self.events, &old, epoll::EventData::new_u64(0), flags);
+        drop(old);
+        self.held();
         self.way_has_changed();
         Ok(())
     }
@@ -176,7 +199,15 @@ impl HostSocket {
     }
 
     fn fd(&self) -> Arc<OwnedFd> {
-        self.fd.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.read().current.clone()
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Sockets> {
+        self.sockets.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Sockets> {
+        self.sockets.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets the mark of packets; 0 is none.
@@ -221,8 +252,7 @@ impl HostSocket {
 
     /// Its port.
     pub(crate) fn port(&self) -> u16 {
-        let local = SockRef::from(&*self.fd()).local_addr().ok();
-        local.and_then(|local| local.as_socket()).map_or(0, |local| local.port())
+        port_of(&self.fd())
     }
 
     /// Bytes, with the kernel's own, below which the host tells of completions.
@@ -230,9 +260,29 @@ impl HostSocket {
         sockopt::socket_send_buffer_size(self.fd()).unwrap_or(0) as u64 / 2
     }
 
-    /// Bytes that the host still holds.
+    /// Bytes that the host still holds, also of earlier sockets. One of which it holds nothing is
+    /// closed.
     pub(crate) fn held(&self) -> u64 {
-        neap_device::udp::bytes_in_kernel(&self.fd()).unwrap_or(0)
+        let held = |fd: &Arc<OwnedFd>| neap_device::udp::bytes_in_kernel(fd).unwrap_or(0);
+        let (mut sum, mut is_done) = (0, false);
+        {
+            let sockets = self.read();
+            sum += held(&sockets.current);
+            for old in &sockets.old {
+                let bytes = held(old);
+                sum += bytes;
+                is_done |= bytes == 0;
+            }
+        }
+        if is_done {
+            self.write().old.retain(|fd| held(fd) > 0);
+        }
+        sum
+    }
+
+    /// Whether the host may hold datagrams of earlier sockets.
+    pub(crate) fn has_old(&self) -> bool {
+        !self.read().old.is_empty()
     }
 
     /// Sends a batch, by one call where the host can. `done` is the number of its datagrams that
@@ -576,6 +626,11 @@ fn bind(port: u16, is_v6: bool) -> io::Result<Socket> {
     }
     socket.bind(&any.into())?;
     Ok(socket)
+}
+
+fn port_of(socket: &OwnedFd) -> u16 {
+    let local = SockRef::from(socket).local_addr().ok();
+    local.and_then(|local| local.as_socket()).map_or(0, |local| local.port())
 }
 
 /// Adds a socket to the events.

@@ -118,7 +118,7 @@ impl Sender {
     }
 
     fn settle(&mut self) {
-        if !self.credits.is_empty() {
+        if !self.credits.is_empty() || self.shared.socket.has_old() {
             self.credits.settle(self.shared.socket.held());
         }
     }
@@ -356,6 +356,7 @@ impl TxQueue for Sender {
 mod tests {
     use super::*;
     use crate::config::{Peer, WireguardConfig};
+    use crate::device::namespace::{in_namespace, run};
     use crate::device::receive::Receiver;
     use crate::keys::{PrivateKey, PublicKey};
     use core::net::SocketAddr;
@@ -567,6 +568,44 @@ mod tests {
         let batch = Batch { parts, segment: 5, to, class: 0, may_be_cut: false };
         assert_eq!(shared.send_batch(batch, &mut 0), Ok(Sent::Whole));
         assert_eq!(way(&shared), Some(peer.into()));
+    }
+
+    #[test]
+    fn what_the_socket_of_the_old_port_holds_is_not_complete() {
+        in_namespace(|| {
+            run("ip link set lo up");
+            // A byte in a second.
+            run("tc qdisc add dev lo root tbf rate 8bit burst 2000 limit 1mb");
+            let shared = shared(None);
+            let mut sender = Sender::new(shared.clone(), 0);
+            let now = neap_device::clock::now();
+            let to: Ends = SocketAddr::from(([127, 0, 0, 1], 9)).into();
+            let put = |sender: &mut Sender| {
+                let (frame, account) = (numbered(0), Account::New);
+                sender.put(Pending { frame, account, segment: 96, to, class: 0, done: 0 }, now)
+            };
+            while !matches!(put(&mut sender), Outcome::Held) {}
+            put(&mut sender);
+            let (held, first) = (shared.socket.held(), shared.socket.port());
+            shared.set_listen_port(0).expect("a port");
+            assert_eq!(shared.socket.held(), held);
+            assert_eq!(sender.reap(now).frames, 0);
+            put(&mut sender);
+            assert!(shared.socket.held() > held);
+            assert_eq!(sender.reap(now).frames, 0);
+            // Back to a port whose socket is not done: that one counts as done.
+            let second = shared.socket.port();
+            shared.set_listen_port(first).expect("the port is free");
+            assert_eq!(sender.reap(now).frames, 2);
+            shared.set_listen_port(0).expect("a port");
+            run("tc qdisc del dev lo root");
+            while sender.reap(now).frames == 0 {
+                std::thread::yield_now();
+            }
+            for port in [first, second] {
+                std::net::UdpSocket::bind(("0.0.0.0", port)).expect("it is free");
+            }
+        });
     }
 
     #[test]
