@@ -24,6 +24,8 @@ counters! {
     frames_sealed,
     /// Datagrams with data that were sealed.
     datagrams_sealed,
+    /// Frames that were sealed a second time, because a helper was late.
+    sealed_again,
     /// Datagrams with data that were opened.
     datagrams_opened,
     /// Calls that carried datagrams to the host.

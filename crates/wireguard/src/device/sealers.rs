@@ -6,7 +6,11 @@
 //! leave in the order of the chunks.
 //!
 //! Waking a thread takes as long as sealing a frame. So a helper looks for the next chunk for
-//! [`PATIENCE`] before it sleeps. While nothing is sent, all sleep.
+//! [`PATIENCE`] before it sleeps, and gives its processor to whoever else wants it meanwhile. While
+//! nothing is sent, all sleep.
+//!
+//! A helper that loses its processor may be away for long, and one that panics for good. The sender
+//! waits for [`LATE`] at most, and seals the whole frame by itself then, with other counters.
 
 use crate::device::shared::lock;
 use crate::protocol::{Seal, sealed_len};
@@ -18,6 +22,9 @@ use std::time::{Duration, Instant};
 
 /// How long a helper looks for a chunk before it sleeps.
 const PATIENCE: Duration = Duration::from_micros(100);
+/// How long the sender waits for helpers when nothing is left for itself. It is several times of
+/// what a chunk takes.
+const LATE: Duration = Duration::from_micros(200);
 /// Packets for which it is worth asking a helper.
 pub(crate) const LEAST_PACKETS: usize = 8;
 
@@ -25,6 +32,8 @@ pub(crate) const LEAST_PACKETS: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Chunk<S> {
     index: usize,
+    /// Which call of [`Sealers::seal`] it is of.
+    round: u64,
     seals: Vec<S>,
     plain: Vec<u8>,
     /// Where each packet ends in `plain`.
@@ -36,7 +45,7 @@ pub(crate) struct Chunk<S> {
 impl<S> Default for Chunk<S> {
     fn default() -> Self {
         let (seals, ends) = (Vec::new(), Vec::new());
-        Self { index: 0, seals, plain: Vec::new(), ends, sealed: Vec::new(), len: 0 }
+        Self { index: 0, round: 0, seals, plain: Vec::new(), ends, sealed: Vec::new(), len: 0 }
     }
 }
 
@@ -99,7 +108,10 @@ struct Pool<S> {
 
 struct State<S> {
     offered: VecDeque<Chunk<S>>,
+    /// Those of this round.
     finished: Vec<Chunk<S>>,
+    /// Nobody waits any more for chunks of earlier ones.
+    round: u64,
     is_over: bool,
     sleeping: usize,
 }
@@ -107,8 +119,8 @@ struct State<S> {
 impl<S: Seal + 'static> Sealers<S> {
     /// Starts as many threads; fewer, if the system has no more.
     pub(crate) fn new(count: usize) -> Self {
-        let state =
-            State { offered: VecDeque::new(), finished: Vec::new(), is_over: false, sleeping: 0 };
+        let (offered, finished) = (VecDeque::new(), Vec::new());
+        let state = State { offered, finished, round: 0, is_over: false, sleeping: 0 };
         let pool = Arc::new(Pool {
             state: Mutex::new(state),
             waiting: AtomicUsize::new(0),
@@ -129,33 +141,36 @@ impl<S: Seal + 'static> Sealers<S> {
         self.threads.len()
     }
 
-    /// Seals all chunks, with the help of whoever is there. They stay in their order.
-    pub(crate) fn seal(&self, chunks: &mut Vec<Chunk<S>>) {
+    /// Seals all chunks, with the help of whoever is there. They stay in their order. Returns false
+    /// if a helper was not back in time: its chunk is missing then, and nobody may send the others.
+    #[must_use]
+    pub(crate) fn seal(&self, chunks: &mut Vec<Chunk<S>>) -> bool {
         let count = chunks.len();
-        for (index, chunk) in chunks.iter_mut().enumerate() {
-            chunk.index = index;
-        }
         let mut state = lock(&self.pool.state);
+        state.round += 1;
+        for (index, chunk) in chunks.iter_mut().enumerate() {
+            (chunk.index, chunk.round) = (index, state.round);
+        }
         state.offered.extend(chunks.drain(..));
         self.pool.waiting.store(state.offered.len(), Ordering::Release);
         for _ in 0..state.sleeping.min(count.saturating_sub(1)) {
             self.pool.work.notify_one();
         }
-        loop {
-            if let Some(mut chunk) = self.pool.take(&mut state) {
-                drop(state);
-                chunk.run();
-                state = lock(&self.pool.state);
-                state.finished.push(chunk);
-            } else if state.finished.len() == count {
-                break;
-            } else {
-                state = self.pool.done.wait(state).unwrap_or_else(PoisonError::into_inner);
-            }
+        while let Some(mut chunk) = self.pool.take(&mut state) {
+            drop(state);
+            chunk.run();
+            state = lock(&self.pool.state);
+            state.finished.push(chunk);
         }
+        let is_missing = |state: &mut State<S>| state.finished.len() < count;
+        let waited = self.pool.done.wait_timeout_while(state, LATE, is_missing);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         chunks.append(&mut state.finished);
+        // Whoever is late finds another one.
+        state.round += 1;
         drop(state);
         chunks.sort_unstable_by_key(|chunk| chunk.index);
+        chunks.len() == count
     }
 }
 
@@ -174,14 +189,16 @@ impl<S: Seal> Pool<S> {
                 drop(state);
                 chunk.run();
                 state = lock(&self.state);
-                state.finished.push(chunk);
-                self.done.notify_one();
+                if chunk.round == state.round {
+                    state.finished.push(chunk);
+                    self.done.notify_one();
+                }
                 continue;
             }
             drop(state);
             let begin = Instant::now();
             while self.waiting.load(Ordering::Acquire) == 0 && begin.elapsed() < PATIENCE {
-                core::hint::spin_loop();
+                std::thread::yield_now();
             }
             state = lock(&self.state);
             if state.offered.is_empty() && !state.is_over {
@@ -242,7 +259,9 @@ mod tests {
             for round in 0..200 {
                 let mut offered = chunks(round, 1 + round % 7);
                 let count = offered.len();
-                sealers.seal(&mut offered);
+                while !sealers.seal(&mut offered) {
+                    offered = chunks(round, count);
+                }
                 assert_eq!(offered.len(), count);
                 let all: Vec<u8> =
                     offered.iter().flat_map(|chunk| chunk.datagrams().to_vec()).collect();
@@ -252,5 +271,77 @@ mod tests {
                 assert_eq!(all.len(), count * 5 * sealed_len(100));
             }
         }
+    }
+
+    /// What a helper's thread does with a packet instead of sealing it.
+    type Instead = Arc<dyn Fn() + Send + Sync>;
+
+    /// Seals by [`Flip`] on the sender's thread.
+    struct AwayFromHelpers(Instead);
+
+    impl Seal for AwayFromHelpers {
+        fn seal(self, packet: &[u8], into: &mut [u8]) -> usize {
+            let thread = std::thread::current();
+            if thread.name().is_some_and(|name| name.starts_with("wg-seal")) {
+                (self.0)();
+            }
+            Flip.seal(packet, into)
+        }
+    }
+
+    /// Has chunks sealed until a helper has taken one, which it does `instead` with. Chunks that it
+    /// does not take are sealed all.
+    fn seal_without_helpers(
+        sealers: &Sealers<AwayFromHelpers>,
+        has_begun: &AtomicUsize,
+        instead: &Instead,
+    ) {
+        let offered = || {
+            [1, 2].map(|byte| {
+                let mut chunk = Chunk::default();
+                chunk.add(&[byte; 100], AwayFromHelpers(instead.clone()));
+                chunk
+            })
+        };
+        let mut is_over = false;
+        while !is_over {
+            is_over = has_begun.load(Ordering::SeqCst) > 0;
+            let mut chunks = offered().into();
+            if !sealers.seal(&mut chunks) {
+                assert!(has_begun.load(Ordering::SeqCst) > 0 && chunks.len() < 2);
+                continue;
+            }
+            let firsts: Vec<u8> = chunks.iter().map(|chunk| chunk.datagrams()[0]).collect();
+            assert_eq!(firsts, [!1, !2]);
+        }
+    }
+
+    #[test]
+    fn a_helper_that_lost_its_processor_holds_nobody_up() {
+        let (sealers, has_begun) = (Sealers::new(1), Arc::new(AtomicUsize::new(0)));
+        let gate = Arc::new((Mutex::new(false), Condvar::new()));
+        let (begun, closed) = (has_begun.clone(), gate.clone());
+        let stays_away: Instead = Arc::new(move || {
+            begun.fetch_add(1, Ordering::SeqCst);
+            let is_closed = |is_open: &mut bool| !*is_open;
+            drop(closed.1.wait_while(lock(&closed.0), is_closed).expect("no panic"));
+        });
+        seal_without_helpers(&sealers, &has_begun, &stays_away);
+        *lock(&gate.0) = true;
+        gate.1.notify_all();
+        // What it brings back is nobody's.
+        let has_begun = AtomicUsize::new(1);
+        seal_without_helpers(&sealers, &has_begun, &stays_away);
+    }
+
+    #[test]
+    fn a_helper_that_panics_holds_nobody_up() {
+        let (sealers, has_begun) = (Sealers::new(2), Arc::new(AtomicUsize::new(0)));
+        let begun = has_begun.clone();
+        let panics: Instead = Arc::new(move || {
+            begun.fetch_add(1, Ordering::SeqCst);
+            panic!("for the test");
+        });
+        seal_without_helpers(&sealers, &has_begun, &panics);
     }
 }

@@ -139,21 +139,31 @@ impl Sender {
             counters.black_holes.one();
             self.shared.ring_for_path();
         }
-        self.seals.clear();
-        let (seals, waiting) = (&mut self.seals, &self.waiting);
-        let may_be_behind = account == Account::New && !waiting.is_empty();
-        let to = header.destination;
-        let way = self.shared.engine(|engine| {
-            let peer = if may_be_behind { engine.session_with(to, now) } else { None };
-            match peer {
-                // The session came after the look at those that wait. They go first.
-                Some(peer) if waiting.contains_key(&peer) => Way::Waits(peer),
-                _ => engine.begin_send(to, (count, bytes), seals, now),
+        let may_be_behind = account == Account::New && !self.waiting.is_empty();
+        let (mut way, mut segment) = (Way::NoPeer, 0);
+        // The second time, with other counters, no helper can be late.
+        for (helpers, bytes) in [(self.helpers, bytes), (0, 0)] {
+            self.seals.clear();
+            let (seals, waiting, to) = (&mut self.seals, &self.waiting, header.destination);
+            way = self.shared.engine(|engine| {
+                let peer = if may_be_behind { engine.session_with(to, now) } else { None };
+                match peer {
+                    // The session came after the look at those that wait. They go first.
+                    Some(peer) if waiting.contains_key(&peer) => Way::Waits(peer),
+                    _ => engine.begin_send(to, (count, bytes), seals, now),
+                }
+            });
+            let is_sent = matches!(way, Way::To(_));
+            let sealed = if is_sent { self.seal(&frame, count, helpers) } else { Some(0) };
+            if let Some(len) = sealed {
+                segment = len;
+                break;
             }
-        });
+            self.shared.counters.sealed_again.one();
+        }
         match way {
             Way::To(to) => {
-                let (segment, class) = (self.seal(&frame, count), header.ecn);
+                let class = header.ecn;
                 self.put(Pending { frame, account, segment, to, class, done: 0 }, now)
             }
             Way::Waits(peer) => {
@@ -175,9 +185,10 @@ impl Sender {
         }
     }
 
-    /// Seals the `count` packets of a frame one behind the other. Returns the length of the first.
-    fn seal(&mut self, frame: &Frame, count: usize) -> usize {
-        let (helpers, sealers) = (self.helpers, &mut self.sealers);
+    /// Seals the `count` packets of a frame one behind the other. Returns the length of the first,
+    /// and `None` if a helper is late: its packets are missing.
+    fn seal(&mut self, frame: &Frame, count: usize, helpers: usize) -> Option<usize> {
+        let sealers = &mut self.sealers;
         let wants_help = helpers > 0 && count >= LEAST_PACKETS;
         let sealers = wants_help.then(|| &*sealers.get_or_insert_with(|| Sealers::new(helpers)));
         let parts = sealers.map_or(1, |sealers| sealers.count() + 1);
@@ -201,10 +212,8 @@ impl Sender {
             segment = segment.max(sealed_len(packet.len()));
             index += 1;
         });
-        if let Some(sealers) = sealers {
-            sealers.seal(chunks);
-        }
-        segment
+        let is_whole = sealers.is_none_or(|sealers| sealers.seal(chunks));
+        is_whole.then_some(segment)
     }
 
     /// Gives sealed datagrams to the host.
@@ -614,10 +623,10 @@ mod tests {
         let mut headers = Headers::default();
         headers.prepend(40)[0] = 0x45;
         let mut frame = Frame::new(headers, Payload::from(bytes::Bytes::from(vec![0; 100])));
-        sender.seal(&frame, 1);
+        sender.seal(&frame, 1, sender.helpers);
         assert!(sender.sealers.is_none());
         frame.payload = Payload::from(bytes::Bytes::from(vec![0; 8000]));
-        sender.seal(&frame, LEAST_PACKETS);
+        sender.seal(&frame, LEAST_PACKETS, sender.helpers);
         assert_eq!(sender.sealers.map(|sealers| sealers.count()), Some(1));
     }
 
