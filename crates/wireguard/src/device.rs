@@ -42,7 +42,7 @@ use socket::{MOST_BYTES, MOST_SEGMENTS};
 use std::sync::Arc;
 use transmit::Sender;
 
-/// Headers of IPv6 and TCP with all its options, in bytes.
+/// Headers of IPv6 and TCP with all its options, in bytes. Those of UDP are shorter.
 const HEADERS_MAX: usize = 40 + 60;
 
 /// An open interface, whose UDP socket is bound.
@@ -98,7 +98,7 @@ fn capabilities(mtu: u16, largest: u16) -> Capabilities {
     Capabilities {
         gso_max_size: largest.into(),
         gso_max_segs: MOST_SEGMENTS.min(segments) as u32,
-        gso_udp: false,
+        gso_udp: true,
         checksum_tx: true,
         checksum_rx: true,
         ..Capabilities::new(Medium::Ip, mtu, Completion::OnWire)
@@ -110,15 +110,14 @@ mod tests {
     use super::*;
     use crate::protocol::sealed_len;
 
-    /// Bytes of the datagrams of the largest super-frame.
-    fn most_bytes(limits: &Capabilities, mtu: usize, headers: usize) -> usize {
-        let segment = mtu - headers;
+    /// Bytes of the datagrams of the largest super-frame with segments of so many bytes.
+    fn most_bytes(limits: &Capabilities, segment: usize, headers: usize) -> usize {
         let payload = (limits.gso_max_size as usize - headers)
             .min(limits.gso_max_segs as usize * segment)
             .max(segment);
         let (full, rest) = (payload / segment, payload % segment);
         let last = if rest > 0 { sealed_len(headers + rest) } else { 0 };
-        full * sealed_len(mtu) + last
+        full * sealed_len(headers + segment) + last
     }
 
     #[test]
@@ -126,12 +125,15 @@ mod tests {
         for most in [576, 1280, 1408, 1420, 9000, 59_000, 59_001, 65_000] {
             let limits = capabilities(most, path::Path::new(most, None).largest());
             assert!(limits.gso_max_size >= most.into(), "a packet of the MTU passes");
-            for (mtu, headers) in (576..=most).flat_map(|mtu| [40, 52, 72, 100].map(|h| (mtu, h))) {
-                let bytes = most_bytes(&limits, mtu.into(), headers);
-                assert!(bytes <= MOST_BYTES, "{bytes} at {mtu} of {most}");
+            // Packets of TCP are as long as the MTU, and datagrams of any length.
+            let tcp = (576..=most).flat_map(|mtu| [40, 52, 72, 100].map(|h| (mtu, h)));
+            let udp = (29..=most).flat_map(|len| [28, 48].map(|h| (len.max(h + 1), h)));
+            for (len, headers) in tcp.chain(udp) {
+                let bytes = most_bytes(&limits, usize::from(len - headers), headers.into());
+                assert!(bytes <= MOST_BYTES, "{bytes} with {len} of {most}");
             }
         }
         let limits = capabilities(1420, path::Path::new(1420, None).largest());
-        assert!(most_bytes(&limits, 1420, 52) >= 62_000, "a call is well used");
+        assert!(most_bytes(&limits, 1420 - 52, 52) >= 62_000, "a call is well used");
     }
 }

@@ -149,6 +149,47 @@ fn ipv6_within_and_without() {
 }
 
 #[test]
+fn datagrams_alike_leave_by_one_call_and_arrive_as_they_were() {
+    let [v4, v6] = [["10.7.6.1", "10.7.6.2"], ["fd07::1", "fd07::2"]];
+    for (insides, loopback) in [(v4, "127.0.0.1"), (v4, "::1"), (v6, "127.0.0.1")] {
+        let [near, far] = pair(insides, loopback);
+        let [here, there] = insides.map(|inside| SocketAddr::new(inside.parse().expect("one"), 9));
+        let source = neap::UdpSocket::bind(&near.stack, here).expect("a socket");
+        let sink = neap::UdpSocket::bind(&far.stack, there).expect("a socket");
+        // A route and a session.
+        source.send_to(b"first", there).expect("sent");
+        assert_eq!(sink.recv_from(&mut [0; 10]).expect("a datagram").0, 5);
+        let counts = || ["sends", "frames_sealed", "datagrams_sealed"].map(|is| counter(&near, is));
+        let before = counts();
+        let mut bytes = vec![0; 39 * 1200 + 700];
+        pattern(0, &mut bytes);
+        let datagram = |data: &[u8]| neap::Datagram {
+            data: data.to_vec().into(),
+            peer: there,
+            local: None,
+            interface: None,
+            hop_limit: Some(9),
+            // A class, and ECT(1).
+            tos: Some(0x29),
+            dont_fragment: true,
+            arrival: None,
+        };
+        let datagrams: Vec<_> = bytes.chunks(1200).map(datagram).collect();
+        assert_eq!(source.send_batch(&datagrams).expect("sent"), 40);
+        let mut arrived = Vec::new();
+        while arrived.len() < 40 {
+            sink.recv_batch(&mut arrived, 64).expect("datagrams");
+        }
+        assert_eq!(counts(), [before[0] + 1, before[1] + 1, before[2] + 40]);
+        for (sent, arrived) in datagrams.iter().zip(&arrived) {
+            assert!(sent.data == arrived.data, "other bytes");
+            let arrival = arrived.arrival.expect("it says how it came");
+            assert_eq!((arrival.tos, arrival.hop_limit, arrival.dont_fragment), (0x29, 9, true));
+        }
+    }
+}
+
+#[test]
 fn a_peer_that_nobody_can_reach_holds_up_no_other() {
     let [near, far] = pair(["10.7.1.1", "10.7.1.2"], "127.0.0.1");
     let mut peers = Vec::new();
