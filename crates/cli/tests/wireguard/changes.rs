@@ -78,6 +78,13 @@ fn endpoints_change_address_and_port_in_a_transfer_with_wireguard_go() {
     }
 }
 
+#[test]
+fn endpoints_change_address_and_port_in_a_transfer_with_boringtun() {
+    if let Some(program) = Program::boringtun() {
+        in_namespace(|| move_both(&program));
+    }
+}
+
 fn restart_peer(program: &Program) {
     let mut world = World::new("restart", program);
     let _neap = Neap::start(&world.folder, &world.file(DOORS));

@@ -12,6 +12,7 @@ pub(super) const HTTP: u16 = 8888;
 pub(super) const TO_WEB: u16 = 8080;
 pub(super) const TO_ECHO: u16 = 8007;
 pub(super) const TO_IPERF3: u16 = 5202;
+pub(super) const TO_GIT: u16 = 9419;
 /// The same by both families.
 pub(super) const TO_TELL: [u16; 2] = [8009, 8019];
 /// A port of the tunnel, and the one of the near host that it leads to.
@@ -33,6 +34,9 @@ pub(super) const DOORS: &str = "
     [TCPClientTunnel]
     BindAddress = 127.0.0.1:5202
     Target = 10.90.0.1:5201
+    [TCPClientTunnel]
+    BindAddress = 127.0.0.1:9419
+    Target = 10.90.0.1:9418
     [TCPServerTunnel]
     ListenPort = 7000
     Target = 127.0.0.1:7001

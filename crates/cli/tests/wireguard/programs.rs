@@ -4,7 +4,8 @@
 use super::eventually;
 use super::namespace::{in_namespace, run};
 use super::near::{
-    DOORS, FROM_TUNNEL, HTTP, Neap, SOCKS, TO_ECHO, TO_IPERF3, TO_NEAR, TO_TELL, TO_WEB, output,
+    DOORS, FROM_TUNNEL, HTTP, Neap, SOCKS, TO_ECHO, TO_GIT, TO_IPERF3, TO_NEAR, TO_TELL, TO_WEB,
+    output,
 };
 use super::peers::{Program, can_run};
 use super::udp_counter::udp_counter;
@@ -219,7 +220,7 @@ fn repository(folder: &Path) -> String {
 }
 
 #[test]
-fn proxychains_leads_curl_git_and_iperf3_through_the_tunnel() {
+fn git_goes_by_a_port_and_proxychains_leads_curl_git_and_iperf3_through_the_tunnel() {
     let Some(program) = Program::wireguard_go() else { return };
     if !can_run(&["proxychains4", "curl", "git", "iperf3"]) {
         return;
@@ -255,11 +256,16 @@ fn proxychains_leads_curl_git_and_iperf3_through_the_tunnel() {
                 world.host.inside(|| TcpStream::connect(("127.0.0.1", port)).ok())
             });
         }
-        let copy = folder.join("copy");
-        run(&format!("{through} git clone -q git://{NAME}/repository.git {}", copy.display()));
-        let copied = run(&format!("git -C {} rev-parse HEAD", copy.display()));
-        assert_eq!(copied.trim(), head);
-        run(&format!("git -C {} fsck --no-progress", copy.display()));
+        let through_port = format!("127.0.0.1:{TO_GIT}");
+        for (index, (prefix, server)) in
+            [(through.as_str(), NAME), ("env", &through_port)].into_iter().enumerate()
+        {
+            let copy = folder.join(format!("copy{index}"));
+            let (url, copy) = (format!("git://{server}/repository.git"), copy.display());
+            run(&format!("{prefix} git clone -q {url} {copy}"));
+            assert_eq!(run(&format!("git -C {copy} rev-parse HEAD")).trim(), head, "{url}");
+            run(&format!("git -C {copy} fsck --no-progress"));
+        }
         iperf3(&format!("{through} iperf3 -c {}", FAR_INSIDE[0]));
     });
 }
