@@ -96,19 +96,21 @@ impl Head {
         (self.has_begun, self.is_between_lines) = (false, false);
     }
 
-    /// Whether it is worth while to parse what has come.
+    /// Whether it is worth while to parse what has come. It looks no further than the empty line
+    /// that ends a head, as others may follow.
     fn may_tell_more(&mut self) -> bool {
-        let mut has_ended = false;
         for &byte in &self.received[self.looked_at..] {
-            has_ended |= byte == b'\n' && self.has_begun && self.is_between_lines;
+            self.looked_at += 1;
+            if byte == b'\n' && self.has_begun && self.is_between_lines {
+                return true;
+            }
             match byte {
                 b'\n' => self.is_between_lines = true,
                 b'\r' => {}
                 _ => (self.has_begun, self.is_between_lines) = (true, false),
             }
         }
-        self.looked_at = self.received.len();
-        has_ended || self.looked_at > MOST_HEAD || self.looked_at > self.parsed_at
+        self.looked_at > MOST_HEAD || self.looked_at > self.parsed_at
     }
 
     /// The server has ended its stream: what is left of a head.
@@ -337,6 +339,21 @@ mod tests {
             });
             assert!(parsed.count() < 20);
         }
+    }
+
+    #[test]
+    fn each_byte_of_many_heads_is_looked_at_once() {
+        let interim = "HTTP/1.1 100 \r\n\r\n".repeat(MOST_HEAD / 17);
+        let mut head = Head::default();
+        head.received.extend_from_slice(interim.as_bytes());
+        let mut looked_at = 0;
+        while head.may_tell_more() {
+            looked_at += head.looked_at;
+            let Part::Interim(length) = next(&head.received) else { panic!("an interim answer") };
+            head.received.advance(length);
+            head.begin();
+        }
+        assert_eq!((head.received.len(), looked_at), (0, interim.len()));
     }
 
     #[test]
