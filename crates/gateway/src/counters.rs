@@ -10,6 +10,7 @@ pub(crate) struct Counters {
     pub(crate) full: AtomicU64,
     pub(crate) draining: AtomicU64,
     pub(crate) no_port: AtomicU64,
+    pub(crate) no_address: AtomicU64,
     pub(crate) unreached: AtomicU64,
     pub(crate) finished: AtomicU64,
     pub(crate) lost: AtomicU64,
@@ -73,10 +74,14 @@ pub struct Figures {
     /// Connections, datagrams and echo requests that were refused as new, while the gateway
     /// [drained](crate::GatewayHandle::drain).
     pub draining: u64,
-    /// Connections that were refused since the host had no address or no port left to connect from
+    /// Connections that were refused since the host had no port left to connect from
     /// (`EADDRNOTAVAIL`): all of `net.ipv4.ip_local_port_range` have connections to the
     /// destination, those in TIME-WAIT included.
     pub no_port: u64,
+    /// Connections, datagrams and echo requests that were refused since the host does not have the
+    /// address that they were to leave from ([`Outbound::v4`](crate::Outbound::v4) and
+    /// [`v6`](crate::Outbound::v6)).
+    pub no_address: u64,
     /// Connections whose other half could not be opened, and those to an
     /// [own address](crate::GatewayConfig::own_addresses) of the gateway.
     pub unreached: u64,
@@ -183,6 +188,7 @@ impl Counters {
             full: get(&self.full),
             draining: get(&self.draining),
             no_port: get(&self.no_port),
+            no_address: get(&self.no_address),
             unreached: get(&self.unreached),
             finished: get(&self.finished),
             lost: get(&self.lost),

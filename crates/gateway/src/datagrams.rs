@@ -318,6 +318,10 @@ impl Datagrams {
                 self.counters.add(which, run.len() as u64);
                 return;
             }
+            Refused::NoAddress => {
+                let which: Which = |counters| &counters.no_address;
+                return self.refuse(first, run, Refusal::Network, which);
+            }
             Refused::Network => Refusal::Network,
             Refused::Host | Refused::Reset => Refusal::Host,
             Refused::Prohibited => Refusal::Prohibited,

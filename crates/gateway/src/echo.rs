@@ -12,7 +12,7 @@ use crate::guests::{Account, Guests};
 use crate::host_echo::HostEcho;
 use crate::host_errors::{self, Manner, Undelivered};
 use crate::ip_header;
-use crate::outbound::{Outbound, Reach};
+use crate::outbound::{NotOwn, Outbound, Reach};
 use crate::refused::Refused;
 use crate::sending::{Sender, Sending, Service};
 use crate::token::{Generation, Slot, Token};
@@ -188,9 +188,16 @@ impl Echoes {
         }
         let reach = Reach::of(to.ip(), ways.upstream.leaves_by_host());
         let key = (message.source, identifier, reach);
-        let Ok(at) = self.pinger_of(key, ways) else {
-            let which = refused_as_new(self.is_draining, |counters| &counters.full_echoes);
-            return self.counters.count(which);
+        let at = match self.pinger_of(key, ways) {
+            Ok(at) => at,
+            Err(error) if NotOwn::is_why(&error) => {
+                self.counters.count(|counters| &counters.no_address);
+                return self.refuse(&message, NO_ROUTE);
+            }
+            Err(_) => {
+                let which = refused_as_new(self.is_draining, |counters| &counters.full_echoes);
+                return self.counters.count(which);
+            }
         };
         let pinger = &mut self.pingers[at];
         pinger.last_used = Instant::now();

@@ -3,7 +3,7 @@
 
 use crate::bounds::LowWater;
 use crate::ip_header;
-use crate::outbound::Outbound;
+use crate::outbound::{NotOwn, Outbound};
 use crate::pieces::Piece;
 use crate::relay::{End, MOST_PIECE, SMALL, Segments, take_front};
 use bytes::Bytes;
@@ -71,7 +71,7 @@ impl HostStream {
         if !from.ip().is_unspecified() {
             // The port is chosen by connect(2), which may use one for several destinations.
             setsockopt(&socket, IpBindAddressNoPort, &true)?;
-            socket.bind(&SockAddr::from(from))?;
+            socket.bind(&from.into()).map_err(|error| NotOwn::of_bind(error, from))?;
         }
         match socket.connect(&SockAddr::from(to)) {
             Ok(()) => {}

@@ -2,7 +2,7 @@
 
 use crate::first_link::FirstLinks;
 use crate::host_errors::{self, Families, Manner, Undelivered, socket_addr};
-use crate::outbound::Outbound;
+use crate::outbound::{NotOwn, Outbound};
 use crate::own_address::{self, OwnAddress};
 use bytes::Bytes;
 use neap::Refusal;
@@ -169,7 +169,8 @@ impl HostDatagrams {
 
     /// A socket for destinations of the family of `like`, from which flows leave in this way.
     pub(crate) fn open(like: SocketAddr, outbound: &Outbound) -> io::Result<Self> {
-        Self::bind_with(outbound.from(like), outbound, true)
+        let from = outbound.from(like);
+        Self::bind_with(from, outbound, true).map_err(|error| NotOwn::of_bind(error, from))
     }
 
     /// A socket with an address and port of the host, which the kernel chooses where they are

@@ -3,13 +3,13 @@
 
 use crate::first_link::FirstLinks;
 use crate::host_errors::{self, Families, Manner, Undelivered};
-use crate::outbound::Outbound;
+use crate::outbound::{NotOwn, Outbound};
 use crate::upstream::{EchoReply, FarEcho};
 use neap::{Events, Poller};
 use nix::libc::EMSGSIZE;
 use nix::sys::socket::{MsgFlags, SockaddrStorage, recvmsg};
 use rustix::net::SendFlags;
-use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -33,7 +33,8 @@ impl HostEcho {
         let (domain, protocol) =
             if is_v6 { (Domain::IPV6, Protocol::ICMPV6) } else { (Domain::IPV4, Protocol::ICMPV4) };
         let socket = outbound.socket(domain, Type::DGRAM, protocol)?;
-        socket.bind(&SockAddr::from(outbound.of(is_v6)))?;
+        let from = outbound.of(is_v6);
+        socket.bind(&from.into()).map_err(|error| NotOwn::of_bind(error, from))?;
         host_errors::ask(&socket, is_v6)?;
         host_errors::ask_tos(&socket, is_v6)?;
         let families = if is_v6 { Families::V6 } else { Families::V4 };

@@ -111,6 +111,7 @@ fn by_name(figures: &Figures) -> Vec<(&'static str, u64)> {
         "GatewayFull" = full,
         "GatewayDraining" = draining,
         "GatewayNoPort" = no_port,
+        "GatewayNoAddress" = no_address,
         "GatewayUnreached" = unreached,
         "GatewayFinished" = finished,
         "GatewayLost" = lost,

@@ -3,8 +3,9 @@
 //! | level | event |
 //! |---|---|
 //! | info | the start, the end with its totals; flows that the policy or a drain is against |
-//! | warn | flows, datagrams and pings refused for their number, flows refused for lack of ports; |
-//! | | a proxy that lets no flows through, or is none |
+//! | warn | flows, datagrams and pings refused for their number, flows refused for lack of ports, |
+//! | | both for an address to leave from that the host does not have; a proxy that lets no flows |
+//! | | through, or is none |
 //! | debug | each flow: opened, not opened, ended; datagrams that have no way any more |
 //!
 //! What guests can bring about at any rate is told at most once per second, with how often it
@@ -32,8 +33,8 @@ pub(crate) struct Journal {
     denied: Limit,
     upstream: Fault,
     /// Flows, datagrams and echo requests that were refused for lack of room, flows for lack of
-    /// ports, and all that was refused for a drain, as it was told last.
-    refused: [u64; 5],
+    /// ports, and all that was refused for lack of an address and for a drain, as it was told last.
+    refused: [u64; 6],
     told_full: Option<Instant>,
 }
 
@@ -86,7 +87,7 @@ impl Journal {
     }
 
     pub(crate) fn ended(figures: &Figures) {
-        let Figures { opened, denied, full, draining, no_port, .. } = *figures;
+        let Figures { opened, denied, full, draining, no_port, no_address, .. } = *figures;
         let Figures { unreached, finished, lost, .. } = *figures;
         let Figures { bytes_out, bytes_in, datagrams_out, datagrams_in, .. } = *figures;
         info!(
@@ -94,6 +95,7 @@ impl Journal {
             denied,
             full,
             no_port,
+            no_address,
             draining,
             unreached,
             finished,
@@ -155,8 +157,9 @@ impl Journal {
         if !tracing::enabled!(tracing::Level::WARN) {
             return;
         }
-        let Counters { full, full_mappings, full_echoes, no_port, draining, .. } = counters;
-        let kinds = [full, full_mappings, full_echoes, no_port, draining];
+        let Counters { full, full_mappings, full_echoes, .. } = counters;
+        let Counters { no_port, no_address, draining, .. } = counters;
+        let kinds = [full, full_mappings, full_echoes, no_port, no_address, draining];
         let refused = kinds.map(|counter| counter.load(Ordering::Relaxed));
         if refused == self.refused {
             return;
@@ -166,10 +169,14 @@ impl Journal {
             return;
         }
         let risen = |kind: usize| refused[kind] - self.refused[kind];
-        let [flows, datagrams, echoes, no_port, draining] = [0, 1, 2, 3, 4].map(risen);
+        let [flows, datagrams, echoes, no_port, no_address, draining] =
+            [0, 1, 2, 3, 4, 5].map(risen);
         (self.refused, self.told_full) = (refused, Some(now));
         if no_port > 0 {
             warn!(flows = no_port, "refused: the host has no port left for their destination");
+        }
+        if no_address > 0 {
+            warn!(count = no_address, "refused: the host does not have the address to leave from");
         }
         if flows + datagrams + echoes > 0 {
             warn!(flows, datagrams, echoes, "refused: too many at the same time");

@@ -40,6 +40,25 @@ impl Reach {
     }
 }
 
+/// The host does not have the address that flows are to leave from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this host does not have the address {0} to send from")]
+pub(crate) struct NotOwn(IpAddr);
+
+impl NotOwn {
+    /// Whether an error says this.
+    pub(crate) fn is_why(error: &io::Error) -> bool {
+        error.get_ref().and_then(|inner| inner.downcast_ref::<Self>()).is_some()
+    }
+
+    /// What an error of `bind(2)` to an address means. One who has the address and no port left
+    /// has `EADDRINUSE`.
+    pub(crate) fn of_bind(error: io::Error, from: SocketAddr) -> io::Error {
+        let is_it = error.kind() == io::ErrorKind::AddrNotAvailable && !from.ip().is_unspecified();
+        if is_it { io::Error::new(error.kind(), Self(from.ip())) } else { error }
+    }
+}
+
 impl Outbound {
     /// The address for a destination, with port 0; unspecified where the route decides.
     pub(crate) fn from(&self, to: SocketAddr) -> SocketAddr {

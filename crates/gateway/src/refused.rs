@@ -2,6 +2,7 @@
 
 use crate::counters::Counters;
 use crate::host_errors::{self, Undelivered};
+use crate::outbound::NotOwn;
 use neap::{IcmpSocket, PendingConnection, Refusal};
 use rustix::io::Errno;
 use std::io;
@@ -22,16 +23,22 @@ pub(crate) enum Refused {
     Full,
     /// The gateway ends, and takes nothing new: a reset.
     Draining,
-    /// No address and port is left to connect from, or to send datagrams from.
+    /// No port is left to connect from, or to send datagrams from.
     NoPort,
+    /// The host does not have the address that flows are to leave from.
+    NoAddress,
 }
 
 impl Refused {
     /// What an error of a connection that was to be opened means.
     pub(crate) fn of(error: &io::Error) -> Self {
+        if NotOwn::is_why(error) {
+            return Self::NoAddress;
+        }
         let Some(errno) = error.raw_os_error() else { return Self::of_kind(error.kind()) };
         match Errno::from_raw_os_error(errno) {
-            Errno::NETUNREACH | Errno::NETDOWN | Errno::AFNOSUPPORT => Self::Network,
+            // The last is of an interface that is gone.
+            Errno::NETUNREACH | Errno::NETDOWN | Errno::AFNOSUPPORT | Errno::NODEV => Self::Network,
             Errno::HOSTUNREACH | Errno::HOSTDOWN | Errno::TIMEDOUT => Self::Host,
             Errno::ACCESS | Errno::PERM => Self::Prohibited,
             Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN => Self::Full,
@@ -60,6 +67,7 @@ impl Refused {
             Self::Full => |counters| &counters.full,
             Self::Draining => |counters| &counters.draining,
             Self::NoPort => |counters| &counters.no_port,
+            Self::NoAddress => |counters| &counters.no_address,
             _ => |counters| &counters.unreached,
         }
     }
@@ -68,7 +76,7 @@ impl Refused {
     pub(crate) fn tell(self, pending: PendingConnection) {
         match self {
             Self::Reset | Self::Full | Self::Draining => pending.reset(),
-            Self::Network | Self::NoPort => pending.reject(Refusal::Network),
+            Self::Network | Self::NoPort | Self::NoAddress => pending.reject(Refusal::Network),
             Self::Host => pending.reject(Refusal::Host),
             Self::Prohibited => pending.reject(Refusal::Prohibited),
         }

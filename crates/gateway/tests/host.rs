@@ -308,6 +308,21 @@ fn a_host_without_ipv6_has_no_way_and_ports_enough() {
 }
 
 #[test]
+fn an_outbound_address_that_the_host_has_not_is_no_lack_of_ports_or_room() {
+    let outbound = Outbound { v4: Some(Ipv4Addr::new(203, 0, 113, 9)), ..Outbound::default() };
+    let mut config = GatewayConfig::default();
+    config.outbound = outbound.clone();
+    let world = World::new(Box::new(DirectFrom(outbound)), config);
+    let far = Ipv4Addr::new(10, 0, 2, 9);
+    let error = GuestTcp::connect(&world.guest, (far, 80)).expect_err("there is no way");
+    assert_eq!(error.kind(), io::ErrorKind::NetworkUnreachable, "{error}");
+    assert_is_told(&world, far, 0);
+    let figures = world.end();
+    assert_eq!((figures.no_port, figures.full_mappings, figures.unreached), (0, 0, 0));
+    assert!(figures.no_address > 1, "a connection, and datagrams");
+}
+
+#[test]
 fn an_upstream_that_cannot_be_reached_is_an_unreachable_host() {
     // No connection to this address can be made.
     let proxy = Proxy::new(Protocol::Socks5, (Ipv4Addr::BROADCAST, 1080).into(), None);

@@ -3,6 +3,7 @@
 use neap_gateway::Transport;
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
+use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 
 /// Why this machine does not give an address and port.
@@ -20,6 +21,20 @@ pub(crate) fn port(transport: Transport, port: impl Display, error: &io::Error) 
             .to_owned(),
         _ => error.to_string(),
     }
+}
+
+/// Tries whether sockets can have an address that an option of this name says they leave from.
+///
+/// # Errors
+/// One line: why they cannot.
+pub(crate) fn own_address(option: &str, address: IpAddr) -> Result<(), String> {
+    let tried = UdpSocket::bind((address, 0));
+    tried.map(drop).map_err(|error| match error.kind() {
+        ErrorKind::AddrNotAvailable => format!(
+            "{option} {address}: this machine does not have the address: `ip address` lists its own"
+        ),
+        _ => format!("{option} {address}: {error}"),
+    })
 }
 
 /// Why there can be no socket at a path.

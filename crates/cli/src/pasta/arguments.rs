@@ -2,7 +2,7 @@
 
 use super::listening::client_ports;
 use super::ports::{Ports, PortsError, Spec};
-use crate::gateway::face;
+use crate::gateway::{face, refused};
 use clap::{ArgAction, Parser};
 use neap_gateway::Outbound;
 use std::ffi::OsString;
@@ -421,6 +421,11 @@ impl Args {
             interface_v6: self.outbound_if6.clone(),
             ..Outbound::default()
         }
+    }
+
+    /// Whether the host has the addresses that flows are to leave from.
+    pub(super) fn check_outbound(&self) -> Result<(), String> {
+        self.outbound.iter().try_for_each(|&address| refused::own_address("--outbound", address))
     }
 
     /// The interface of the host whose addresses and routes of a family the namespace gets, if an

@@ -67,6 +67,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
 fn run(args: &Args, log: &Arc<Log>, waiting: Option<Waiting>) -> Result<ExitCode, Failure> {
     let identity = Identity::wanted(args.runas.as_deref()).map_err(Failure::Arguments)?;
     let ports = args.ports().map_err(Failure::Arguments)?;
+    args.check_outbound().map_err(Failure::Arguments)?;
     let host = Host::ask([false, true].map(|is_v6| args.template(is_v6)))
         .map_err(system("the addresses and routes of this host"))?;
     let network = Network::plan(args, host, &Resolvers::of_host()).map_err(Failure::Arguments)?;

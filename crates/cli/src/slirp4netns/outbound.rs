@@ -1,15 +1,22 @@
 //! `--outbound-addr` and `--outbound-addr6`: addresses of the host, or interfaces that have some.
 
 use super::Failure;
+use crate::gateway::refused;
 use neap_gateway::Outbound;
 use nix::ifaddrs::getifaddrs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The addresses from which flows leave.
 pub(super) fn outbound(v4: Option<&str>, v6: Option<&str>) -> Result<Outbound, Failure> {
-    let v4 = v4.map(|text| v4_of(text).ok_or_else(|| unknown("--outbound-addr", text, "IPv4")));
-    let v6 = v6.map(|text| v6_of(text).ok_or_else(|| unknown("--outbound-addr6", text, "IPv6")));
-    Ok(Outbound { v4: v4.transpose()?, v6: v6.transpose()?, ..Outbound::default() })
+    const V4: &str = "--outbound-addr";
+    const V6: &str = "--outbound-addr6";
+    let v4 = v4.map(|text| v4_of(text).ok_or_else(|| unknown(V4, text, "IPv4"))).transpose()?;
+    let v6 = v6.map(|text| v6_of(text).ok_or_else(|| unknown(V6, text, "IPv6"))).transpose()?;
+    let named = [v4.map(|v4| (V4, IpAddr::V4(v4))), v6.map(|v6| (V6, IpAddr::V6(v6)))];
+    for (option, address) in named.into_iter().flatten() {
+        refused::own_address(option, address).map_err(Failure::Arguments)?;
+    }
+    Ok(Outbound { v4, v6, ..Outbound::default() })
 }
 
 fn unknown(option: &str, text: &str, family: &str) -> Failure {
@@ -53,9 +60,10 @@ mod tests {
 
     #[test]
     fn addresses_and_interfaces_are_understood() {
-        let found = outbound(Some("lo"), Some("2001:db8::1")).expect("addresses");
-        assert_eq!(found.v4, Some(Ipv4Addr::LOCALHOST));
-        assert_eq!(found.v6, Some("2001:db8::1".parse().expect("an address")));
+        assert_eq!(v4_of("lo"), Some(Ipv4Addr::LOCALHOST));
+        assert_eq!(v6_of("2001:db8::1"), Some("2001:db8::1".parse().expect("an address")));
+        let found = outbound(Some("lo"), None).expect("an address of this host");
+        assert_eq!((found.v4, found.v6), (Some(Ipv4Addr::LOCALHOST), None));
         let Err(Failure::Arguments(why)) = outbound(Some("nope0"), None) else {
             panic!("there is no such interface")
         };

@@ -2,7 +2,7 @@
 
 use super::message;
 use crate::host_errors::Manner;
-use crate::outbound::Outbound;
+use crate::outbound::{NotOwn, Outbound};
 use crate::token::{Slot, Token};
 use crate::upstream::{FarDatagrams, Upstream};
 use bytes::Bytes;
@@ -47,7 +47,7 @@ impl QuestionSocket {
         let socket = outbound.socket(Domain::for_address(server), Type::DGRAM, Protocol::UDP)?;
         let from = outbound.from(server);
         if !from.ip().is_unspecified() {
-            socket.bind(&SockAddr::from(from))?;
+            socket.bind(&from.into()).map_err(|error| NotOwn::of_bind(error, from))?;
         }
         Ok(Self::Host(socket))
     }
