@@ -323,7 +323,7 @@ impl Datagrams {
                 return self.refuse(first, run, Refusal::Network, which);
             }
             Refused::Network => Refusal::Network,
-            Refused::Host | Refused::Reset => Refusal::Host,
+            Refused::Host | Refused::Reset | Refused::TimedOut => Refusal::Host,
             Refused::Prohibited => Refusal::Prohibited,
         };
         self.refuse(first, run, why, |counters| &counters.unsent_datagrams);

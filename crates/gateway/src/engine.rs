@@ -34,6 +34,7 @@ use crate::sending::{Scheduled, Sender, Sending, Service};
 use crate::stack_upstream;
 use crate::token::{Generation, Slot, Token};
 use crate::turns::{BULK, LOOKS, Turn, Turns};
+use crate::unanswered::Unanswered;
 use crate::upstream::{Client, Far, Upstream};
 use neap::{
     Event, Events, IcmpOptions, IcmpSocket, InterfaceError, PendingConnection, Poller, Stack,
@@ -64,7 +65,7 @@ const GIVEN_UP: Events = Events::ERR.union(Events::ET);
 /// Each TCP connection that a guest opens becomes one of the [`Upstream`]. The guest's SYN is
 /// answered when the other one is open. If it cannot be opened, the guest is refused in the same
 /// way: a reset where the destination refused, an ICMP error where there is no way to it or the
-/// [`Policy`](crate::Policy) is against it.
+/// [`Policy`](crate::Policy) is against it, and nothing where it does not answer.
 pub struct Gateway {
     poller: Arc<Poller>,
     stack: Arc<Stack>,
@@ -95,6 +96,7 @@ pub struct Gateway {
     counters: Arc<Counters>,
     journal: Journal,
     exhausted: Exhausted,
+    unanswered: Unanswered,
     guests: Guests,
     requests: Requests<Request>,
     /// When the run ends, though flows are left.
@@ -223,6 +225,7 @@ impl Gateway {
             counters,
             journal: Journal::default(),
             exhausted: Exhausted::default(),
+            unanswered: Unanswered::default(),
             guests,
             ends: None,
             are_guests_gone: false,
@@ -420,7 +423,7 @@ impl Gateway {
         self.leave_silent_nameservers(now);
         while let Some(slot) = self.openings.take(now) {
             if is_opening(&self.flows, slot) {
-                self.fail(slot.key, &io::ErrorKind::TimedOut.into());
+                self.fail(slot.key, &too_late());
             }
         }
     }
@@ -626,8 +629,11 @@ impl Gateway {
     }
 
     /// A connection could not be opened.
-    fn refuse(&self, pending: PendingConnection, why: Refused) {
+    fn refuse(&mut self, pending: PendingConnection, why: Refused) {
         self.counters.count(why.counter());
+        if why == Refused::TimedOut {
+            return self.unanswered.add(pending);
+        }
         why.tell(pending);
     }
 
@@ -797,7 +803,11 @@ impl Gateway {
         let mut flow = self.flows.remove(key);
         self.journal.unreached(flow.view.guest, flow.view.local, error);
         flow.far.reset();
-        let why = Refused::of(error);
+        let why = match Refused::of(error) {
+            // A proxy tries for less time than a guest, and has said what came of it.
+            Refused::TimedOut if flow.far.is_by_proxy() => Refused::Host,
+            why => why,
+        };
         match flow.near {
             Near::Waits(Some(pending)) => {
                 let said = flow.far.undelivered();
@@ -837,6 +847,11 @@ fn note_held(held: &mut bounds::Held, counters: &Counters, from: usize, to: usiz
     if held.change(from, to) {
         counters.count(|counters| &counters.memory_pressures);
     }
+}
+
+/// A far side was not open within the time that the gateway gives it.
+fn too_late() -> io::Error {
+    io::Error::new(io::ErrorKind::HostUnreachable, "no answer within the time for it")
 }
 
 /// Lets packets in by the interfaces that began unread.

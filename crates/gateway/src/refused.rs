@@ -27,6 +27,9 @@ pub(crate) enum Refused {
     NoPort,
     /// The host does not have the address that flows are to leave from.
     NoAddress,
+    /// The destination has not answered for as long as the host tries: the guest is told nothing,
+    /// and gives up by itself, as it would without a gateway.
+    TimedOut,
 }
 
 impl Refused {
@@ -39,7 +42,8 @@ impl Refused {
         match Errno::from_raw_os_error(errno) {
             // The last is of an interface that is gone.
             Errno::NETUNREACH | Errno::NETDOWN | Errno::AFNOSUPPORT | Errno::NODEV => Self::Network,
-            Errno::HOSTUNREACH | Errno::HOSTDOWN | Errno::TIMEDOUT => Self::Host,
+            Errno::HOSTUNREACH | Errno::HOSTDOWN => Self::Host,
+            Errno::TIMEDOUT => Self::TimedOut,
             Errno::ACCESS | Errno::PERM => Self::Prohibited,
             Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN => Self::Full,
             Errno::ADDRNOTAVAIL | Errno::ADDRINUSE => Self::NoPort,
@@ -51,7 +55,8 @@ impl Refused {
     fn of_kind(kind: io::ErrorKind) -> Self {
         match kind {
             io::ErrorKind::NetworkUnreachable | io::ErrorKind::NetworkDown => Self::Network,
-            io::ErrorKind::HostUnreachable | io::ErrorKind::TimedOut => Self::Host,
+            io::ErrorKind::HostUnreachable => Self::Host,
+            io::ErrorKind::TimedOut => Self::TimedOut,
             // Who stands between does not speak as it should.
             io::ErrorKind::InvalidData => Self::Host,
             io::ErrorKind::PermissionDenied => Self::Prohibited,
@@ -72,13 +77,14 @@ impl Refused {
         }
     }
 
-    /// Tells the guest: a reset, or an ICMP error.
+    /// Tells the guest: a reset, an ICMP error, or nothing.
     pub(crate) fn tell(self, pending: PendingConnection) {
         match self {
             Self::Reset | Self::Full | Self::Draining => pending.reset(),
             Self::Network | Self::NoPort | Self::NoAddress => pending.reject(Refusal::Network),
             Self::Host => pending.reject(Refusal::Host),
             Self::Prohibited => pending.reject(Refusal::Prohibited),
+            Self::TimedOut => pending.ignore(),
         }
     }
 }
@@ -100,7 +106,7 @@ mod tests {
             (Errno::CONNRESET, Refused::Reset),
             (Errno::NETUNREACH, Refused::Network),
             (Errno::HOSTUNREACH, Refused::Host),
-            (Errno::TIMEDOUT, Refused::Host),
+            (Errno::TIMEDOUT, Refused::TimedOut),
             (Errno::ACCESS, Refused::Prohibited),
             (Errno::PERM, Refused::Prohibited),
             (Errno::MFILE, Refused::Full),

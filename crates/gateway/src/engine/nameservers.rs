@@ -1,8 +1,7 @@
 //! Connections to nameservers: the next one is tried when one cannot be opened, or not in time.
 
-use super::{CHANGES, Gateway, Near};
+use super::{CHANGES, Gateway, Near, too_late};
 use crate::token::{Slot, Token};
-use std::io;
 use std::time::{Duration, Instant};
 
 /// A nameserver that others follow has so long to take a connection.
@@ -51,7 +50,7 @@ impl Gateway {
                 is_it && flow.moves_on.is_some_and(|due| due <= now)
             });
             if is_due {
-                self.fail(slot.key, &io::ErrorKind::TimedOut.into());
+                self.fail(slot.key, &too_late());
             }
         }
     }
