@@ -39,7 +39,7 @@ pub(crate) struct Args {
     #[arg(short, long)]
     all: bool,
     /// What a connection does: TCP_INFO, why it is not sending, where its bytes are, and where a
-    /// gateway relays it to
+    /// gateway relays it to, with the bytes there and what they wait for
     #[arg(short, long)]
     info: bool,
     /// Memory of each socket
@@ -178,7 +178,11 @@ fn row(args: &Args, stack: &StackReport, socket: &SocketReport, services: &Servi
         && let Some(tcp) = &socket.tcp
     {
         below.push(detail::tcp(tcp));
-        below.extend(socket.far.map(|far| format!("far:{far}")));
+        match &socket.relay {
+            Some(relay) => below.push(detail::relay(relay)),
+            // A stack of an earlier version says no more.
+            None => below.extend(socket.far.map(|far| format!("far:{far}"))),
+        }
     }
     if args.oneline {
         process.append(&mut below);

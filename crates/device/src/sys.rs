@@ -11,6 +11,8 @@ use rustix::io::{Errno, Result};
 const SO_NETNS_COOKIE: c_int = 71;
 /// `IP_LOCAL_PORT_RANGE` of `linux/in.h`.
 const IP_LOCAL_PORT_RANGE: c_int = 51;
+/// `SIOCOUTQNSD` of `linux/sockios.h`.
+const SIOCOUTQNSD: c_ulong = 0x894b;
 /// `_IO('T', 227)` of `linux/if_tun.h`.
 const TUNGETDEVNETNS: c_ulong = 0x54e3;
 
@@ -148,6 +150,26 @@ pub(crate) fn tun_set_header_len(fd: &OwnedFd, len: c_int) -> Result<()> {
     check(unsafe {
         libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ as _, core::ptr::from_ref(&len))
     })
+}
+
+/// `SIOCOUTQ`, which has the number of `TIOCOUTQ`: bytes of a TCP socket that are not acknowledged.
+pub(crate) fn bytes_queued(socket: impl AsFd) -> Result<u64> {
+    count_ioctl(socket, libc::TIOCOUTQ as c_ulong)
+}
+
+/// `SIOCOUTQNSD`: bytes of a TCP socket that were never sent.
+pub(crate) fn bytes_not_sent(socket: impl AsFd) -> Result<u64> {
+    count_ioctl(socket, SIOCOUTQNSD)
+}
+
+/// An ioctl that answers with a number.
+fn count_ioctl(socket: impl AsFd, request: c_ulong) -> Result<u64> {
+    let mut count: c_int = 0;
+    // SAFETY: every request of this file that comes here writes one int, which outlives the call.
+    check(unsafe {
+        libc::ioctl(socket.as_fd().as_raw_fd(), request as _, core::ptr::from_mut(&mut count))
+    })?;
+    Ok(u64::try_from(count).unwrap_or(0))
 }
 
 /// Index of the interface.

@@ -21,7 +21,7 @@ use crate::guest::GuestStream;
 use crate::guest_rate;
 use crate::guests::{Account, Guests};
 use crate::handle::{GatewayHandle, Request};
-use crate::holdings::{FlowView, Holdings};
+use crate::holdings::FlowView;
 use crate::inspect::Inspector;
 use crate::journal::{self, Journal};
 use crate::news::News;
@@ -46,6 +46,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
+mod looking;
 mod nameservers;
 mod publishing;
 
@@ -252,13 +253,6 @@ impl Gateway {
     /// What looks at the gateway from other threads while it runs.
     pub fn inspector(&self) -> Inspector {
         Inspector::new(self.handle(), self.counters.clone(), self.guests.clone())
-    }
-
-    /// What the gateway holds.
-    fn holdings(&self) -> Holdings {
-        let flows = self.flows.iter();
-        let flows = flows.map(|(_, flow)| FlowView { held: flow.relay.held(), ..flow.view });
-        Holdings { flows: flows.collect(), mappings: self.datagrams.mappings() }
     }
 
     /// Serves until it is [stopped](GatewayHandle::stop), and sleeps while nothing happens.
@@ -517,6 +511,9 @@ impl Gateway {
             }
             Request::Look(answer) => {
                 let _ = answer.send(self.holdings());
+            }
+            Request::Relays(answer) => {
+                let _ = answer.send(self.relays());
             }
             Request::List(answer) => {
                 let _ = answer.send(self.published());

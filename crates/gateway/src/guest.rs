@@ -3,6 +3,7 @@
 use crate::relay::{End, MOST_PIECE, SMALL, VISIT, take_front};
 use crate::upstream::Far;
 use bytes::Bytes;
+use neap::device::SendQueue;
 use neap::info::State;
 use neap::net::Address;
 use neap::{ConnectOptions, Events, Poller, SocketOptions, Stack, TcpStream};
@@ -104,6 +105,11 @@ impl End for GuestStream {
         let mut piece = [0; SMALL];
         let count = self.stream.read(&mut piece)?;
         Ok((count > 0).then(|| Bytes::copy_from_slice(&piece[..count])))
+    }
+
+    fn send_queue(&self) -> Option<SendQueue> {
+        let info = self.stream.info();
+        Some(SendQueue::new(info.notsent_bytes.into(), info.unacked_bytes.into()))
     }
 
     fn lends(&self) -> bool {

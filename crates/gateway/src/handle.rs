@@ -1,6 +1,6 @@
 //! What other threads ask of a gateway while it runs.
 
-use crate::holdings::Holdings;
+use crate::holdings::{Holdings, Relays};
 use crate::published::{Publication, PublishedId, PublishedPort, Transport};
 use crate::requests::Caller;
 use std::io;
@@ -24,6 +24,7 @@ pub(crate) enum Request {
     Unpublish(PublishedId, SyncSender<io::Result<()>>),
     List(SyncSender<Vec<PublishedPort>>),
     Look(SyncSender<Holdings>),
+    Relays(SyncSender<Relays>),
     Drain(Duration),
     Finish(Duration),
 }
@@ -111,6 +112,11 @@ impl GatewayHandle {
     /// What the gateway holds; `None` if it does not answer within `patience`, or too many ask.
     pub(crate) fn look(&self, patience: Duration) -> Option<Holdings> {
         self.0.look(Request::Look, patience)
+    }
+
+    /// What each flow holds and waits for; `None` as of [`look`](Self::look).
+    pub(crate) fn relays(&self, patience: Duration) -> Option<Relays> {
+        self.0.look(Request::Relays, patience)
     }
 }
 

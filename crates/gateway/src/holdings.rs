@@ -1,6 +1,19 @@
 //! What a gateway holds at a moment, for others to see.
 
+use crate::relay::{End, Relay, Side};
+use neap::control::RelayReport;
+use std::collections::HashMap;
 use std::net::SocketAddr;
+
+/// What relays hold, by the ends of their connections of the stack: its own, and the peer's.
+pub(crate) type Relays = HashMap<(SocketAddr, SocketAddr), RelayReport>;
+
+/// What bytes of a relay wait for, in the words of [`RelayReport::waits_for`]: a side that has no
+/// room or is not open, the turn under a rate, the memory of all relays.
+const PEER: &str = "peer";
+const FAR: &str = "far";
+pub(crate) const RATE: &str = "rate";
+const MEMORY: &str = "memory";
 
 /// A flow of a gateway, as the guest's side of the stack has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,4 +38,49 @@ pub struct Holdings {
     pub flows: Vec<FlowView>,
     /// Addresses and ports of guests that have a UDP socket.
     pub mappings: usize,
+}
+
+impl FlowView {
+    /// Where it is in the stack.
+    pub(crate) fn key(&self) -> (SocketAddr, SocketAddr) {
+        (self.local, self.guest)
+    }
+
+    /// A report of a flow whose `Server` side is not open yet. `far` is the side that the stack
+    /// does not have.
+    pub(crate) fn opening(&self, far: Side) -> RelayReport {
+        let mut report = RelayReport::new(self.far);
+        report.waits_for.push(if far == Side::Server { FAR } else { PEER }.to_owned());
+        report
+    }
+
+    /// A report of a flow that is open: what it holds, and what that waits for. `far` is the side
+    /// that the stack does not have; bytes to a side that `goes_on` wait for nothing but the thread.
+    ///
+    /// It costs the system calls of [`End::send_queue`].
+    pub(crate) fn open(
+        &self,
+        far: Side,
+        relay: &Relay,
+        (client, server): (&dyn End, &dyn End),
+        goes_on: [bool; 2],
+    ) -> RelayReport {
+        let end = |side| if side == Side::Client { client } else { server };
+        let held_for = |side: Side| (relay.held_for(side) + end(side.other()).held()) as u64;
+        let has_no_room = |side: Side| relay.waits_for(side) && !goes_on[side as usize];
+        let (peer, queue) = (far.other(), end(far).send_queue());
+        let has_unsent = queue.is_some_and(|queue| queue.not_sent > 0);
+        let waits = [
+            (PEER, has_no_room(peer)),
+            (FAR, has_no_room(far) || has_unsent),
+            (MEMORY, relay.waits_for_memory()),
+        ];
+        let mut report = RelayReport::new(self.far);
+        (report.held_for_far, report.held_for_peer) = (held_for(far), held_for(peer));
+        report.not_sent = queue.map(|queue| queue.not_sent);
+        report.in_flight = queue.map(|queue| queue.in_flight);
+        let waits = waits.into_iter().filter(|(_, waits)| *waits);
+        report.waits_for = waits.map(|(word, _)| word.to_owned()).collect();
+        report
+    }
 }

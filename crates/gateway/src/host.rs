@@ -7,7 +7,7 @@ use crate::outbound::{NotOwn, Outbound};
 use crate::pieces::Piece;
 use crate::relay::{End, MOST_PIECE, SMALL, Segments, take_front};
 use bytes::Bytes;
-use neap::device::look_through_all_local_ports;
+use neap::device::{SendQueue, look_through_all_local_ports, send_queue};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::IpBindAddressNoPort;
 use rustix::io::Errno;
@@ -171,6 +171,10 @@ impl End for HostStream {
             1..=COPY_BREAK => Some(Bytes::copy_from_slice(piece.as_ref())),
             _ => Some(piece.into_bytes()),
         })
+    }
+
+    fn send_queue(&self) -> Option<SendQueue> {
+        send_queue(&self.socket).ok()
     }
 
     fn send(&mut self, pieces: &mut VecDeque<Bytes>, most: usize) -> io::Result<usize> {

@@ -7,7 +7,7 @@ use crate::counters::{Counters, Figures};
 use crate::guests::{GuestView, Guests};
 use crate::handle::GatewayHandle;
 use crate::holdings::Holdings;
-use neap::control::{Application, Labelled};
+use neap::control::{Application, Labelled, RelayReport};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -89,9 +89,8 @@ impl Application for Inspector {
             .collect()
     }
 
-    fn far_addresses(&self) -> HashMap<(SocketAddr, SocketAddr), SocketAddr> {
-        let flows = self.holdings().unwrap_or_default().flows;
-        flows.into_iter().map(|flow| ((flow.local, flow.guest), flow.far)).collect()
+    fn relays(&self) -> HashMap<(SocketAddr, SocketAddr), RelayReport> {
+        self.handle.relays(PATIENCE).unwrap_or_default()
     }
 }
 

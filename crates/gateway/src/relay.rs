@@ -11,6 +11,7 @@
 //! about twice the bytes.
 
 use bytes::{Buf, Bytes, BytesMut};
+use neap::device::SendQueue;
 use std::collections::VecDeque;
 use std::io;
 
@@ -52,6 +53,12 @@ pub trait End {
     /// yet. They count as those that a relay holds.
     fn held(&self) -> usize {
         self.beneath().map_or(0, End::held)
+    }
+
+    /// Bytes that its socket has taken and the other end has not acknowledged, if it has a queue of
+    /// them. It is asked only for somebody who looks, so it may cost system calls.
+    fn send_queue(&self) -> Option<SendQueue> {
+        None
     }
 
     /// Whether what [`receive`](Self::receive) returns keeps memory in use that is larger than
@@ -535,6 +542,11 @@ impl Relay {
         !self.direction(to).held.is_empty()
     }
 
+    /// Whether bytes wait and nothing is received behind them, as memory is saved.
+    pub(crate) fn waits_for_memory(&self) -> bool {
+        self.saves_memory && self.held() > 0
+    }
+
     pub(crate) fn bytes_to(&self, side: Side) -> u64 {
         self.direction(side).bytes
     }
@@ -543,6 +555,11 @@ impl Relay {
     pub(crate) fn given_to(&self, side: Side) -> u64 {
         let direction = self.direction(side);
         direction.bytes + direction.held_bytes as u64
+    }
+
+    /// Bytes for one side that the other one has given and this one has not taken.
+    pub(crate) fn held_for(&self, side: Side) -> usize {
+        self.direction(side).held_bytes
     }
 
     /// Bytes that one side has given and the other has not taken.

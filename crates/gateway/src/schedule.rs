@@ -130,6 +130,11 @@ impl<K: Copy> Schedule<K> {
         list.push_back(id);
     }
 
+    /// Whether a flow may have something to send.
+    pub(crate) fn has_more(&self, id: usize) -> bool {
+        self.entries.get(id).is_some_and(|entry| entry.has_more)
+    }
+
     /// Whose turn it is.
     pub(crate) fn next(&mut self, now: Instant) -> Next<K> {
         loop {

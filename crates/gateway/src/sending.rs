@@ -102,6 +102,16 @@ impl Sending {
         self.schedule.on_sent(service.id, bytes as u64, has_more, now);
     }
 
+    /// Whether somebody may have something to send, whose turn comes by itself.
+    pub(crate) fn has_more(&self, id: usize) -> bool {
+        self.schedule.has_more(id)
+    }
+
+    /// Whether it is too early for anybody to send.
+    pub(crate) fn is_early(&self) -> bool {
+        self.schedule.due().is_some_and(|due| due > self.now())
+    }
+
     /// How long nobody may send; `None` if nobody has anything to send.
     pub(crate) fn sleeps_for(&self) -> Option<Duration> {
         let early = self.schedule.due()?.since(self.now());

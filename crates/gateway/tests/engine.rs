@@ -7,6 +7,7 @@ use etherparse::{
     IpNumber, NetSlice, PacketBuilder, PacketBuilderStep, SlicedPacket, TcpHeader, TcpHeaderSlice,
     TransportSlice,
 };
+use neap::control::{Application, RelayReport};
 use neap::time::Rate;
 use neap::{Events, Poller, TcpStream};
 use neap_gateway::proxy::{Protocol, Proxy};
@@ -685,6 +686,12 @@ fn connections_that_stall_hold_little_together() {
     until(&mut clients, &|held| {
         inspector.figures().memory_pressures > 0 && held.iter().all(|&held| held > 0)
     });
+    let wait = |word: &str| {
+        let wait = |relay: &RelayReport| relay.waits_for.iter().any(|own| own == word);
+        let relays = inspector.relays();
+        relays.len() == FLOWS && relays.values().all(wait)
+    };
+    until(&mut clients, &|_| wait("memory") && wait("far"));
     // There is time to receive more.
     let rounds = Cell::new(0);
     until(&mut clients, &|_| rounds.replace(rounds.get() + 1) == 1000);

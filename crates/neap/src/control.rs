@@ -24,8 +24,9 @@
 //! [`SocketReport`] or [`CounterReport`] for each socket or counter, or the lines of the
 //! application, and in the end `{"end":N}` with their number. A request that is not
 //! understood is answered by `{"error":"..."}`. Times are nanoseconds, rates are bytes per second,
-//! sizes are bytes. New fields may appear in any version of neap; a change of what is there raises
-//! the version of the protocol. The peer has 30 seconds to take the answer.
+//! sizes are bytes. New fields may appear in any version of neap, and whoever asks passes over those
+//! that it does not know; a change of what is there raises the version of the protocol. The peer has
+//! 30 seconds to take the answer.
 //!
 //! # Example
 //!
@@ -50,7 +51,9 @@ pub(crate) use answer::counters;
 pub use client::Endpoint;
 pub(crate) use folder::is_refused;
 pub use folder::{folder, runtime_folder};
-pub use report::{CounterReport, MemoryReport, SocketReport, StackReport, TcpReport, TimerReport};
+pub use report::{
+    CounterReport, MemoryReport, RelayReport, SocketReport, StackReport, TcpReport, TimerReport,
+};
 
 use crate::serving::{Listener, Server};
 use crate::workers::Stack;
@@ -93,8 +96,9 @@ pub trait Application: Send + Sync {
     }
 
     /// For each connection of the stack that the application joins to another one, by its local
-    /// address and its peer's: the address that the other one goes to.
-    fn far_addresses(&self) -> HashMap<(SocketAddr, SocketAddr), SocketAddr> {
+    /// address and its peer's: where the other one goes, and what is held in between. It is called
+    /// for listings only, so what it reports may cost system calls.
+    fn relays(&self) -> HashMap<(SocketAddr, SocketAddr), RelayReport> {
         HashMap::new()
     }
 }

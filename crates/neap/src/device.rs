@@ -6,8 +6,8 @@
 //! packets.
 
 pub use neap_device::{
-    Error, LinkConfig, Packet, PacketConfig, Tun, TunConfig, TunQueue, configure_link,
-    look_through_all_local_ports,
+    Error, LinkConfig, Packet, PacketConfig, SendQueue, Tun, TunConfig, TunQueue, configure_link,
+    look_through_all_local_ports, send_queue,
 };
 pub use neap_stack::device::{
     BulkQueue, Capabilities, Completed, Completion, Device, LinkMonitor, LinkState, LinkStatus,

@@ -10,7 +10,6 @@ use neap::control::{self, Application, ControlError, ControlOptions};
 use neap::metrics::{self, MetricsAddress, Page, Pages};
 use neap::{TcpListener, TcpStream, UdpSocket};
 use std::any::type_name;
-use std::collections::HashMap;
 use std::env;
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -141,10 +140,6 @@ impl Application for Proxy {
     fn gauges(&self) -> Vec<(&'static str, u64)> {
         vec![("ProxyFlows", 3)]
     }
-    fn far_addresses(&self) -> HashMap<(SocketAddr, SocketAddr), SocketAddr> {
-        HashMap::new()
-    }
-
     fn lines(&self, subject: &str) -> Option<Vec<String>> {
         (subject == "caches")
             .then(|| vec!["{\"name\":\"a \\\"b\\\"\"}".to_owned(), "[1]".to_owned()])

@@ -1,6 +1,6 @@
 //! What the options of `ss` add to a socket, in its words.
 
-use neap::control::{MemoryReport, SocketReport, StackReport, TcpReport, TimerReport};
+use neap::control::{MemoryReport, RelayReport, SocketReport, StackReport, TcpReport, TimerReport};
 use std::fmt::Display;
 
 /// Degree of reordering that is not worth a word, as in `ss`.
@@ -226,9 +226,41 @@ fn places(words: &mut Words, tcp: &TcpReport) {
     words.always("wire", u64::from(tcp.unacked_bytes).saturating_sub(tcp.below_bytes));
 }
 
+/// `-i` of a connection that is relayed: where to, the bytes that are there, and what they wait
+/// for.
+pub(super) fn relay(relay: &RelayReport) -> String {
+    let mut words = Words::default();
+    words.always("far", relay.far);
+    words.always("held_for_far", relay.held_for_far);
+    words.always("held_for_peer", relay.held_for_peer);
+    if let Some(not_sent) = relay.not_sent {
+        words.always("far_write_queue", not_sent);
+    }
+    if let Some(in_flight) = relay.in_flight {
+        words.always("far_wire", in_flight);
+    }
+    if !relay.waits_for.is_empty() {
+        words.always("waits_for", relay.waits_for.join(","));
+    }
+    words.0.join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_relay_says_what_is_known_of_it() {
+        let mut report = RelayReport::new("192.0.2.7:80".parse().expect("an address"));
+        assert_eq!(relay(&report), "far:192.0.2.7:80 held_for_far:0 held_for_peer:0");
+        (report.held_for_far, report.not_sent, report.in_flight) = (1, Some(2), Some(3));
+        report.waits_for = vec!["far".to_owned(), "rate".to_owned()];
+        assert_eq!(
+            relay(&report),
+            "far:192.0.2.7:80 held_for_far:1 held_for_peer:0 far_write_queue:2 far_wire:3 \
+             waits_for:far,rate"
+        );
+    }
 
     #[test]
     fn times_are_printed_as_by_ss() {

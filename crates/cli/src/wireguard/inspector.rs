@@ -2,7 +2,7 @@
 //! connections go.
 
 use crate::gateway::tunnel;
-use neap::control::{Application, Labelled};
+use neap::control::{Application, Labelled, RelayReport};
 use neap_gateway::doors::DoorsInspector;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ impl Application for Inspector {
         self.tunnel.lines(subject)
     }
 
-    fn far_addresses(&self) -> HashMap<(SocketAddr, SocketAddr), SocketAddr> {
-        self.doors.far_addresses()
+    fn relays(&self) -> HashMap<(SocketAddr, SocketAddr), RelayReport> {
+        self.doors.relays()
     }
 }

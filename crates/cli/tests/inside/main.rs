@@ -14,6 +14,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Address of the server outside.
 const SERVER: &str = "192.0.2.1";
@@ -21,6 +22,11 @@ const SERVER: &str = "192.0.2.1";
 const TARGET: &str = "NEAP_TEST_TARGET";
 /// Bytes that the sandboxed program sends.
 const BYTES: usize = 100_000;
+/// Says that the sandboxed program sends without end.
+const ENDLESS: &str = "NEAP_TEST_ENDLESS";
+
+/// Far above what anything takes.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The folder of the control sockets of a test, and what is gone with it.
 struct Ground {
@@ -84,12 +90,26 @@ impl Ground {
 
     /// A gateway whose program is connected to the server, both with bytes that were read.
     fn gateway(&self, options: &[&str], server: &TcpListener) -> (Gateway, TcpStream) {
+        self.gateway_with(options, server, &[])
+    }
+
+    /// The same with variables that say what else the program does.
+    fn gateway_with(
+        &self,
+        options: &[&str],
+        server: &TcpListener,
+        variables: &[(&str, &str)],
+    ) -> (Gateway, TcpStream) {
         let own = env::current_exe().expect("the test knows its binary");
         let own = own.to_str().expect("a name");
         let inside = ["--", own, "--exact", "inside", "--nocapture"];
         let mut command = self.neap(&[&["gateway", "run"], options, &inside].concat());
         let target = server.local_addr().expect("an address").to_string();
-        command.env(TARGET, target).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .env(TARGET, target)
+            .envs(variables.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut child = command.stderr(Stdio::piped()).spawn().expect("neap runs");
         let output = BufReader::new(child.stdout.take().expect("a pipe"));
         let input = child.stdin.take();
@@ -131,6 +151,10 @@ fn inside() {
     let mut stream = TcpStream::connect(target).expect("the server accepts");
     stream.write_all(&[7; BYTES]).expect("sent");
     println!("connected");
+    if env::var_os(ENDLESS).is_some() {
+        // It ends with the process.
+        std::thread::spawn(move || while stream.write(&[7; BYTES]).is_ok() {});
+    }
     // Until the test has seen enough.
     std::io::stdin().read_to_end(&mut Vec::new()).expect("the standard input");
 }
@@ -170,6 +194,62 @@ fn the_flow_of_a_gateway_is_shown_with_its_far_address() {
         gateway.end();
         let left = ground.folder.join("neap");
         assert_eq!(fs::read_dir(left).expect("a folder").count(), 0);
+    });
+}
+
+/// What the one connection of a stack reports of its relay, once `is_it` is true of that.
+fn relay_until(ground: &Ground, is_it: impl Fn(&Value) -> bool) -> Value {
+    let start = Instant::now();
+    loop {
+        let listing = ground.print(&["ss", "-tj"]);
+        let mut sockets: Value = serde_json::from_str(&listing).expect("JSON");
+        let relay = sockets[0]["relay"].take();
+        if is_it(&relay) {
+            return relay;
+        }
+        assert!(start.elapsed() < PATIENCE, "{listing}");
+    }
+}
+
+fn waits_for(relay: &Value, word: &str) -> bool {
+    relay["waits_for"].as_array().is_some_and(|words| words.contains(&word.into()))
+}
+
+#[test]
+fn an_upload_that_the_server_does_not_read_waits_for_the_far_side() {
+    in_namespace(|| {
+        let (ground, server) = (Ground::new(), server());
+        let (gateway, stream) = ground.gateway_with(&[], &server, &[(ENDLESS, "1")]);
+        let bytes = |relay: &Value, field: &str| relay[field].as_u64().expect("a number");
+        let relay = relay_until(&ground, |relay| {
+            waits_for(relay, "far")
+                && bytes(relay, "held_for_far") > 0
+                && bytes(relay, "not_sent") > 0
+        });
+        assert_eq!(relay["held_for_peer"], 0);
+        assert!(!waits_for(&relay, "peer") && !waits_for(&relay, "rate"), "{relay}");
+        let line = ground.print(&["ss", "-tinO"]);
+        for word in [" held_for_far:", " far_write_queue:", " far_wire:", " waits_for:far"] {
+            assert!(line.contains(word), "{word}: {line}");
+        }
+        drop(stream);
+        gateway.end();
+    });
+}
+
+#[test]
+fn an_upload_that_is_limited_waits_for_the_rate() {
+    in_namespace(|| {
+        let (ground, server) = (Ground::new(), server());
+        let options = ["--rate", "8mbit"];
+        let (gateway, mut stream) = ground.gateway_with(&options, &server, &[(ENDLESS, "1")]);
+        let reader = std::thread::spawn(move || std::io::copy(&mut stream, &mut std::io::sink()));
+        relay_until(&ground, |relay| waits_for(relay, "rate"));
+        let line = ground.print(&["ss", "-tinO"]);
+        assert!(line.contains(" far_write_queue:"), "{line}");
+        gateway.end();
+        // How the connection ends is the matter of other tests.
+        let _ = reader.join().expect("no panic");
     });
 }
 

@@ -19,7 +19,7 @@ use crate::bounds;
 use crate::deadlines::Deadlines;
 use crate::descriptors;
 use crate::guest::GuestStream;
-use crate::holdings::FlowView;
+use crate::holdings::{FlowView, Relays};
 use crate::news::News;
 use crate::pauses::Pauses;
 use crate::relay::{End, Share, Side, VISIT};
@@ -322,12 +322,25 @@ impl Doors {
                 let flows = self.sessions.iter().filter_map(|(_, session)| session.view());
                 let _ = answer.send(flows.collect());
             }
+            Request::Relays(answer) => {
+                let _ = answer.send(self.relays());
+            }
             Request::Drain(time) => {
                 self.ports.iter_mut().for_each(|port| *port = Port::Closed);
                 self.ends = Some(Instant::now() + time);
             }
             Request::Named(name, found) => self.on_host_name(&name, &found),
         }
+    }
+
+    /// What each connection holds, and what it waits for. It costs some system calls for each.
+    fn relays(&self) -> Relays {
+        let of = |session: &Session| {
+            // The stack has the other side.
+            let is_of_stack = matches!(self.doors[session.door], Door::Server { .. });
+            session.report(if is_of_stack { Side::Server } else { Side::Client })
+        };
+        self.sessions.iter().filter_map(|(_, session)| of(session)).collect()
     }
 
     fn open_door(&mut self, mut door: Door) -> io::Result<DoorId> {

@@ -1,7 +1,7 @@
 //! What doors count, and what others see of it.
 
 use super::handle::DoorsHandle;
-use neap::control::Application;
+use neap::control::{Application, RelayReport};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -145,8 +145,7 @@ impl Application for DoorsInspector {
         vec![("DoorsFlows", flows.len() as u64), ("DoorsHeldBytes", held)]
     }
 
-    fn far_addresses(&self) -> HashMap<(SocketAddr, SocketAddr), SocketAddr> {
-        let flows = self.handle.look(PATIENCE).unwrap_or_default();
-        flows.into_iter().map(|flow| ((flow.local, flow.guest), flow.far)).collect()
+    fn relays(&self) -> HashMap<(SocketAddr, SocketAddr), RelayReport> {
+        self.handle.relays(PATIENCE).unwrap_or_default()
     }
 }

@@ -3,7 +3,7 @@
 use super::config::{Door, TunnelResolver};
 use super::step::Found;
 use super::tls::TlsIdentity;
-use crate::holdings::FlowView;
+use crate::holdings::{FlowView, Relays};
 use crate::requests::Caller;
 use std::io;
 use std::sync::Arc;
@@ -27,6 +27,7 @@ pub(super) enum Request {
     SetResolver(TunnelResolver),
     SetIdentity(DoorId, TlsIdentity, SyncSender<io::Result<()>>),
     Look(SyncSender<Vec<FlowView>>),
+    Relays(SyncSender<Relays>),
     Drain(Duration),
     /// The host has looked up a name.
     Named(Arc<str>, Found),
@@ -86,5 +87,10 @@ impl DoorsHandle {
     /// many ask.
     pub(super) fn look(&self, patience: Duration) -> Option<Vec<FlowView>> {
         self.0.look(Request::Look, patience)
+    }
+
+    /// What each connection holds and waits for; `None` as of [`look`](Self::look).
+    pub(super) fn relays(&self, patience: Duration) -> Option<Relays> {
+        self.0.look(Request::Relays, patience)
     }
 }

@@ -12,6 +12,7 @@ use crate::relay::{End, MOST_PIECE, Progress, Relay, Share, Side};
 use crate::token::{Generation, Slot};
 use crate::upstream::Far;
 use bytes::{Bytes, BytesMut};
+use neap::control::RelayReport;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -265,6 +266,21 @@ impl Session {
             }
             _ => None,
         }
+    }
+
+    /// What it holds and waits for, with its place in the stack. `far` is the side that the stack
+    /// does not have.
+    pub(super) fn report(&self, far: Side) -> Option<((SocketAddr, SocketAddr), RelayReport)> {
+        let (view, report) = match &self.stage {
+            Stage::Opens(opens) => opens.view().map(|view| (view, view.opening(far)))?,
+            Stage::Joins { joined } | Stage::Joined(joined) => {
+                let ends: (&dyn End, &dyn End) = (&*self.near.stream, &*joined.far);
+                let report = joined.view.open(far, &joined.relay, ends, joined.is_due);
+                (joined.view, report)
+            }
+            _ => return None,
+        };
+        Some((view.key(), report))
     }
 
     /// Ends both halves by resets.

@@ -25,13 +25,13 @@ fn a_client_tunnel_leads_to_its_target() {
     stream.read_exact(&mut back).expect("the echo");
     assert_eq!(&back, b"hello");
     let client = stream.local_addr().expect("an address");
-    let far = world.inspector.far_addresses();
+    let far = world.inspector.relays();
     let view = far.iter().next().expect("a flow");
     assert_eq!(
         (view.0.0.ip().to_string(), view.0.1.to_string()),
         (NEAR.into(), "10.1.0.2:7".into())
     );
-    assert_eq!(*view.1, client);
+    assert_eq!(view.1.far, client);
     let error = world.client(1).read(&mut back).expect_err("nobody listens");
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     let figures = world.end();

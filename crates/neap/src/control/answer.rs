@@ -12,7 +12,6 @@ use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::iter;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
@@ -141,10 +140,9 @@ impl ControlService {
     /// taken.
     fn sockets(&self, host: Host<'_>) -> impl Iterator<Item = Vec<u8>> + Send + use<> {
         let Sockets { flows, listeners, buckets, udp, .. } = host.sockets();
-        let far = self.application.as_ref().map(|application| application.far_addresses());
-        let far: HashMap<_, SocketAddr> = far.unwrap_or_default();
-        let far = Arc::new(far);
-        let of_flows = far.clone();
+        let relays = self.application.as_ref().map(|application| application.relays());
+        let relays = Arc::new(relays.unwrap_or_default());
+        let of_flows = relays.clone();
         // In the order of the lines.
         let ends = udp.iter().map(|udp| (udp.local, udp.remote));
         let ends = ends.chain(listeners.iter().map(|one| (one.local, None)));
@@ -159,10 +157,12 @@ impl ControlService {
         let udp = udp.into_iter().map(|udp| SocketReport::of_udp(&udp));
         let listeners = listeners.into_iter().map(|one| SocketReport::of_listener(&one));
         let flows = flows.into_iter().map(move |flow| {
-            SocketReport::of_flow(&flow, of_flows.get(&(flow.local, flow.remote)).copied())
+            let relay = of_flows.get(&(flow.local, flow.remote)).cloned();
+            SocketReport::of_flow(&flow).relayed(relay)
         });
         let buckets = buckets.into_iter().map(move |bucket| {
-            SocketReport::of_bucket(&bucket, far.get(&(bucket.local, bucket.remote)).copied())
+            let relay = relays.get(&(bucket.local, bucket.remote)).cloned();
+            SocketReport::of_bucket(&bucket).relayed(relay)
         });
         let all = udp.chain(listeners).chain(flows).chain(buckets);
         let lines = all.zip(interfaces).map(|(socket, interface)| {

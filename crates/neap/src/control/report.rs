@@ -76,6 +76,40 @@ pub struct MemoryReport {
     pub drops: Option<u64>,
 }
 
+/// What an application holds of a connection that it relays to another one, the far side.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RelayReport {
+    /// The address that the other connection goes to, or comes from.
+    pub far: SocketAddr,
+    /// Bytes that the application has taken for the far side, which has not taken them yet.
+    #[serde(default)]
+    pub held_for_far: u64,
+    /// Bytes that the application has taken for this connection's peer, of which this connection's
+    /// socket has taken none yet.
+    #[serde(default)]
+    pub held_for_peer: u64,
+    /// Bytes that the socket of the far side has taken and not sent; `None` if it has no such
+    /// queue.
+    #[serde(default)]
+    pub not_sent: Option<u64>,
+    /// Bytes that the socket of the far side has sent, and that are not acknowledged.
+    #[serde(default)]
+    pub in_flight: Option<u64>,
+    /// What bytes of the relay wait for: `peer` or `far`, which take no more now; `rate`, which
+    /// gives them their turn; `memory`, as all relays together hold too much to take more.
+    #[serde(default)]
+    pub waits_for: Vec<String>,
+}
+
+impl RelayReport {
+    /// Returns a relay to this address, which holds nothing.
+    pub fn new(far: SocketAddr) -> Self {
+        let (held_for_far, held_for_peer, waits_for) = (0, 0, Vec::new());
+        Self { far, held_for_far, held_for_peer, not_sent: None, in_flight: None, waits_for }
+    }
+}
+
 /// A socket, or a connection without one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -98,6 +132,9 @@ pub struct SocketReport {
     pub remote: Option<SocketAddr>,
     /// Where the application relays the connection to.
     pub far: Option<SocketAddr>,
+    /// What the application holds of a connection that it relays.
+    #[serde(default)]
+    pub relay: Option<RelayReport>,
     /// Name of the interface that it is bound to by its link-local address, or else by which its
     /// packets leave now; `None` on the loopback, without a peer, and without a route.
     #[serde(default)]
@@ -139,6 +176,7 @@ impl SocketReport {
             dual: false,
             remote: None,
             far: None,
+            relay: None,
             interface: None,
             id: None,
             timer: None,
@@ -147,7 +185,12 @@ impl SocketReport {
         }
     }
 
-    pub(super) fn of_flow(flow: &FlowInfo, far: Option<SocketAddr>) -> Self {
+    /// A socket of a connection that the application relays, if it does.
+    pub(super) fn relayed(self, relay: Option<RelayReport>) -> Self {
+        Self { far: relay.as_ref().map(|relay| relay.far), relay, ..self }
+    }
+
+    pub(super) fn of_flow(flow: &FlowInfo) -> Self {
         let info = &flow.info;
         let memory = MemoryReport {
             rmem_alloc: info.rmem_alloc.into(),
@@ -161,7 +204,6 @@ impl SocketReport {
             recv_q: info.unread_bytes.into(),
             send_q: u64::from(info.notsent_bytes) + u64::from(info.unacked_bytes),
             remote: Some(flow.remote),
-            far,
             id: Some(flow.id),
             timer: flow.timer.map(TimerReport::from),
             memory: Some(memory),
@@ -180,10 +222,9 @@ impl SocketReport {
         }
     }
 
-    pub(super) fn of_bucket(bucket: &BucketInfo, far: Option<SocketAddr>) -> Self {
+    pub(super) fn of_bucket(bucket: &BucketInfo) -> Self {
         Self {
             remote: Some(bucket.remote),
-            far,
             timer: bucket.timer.map(TimerReport::from),
             ..Self::new("tcp", state_name(bucket.state), bucket.local)
         }
@@ -313,4 +354,38 @@ tcp_report! { info:
     sack: bool = info.sack,
     snd_wscale: u8 = info.snd_wscale,
     rcv_wscale: u8 = info.rcv_wscale,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn a_line_without_the_fields_of_later_versions_is_read() {
+        let line = json!({
+            "netid": "tcp", "state": "ESTAB", "recv_q": 1, "send_q": 2,
+            "local": "192.0.2.1:80", "remote": "10.0.2.100:4000", "far": "192.0.2.7:80",
+            "id": 3, "timer": null, "memory": null, "tcp": null, "later": [1],
+        });
+        let socket: SocketReport = serde_json::from_value(line).expect("a report");
+        assert_eq!(socket.far, Some(address("192.0.2.7:80")));
+        assert_eq!(socket.relay, None);
+    }
+
+    #[test]
+    fn a_relay_keeps_its_address_where_earlier_versions_look_for_it() {
+        let mut relay = RelayReport::new(address("192.0.2.7:80"));
+        relay.waits_for.push("far".to_owned());
+        let report = SocketReport::new("tcp", "ESTAB", address("192.0.2.1:80"));
+        let report = report.relayed(Some(relay.clone()));
+        let line = serde_json::to_value(&report).expect("JSON");
+        assert_eq!(line["far"], Value::from("192.0.2.7:80"));
+        let socket: SocketReport = serde_json::from_value(line).expect("a report");
+        assert_eq!(socket.relay, Some(relay));
+    }
 }
