@@ -93,7 +93,7 @@ pub struct PathConfig {
     pub bottleneck: Option<Bottleneck>,
     /// Management of the hop's queue.
     pub discipline: Discipline,
-    /// Recorded rate in place of the hop's.
+    /// Recorded rate in place of the hop's. It counts IP packets, as mahimahi does.
     pub trace: Option<Trace>,
     /// Aggregation of the hop, if it is a wifi station.
     pub wifi: Option<Wifi>,

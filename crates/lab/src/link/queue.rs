@@ -5,7 +5,7 @@
 //! queue holds its packets and wants one event per departure.
 
 use super::config::{Bottleneck, CoDel, Discipline, PathConfig, Policer, Red, Wifi};
-use super::packet::Packet;
+use super::packet::{Packet, network_len};
 use super::service::{Follower, Serializer, Service, Unsent};
 use super::stats::LinkStats;
 use crate::rng::{Ppm, Rng};
@@ -271,7 +271,7 @@ impl AtArrival {
         let (is_hit, may_mark) = match &self.discipline {
             Discipline::MarkAbove(bytes) => (self.bytes > *bytes, true),
             Discipline::Red(red) => {
-                let typical = self.limits.rate.time_for(1500);
+                let typical = self.service.packet_time();
                 (self.red.hits(red, at, self.bytes, typical, early), red.ecn)
             }
             Discipline::DropTail | Discipline::CoDel(_) => (false, false),
@@ -289,7 +289,7 @@ impl AtArrival {
                 return None;
             }
         }
-        let (left, took) = self.service.push(at, on_wire);
+        let (left, took) = self.service.push(at, on_wire, network_len(&packet.frame) as u64);
         if self.is_wire {
             stats.on_wire(on_wire, took);
         }
@@ -415,7 +415,8 @@ impl AtDeparture {
                 }
             }
             let Some(next) = self.dequeue(now, stats) else { break };
-            let (left, took) = self.service.push(begin, next.on_wire);
+            let network_len = network_len(&next.packet.frame) as u64;
+            let (left, took) = self.service.push(begin, next.on_wire, network_len);
             if self.is_wire {
                 stats.on_wire(next.on_wire, took);
             }

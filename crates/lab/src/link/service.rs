@@ -3,8 +3,15 @@
 use neap_tcp::time::{Instant, Nanos, Rate};
 use std::sync::Arc;
 
-/// Bytes that one delivery opportunity of a trace carries: mahimahi's packet size.
+/// Bytes that one delivery opportunity of a trace carries (`PACKET_SIZE` of mahimahi): an IP packet
+/// of 1500 bytes with its [`TUN_HEADER`].
 const OPPORTUNITY: u64 = 1504;
+
+/// Bytes that mahimahi counts for each IP packet besides its own: the header of its TUN.
+const TUN_HEADER: u64 = 4;
+
+/// Bytes on the wire of the packet that fills an opportunity.
+const FULL_PACKET: u64 = 1538;
 
 /// Puts one packet behind the other. Fractions of a nanosecond are carried on, so that the rate is
 /// exact. O(1) per packet.
@@ -119,16 +126,21 @@ impl Trace {
         Ok(Self(at.into()))
     }
 
-    /// The bytes of all opportunities after `from` and up to `to`, from the start of the trace, and
-    /// of the one before them, of which a part may be left; of that one alone if `to` is no later.
-    /// O(log n).
+    /// Bytes on the wire of full packets at all opportunities after `from` and up to `to`, from the
+    /// start of the trace, and at the one before them, of which a part may be left; at that one
+    /// alone if `to` is no later. O(log n).
     pub(super) fn bytes_between(&self, from: Nanos, to: Nanos) -> u64 {
         let until = |time: Nanos| {
             let (periods, rest) = (time.0 / self.period().0, time.0 % self.period().0);
             let passed = self.0.partition_point(|&at| Nanos::from_millis(at.into()).0 <= rest);
             periods * self.0.len() as u64 + passed as u64
         };
-        (until(to).saturating_sub(until(from)) + 1) * OPPORTUNITY
+        (until(to).saturating_sub(until(from)) + 1) * FULL_PACKET
+    }
+
+    /// Mean time from one opportunity to the next.
+    fn mean_gap(&self) -> Nanos {
+        self.period() / self.0.len() as u64
     }
 
     fn period(&self) -> Nanos {
@@ -165,8 +177,8 @@ impl Follower {
         }
     }
 
-    /// When a packet that is ready at `ready` has left.
-    pub(super) fn push(&mut self, ready: Instant, bytes: u64) -> Instant {
+    /// When an IP packet of so many bytes that is ready at `ready` has left.
+    fn push(&mut self, ready: Instant, network_len: u64) -> Instant {
         let period = self.trace.period();
         if self.period_start + period < ready {
             let whole = ready.since(self.period_start).0 / period.0 - 1;
@@ -178,7 +190,7 @@ impl Follower {
         while self.at() < ready {
             self.step();
         }
-        let mut rest = bytes;
+        let mut rest = network_len + TUN_HEADER;
         while rest > self.left {
             rest -= self.left;
             self.step();
@@ -197,11 +209,24 @@ pub(super) enum Service {
 
 impl Service {
     /// When a packet that is ready at `ready` has left, and how long it took; a trace does not know
-    /// that.
-    pub(super) fn push(&mut self, ready: Instant, bytes: u64) -> (Instant, Nanos) {
+    /// that. A rate counts `on_wire` bytes, a trace those of the IP packet.
+    pub(super) fn push(
+        &mut self,
+        ready: Instant,
+        on_wire: u64,
+        network_len: u64,
+    ) -> (Instant, Nanos) {
         match self {
-            Self::Constant(serializer) => serializer.push(ready, bytes),
-            Self::Trace(follower) => (follower.push(ready, bytes), Nanos::ZERO),
+            Self::Constant(serializer) => serializer.push(ready, on_wire),
+            Self::Trace(follower) => (follower.push(ready, network_len), Nanos::ZERO),
+        }
+    }
+
+    /// Time of one full packet: at the rate of now, or on average over a trace.
+    pub(super) fn packet_time(&self) -> Nanos {
+        match self {
+            Self::Constant(serializer) => serializer.rate.time_for(1500),
+            Self::Trace(follower) => follower.trace.mean_gap(),
         }
     }
 
@@ -269,12 +294,12 @@ mod tests {
     fn a_trace_serves_at_its_opportunities_and_begins_again() {
         let trace = Trace::parse("1\n1\n5\n10\n").expect("a sound trace");
         let mut follower = Follower::new(trace, ms(100));
-        assert_eq!(follower.push(ms(100), 1504), ms(101));
+        assert_eq!(follower.push(ms(100), 1500), ms(101));
         assert_eq!(follower.push(ms(100), 700), ms(101));
         // What is left of one opportunity serves the next packet, which then needs another.
-        assert_eq!(follower.push(ms(100), 1504), ms(105));
-        assert_eq!(follower.push(ms(107), 1504), ms(110));
-        assert_eq!(follower.push(ms(107), 1504), ms(111));
+        assert_eq!(follower.push(ms(100), 1500), ms(105));
+        assert_eq!(follower.push(ms(107), 1500), ms(110));
+        assert_eq!(follower.push(ms(107), 1500), ms(111));
         assert_eq!(follower.push(ms(1112), 1), ms(1115), "idle periods pass");
     }
 
@@ -283,8 +308,8 @@ mod tests {
         let trace = Trace::parse("1\n5\n10\n").expect("a sound trace");
         let bytes =
             |from, to| trace.bytes_between(Nanos::from_millis(from), Nanos::from_millis(to));
-        assert_eq!(bytes(1, 10), 3 * OPPORTUNITY);
-        assert_eq!(bytes(10, 1), OPPORTUNITY);
+        assert_eq!(bytes(1, 10), 3 * FULL_PACKET);
+        assert_eq!(bytes(10, 1), FULL_PACKET);
     }
 
     #[test]

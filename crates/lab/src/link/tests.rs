@@ -402,6 +402,42 @@ fn early_detection_forgets_by_the_rate_of_the_time() {
     assert_eq!((late(100_000_000), late(100_000)), (0, 1));
 }
 
+/// A trace with one opportunity per millisecond.
+fn traced() -> PathConfig {
+    PathConfig { trace: Some(Trace::parse("1\n2\n3").expect("a sound trace")), ..path() }
+}
+
+#[test]
+fn a_full_packet_needs_one_opportunity_of_a_trace() {
+    let (_, [mut a, mut b]) = link(no_gro(), traced());
+    let full = |seq| {
+        let mut frame = frame(seq, 1, Flags::ACK);
+        frame.payload.push(vec![0; 460].into());
+        frame
+    };
+    send(&mut a, (0..10).map(full));
+    for i in 1..=10 {
+        let at = START + Nanos::from_millis(i) + DELAY;
+        assert_eq!(b.queues[0].rx.next_event(), at);
+        assert_eq!(all(&mut b, at).len(), 1);
+    }
+}
+
+#[test]
+fn early_detection_forgets_by_the_opportunities_of_a_trace() {
+    let red =
+        Red { min: 20_000, max: 25_000, probability: Ppm::percent(100), weight_log: 8, ecn: false };
+    // A backlog that has left after 120 ms, and one frame later.
+    let passes = |ms: u64| {
+        let backlog = (0..400).map(|i| ONE.saturating_mul(i));
+        let path = PathConfig { discipline: Discipline::Red(red), ..traced() };
+        let (_, arrived) = stream_at(path, backlog.chain([Nanos::from_millis(ms)]));
+        arrived.iter().any(|&(i, _)| i == 400)
+    };
+    // As many packets as the idle time has opportunities are forgotten: a hundred, or 800.
+    assert_eq!((passes(200), passes(900)), (false, true));
+}
+
 #[test]
 fn a_policer_passes_a_burst_and_then_its_rate() {
     let policer = Policer { rate: Rate::from_bits(100_000_000), burst: 10_780 };

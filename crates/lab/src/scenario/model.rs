@@ -352,7 +352,8 @@ directions! {
     mark_above: Size,
     /// Aggregation at port or hop.
     wifi: WifiSpec,
-    /// A recorded rate at port or hop: a file in mahimahi's format beside the scenario.
+    /// A recorded rate at port or hop: a file in mahimahi's format beside the scenario. Each
+    /// opportunity carries an IP packet of 1500 bytes.
     trace: Name,
     /// A policer in front of port or hop.
     policer: PolicerSpec,
