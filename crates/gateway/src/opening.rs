@@ -7,7 +7,6 @@ use crate::host_errors::{self, Undelivered};
 use crate::outbound::Outbound;
 use crate::relay::End;
 use bytes::Bytes;
-use neap::device::SendQueue;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{Ipv4RecvErr, Ipv4Ttl, Ipv6RecvErr, Ipv6Ttl};
 use std::collections::VecDeque;
@@ -109,9 +108,6 @@ impl End for Opening {
 
     fn receive(&mut self) -> io::Result<Option<Bytes>> {
         self.stream.receive()
-    }
-    fn send_queue(&self) -> Option<SendQueue> {
-        self.stream.send_queue()
     }
     fn send(&mut self, pieces: &mut VecDeque<Bytes>, most: usize) -> io::Result<usize> {
         self.stream.send(pieces, most)

@@ -58,7 +58,7 @@ pub trait End {
     /// Bytes that its socket has taken and the other end has not acknowledged, if it has a queue of
     /// them. It is asked only for somebody who looks, so it may cost system calls.
     fn send_queue(&self) -> Option<SendQueue> {
-        None
+        self.beneath().and_then(End::send_queue)
     }
 
     /// Whether what [`receive`](Self::receive) returns keeps memory in use that is larger than

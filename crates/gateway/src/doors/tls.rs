@@ -6,6 +6,7 @@
 use crate::host::HostStream;
 use crate::relay::{End, SMALL, take_front};
 use bytes::{Buf, Bytes};
+use neap::device::SendQueue;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection};
@@ -177,6 +178,10 @@ impl End for TlsStream {
 
     fn take_error(&mut self) -> io::Result<()> {
         self.stream.take_error()
+    }
+
+    fn send_queue(&self) -> Option<SendQueue> {
+        self.stream.send_queue()
     }
 
     fn held(&self) -> usize {
