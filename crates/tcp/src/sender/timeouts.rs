@@ -18,11 +18,16 @@ const FIRST_PROBE: Nanos = Nanos::from_secs(1);
 const LEAST_WINDOW_PROBE: Nanos = Nanos::from_millis(200);
 
 impl Sender {
+    /// When a timer is due that is armed at `now` for `wait`, and for the time that pacing holds
+    /// frames. No timer waits for longer than the longest timeout (`tcp_reset_xmit_timer`).
+    fn due_after(&self, now: Instant, wait: Nanos) -> Instant {
+        now + (wait + self.pacer.backlog(now)).min(self.rtt.rto_max())
+    }
+
     /// Returns when a retransmission timeout armed at `now` is due (`tcp_rearm_rto`). The time that
-    /// pacing holds frames is added. `None` with nothing in flight.
+    /// pacing holds frames is added, up to the longest timeout. `None` with nothing in flight.
     pub fn timeout_at(&self, now: Instant) -> Option<Instant> {
-        let backlog = self.pacer.backlog(now);
-        self.has_unacked().then(|| now + self.rtt.rto() + backlog)
+        self.has_unacked().then(|| self.due_after(now, self.rtt.rto()))
     }
 
     /// Returns when the retransmission timeout is due after another timer took its place and sent
@@ -31,7 +36,7 @@ impl Sender {
     /// It counts from the departure of the oldest frame.
     pub fn resumed_timeout_at(&self, now: Instant) -> Option<Instant> {
         let at = self.oldest_departure()? + self.rtt.rto();
-        Some(at.max(now + Nanos::from_millis(1)) + self.pacer.backlog(now))
+        Some(self.due_after(now, at.since(now).max(Nanos::from_millis(1))))
     }
 
     /// Time from `now` until the timeout of the oldest frame (`tcp_rto_delta_us`).
@@ -61,9 +66,7 @@ impl Sender {
         };
         let timeout = if advances { self.rtt.rto() } else { self.time_to_timeout(now) };
         let wait = if timeout > Nanos::ZERO { wait.min(timeout) } else { wait };
-        // No timer waits for longer, also where two round trips are (`tcp_reset_xmit_timer`).
-        let wait = wait.min(self.rtt.rto_max());
-        Some(now + wait + self.pacer.backlog(now))
+        Some(self.due_after(now, wait))
     }
 
     /// Returns when RACK's reordering window of `wait` and its slack are over, which replaces the
@@ -80,9 +83,9 @@ impl Sender {
     }
 
     /// Returns when a closed window is probed after `probes` unanswered probes (`tcp_probe0_when`).
-    /// The time that pacing holds frames is added.
+    /// The time that pacing holds frames is added, up to the longest timeout.
     pub fn window_probe_at(&self, now: Instant, probes: u16) -> Instant {
-        now + self.window_probe_wait(probes) + self.pacer.backlog(now)
+        self.due_after(now, self.window_probe_wait(probes))
     }
 
     /// Returns the time between two probes of a closed window after `probes` of them

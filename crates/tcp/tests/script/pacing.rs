@@ -11,10 +11,14 @@ use neap_tcp::transmit::TxBlocked;
 
 /// A flow that moves a byte in a microsecond, its free segments spent.
 fn paced() -> Peer {
+    paced_with(Config::default())
+}
+
+fn paced_with(config: Config) -> Peer {
     let max_pacing_rate = Rate(1_000_000);
     let options = SocketOptions { max_pacing_rate, ..SocketOptions::default() };
     let hello = Hello { window: 4_000_000, ..Hello::default() };
-    let mut peer = Peer::established(Config::default(), options, hello);
+    let mut peer = Peer::established(config, options, hello);
     peer.write(10_000);
     peer.advance_ms(15);
     let end = peer.end();
@@ -134,6 +138,41 @@ fn the_timeout_waits_for_what_pacing_holds_back() {
         peer.advance_ms(1);
     }
     assert!(peer.now > last, "{} ms", peer.ms_since(start));
+}
+
+#[test]
+fn pacing_puts_no_timer_off_for_longer_than_the_longest_timeout() {
+    // `inet_csk_reset_xmit_timer` cuts what `tcp_reset_xmit_timer` has added.
+    const LONGEST: u64 = 1000;
+    let config = Config { tcp_rto_max_ms: LONGEST as u32, ..Config::default() };
+    for tcp_early_retrans in [0, 3] {
+        let mut peer = paced_with(Config { tcp_early_retrans, ..config.clone() });
+        peer.wire.holds_until_departure = true;
+        peer.set(SocketOption::MaxPacingRate(Rate(1000)));
+        let start = peer.now;
+        peer.write(8000);
+        let last = peer.take().last().map(leaves).expect("all of it is below");
+        assert!(last.since(start) > Nanos::from_millis(3 * LONGEST));
+        let timers = |peer: &Peer| peer.count(Counter::Timeouts) + peer.count(Counter::LossProbes);
+        while timers(&peer) == 0 {
+            peer.advance_ms(1);
+        }
+        assert!(peer.ms_since(start) <= LONGEST + 1, "{} ms", peer.ms_since(start));
+        peer.advance_ms(2 * LONGEST);
+        assert!(timers(&peer) <= 4, "it is no more than one in that time");
+    }
+    // The probe of a closed window.
+    let mut peer = paced_with(config);
+    peer.set(SocketOption::MaxPacingRate(Rate(300)));
+    peer.write(3000);
+    let end = peer.one();
+    peer.window = 0;
+    peer.ack(end.seq() + end.len() as i32);
+    let start = peer.now;
+    while peer.count(Counter::WinProbe) == 0 {
+        peer.advance_ms(1);
+    }
+    assert!(peer.ms_since(start) <= LONGEST + 1, "{} ms", peer.ms_since(start));
 }
 
 #[test]
