@@ -130,11 +130,11 @@ pub(crate) struct Info {
 pub(crate) struct Whereabouts {
     /// Written and not sent.
     pub unsent: u64,
-    /// Memory in the qdisc.
+    /// Memory in the qdisc, of bytes that are in flight too.
     pub qdisc: u64,
-    /// Memory in the device.
+    /// Memory in the device, of bytes that are in flight too.
     pub device: u64,
-    /// Sent and not acknowledged, those below included.
+    /// Sent and not acknowledged, those in qdisc and device included.
     pub in_flight: u64,
 }
 

@@ -242,13 +242,15 @@ fn columns(id: Option<u32>, start: f64, end: f64, moved: u64) -> String {
 /// Where the bytes of a sender are at the end of an interval, and what blocked it meanwhile.
 fn whereabouts(id: u32, info: &Info) -> String {
     let at = &info.bytes;
-    let places = [
-        ("unsent", at.unsent),
-        ("qdisc", at.qdisc),
-        ("device", at.device),
-        ("in flight", at.in_flight),
-    ];
-    let places = places.map(|(place, count)| format!("{place} {}", bytes(count).trim_start()));
+    let [unsent, in_flight, qdisc, device] =
+        [at.unsent, at.in_flight, at.qdisc, at.device].map(bytes);
+    let places = format!(
+        "unsent {}, in flight {} (below TCP, as memory: qdisc {}, device {})",
+        unsent.trim_start(),
+        in_flight.trim_start(),
+        qdisc.trim_start(),
+        device.trim_start()
+    );
     let busy = info.spent.busy.max(1) as f64;
     let share = |&(name, nanos): &(&str, u64)| {
         let percent = 100.0 * nanos as f64 / busy;
@@ -256,7 +258,7 @@ fn whereabouts(id: u32, info: &Info) -> String {
     };
     let blocks: Vec<_> = info.spent.blocks().iter().filter_map(share).collect();
     let blocks = if blocks.is_empty() { "nothing".to_owned() } else { blocks.join(", ") };
-    format!("[{id:3}]   {}; blocked by {blocks}", places.join(", "))
+    format!("[{id:3}]   {places}; blocked by {blocks}")
 }
 
 /// Writes the report for people. Errors of the output are ignored: a test goes on when nobody
@@ -427,8 +429,8 @@ mod tests {
             },
             ..Info::default()
         };
-        let text = "[  5]   unsent 64.0 KBytes, qdisc 0.00 Bytes, device 2.93 KBytes, \
-                    in flight 1.00 MBytes; blocked by cwnd 62 %, small queue 20 %";
+        let text = "[  5]   unsent 64.0 KBytes, in flight 1.00 MBytes (below TCP, as memory: \
+                    qdisc 0.00 Bytes, device 2.93 KBytes); blocked by cwnd 62 %, small queue 20 %";
         assert_eq!(whereabouts(5, &info), text);
         assert!(whereabouts(5, &Info::default()).ends_with("blocked by nothing"));
     }

@@ -46,10 +46,10 @@ impl Flow {
     }
 
     /// The mean of the bytes that a flow of neap had not had acknowledged, those unsent included,
-    /// in the second half of the intervals. MB.
+    /// in the second half of the intervals. What is in qdisc and device is in flight. MB.
     fn held_mb(&self) -> f64 {
         let all = self.report["intervals"].as_array().map_or(&[][..], Vec::as_slice);
-        let places = ["unsent_bytes", "qdisc_bytes", "device_bytes", "in_flight_bytes"];
+        let places = ["unsent_bytes", "in_flight_bytes"];
         let streams = all[all.len() / 2..].iter().filter_map(|one| one["streams"].as_array());
         let held: Vec<f64> = streams
             .flatten()
@@ -176,6 +176,17 @@ pub(super) const OF_KERNEL: &[Row] =
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_below_tcp_is_held_once() {
+        let stream = serde_json::json!({"neap": {
+            "unsent_bytes": 3_000_000, "qdisc_bytes": 500_000, "device_bytes": 250_000,
+            "in_flight_bytes": 1_000_000,
+        }});
+        let report = serde_json::json!({"intervals": [{"streams": [stream, stream]}]});
+        let flow = Flow { report, ..Flow::default() };
+        assert_eq!((MEMORY.measured)(&flow), 4.0);
+    }
 
     #[test]
     fn figures_of_the_kernel_are_those_of_one_flow() {
