@@ -92,3 +92,16 @@ fn figures_of_datagrams_that_the_card_of_their_sender_cuts_are_possible() {
         assert_eq!(run(&experiment, &Vec::new()), Ok(()), "every {interval}");
     }
 }
+
+/// What is on its way when a delay ends arrives together with what is sent afterwards.
+#[test]
+fn figures_of_a_link_whose_delay_rises_and_falls_are_possible() {
+    let app = "[app.u]\nkind = \"udp\"\nfrom = \"a\"\nto = \"b\"\nmessage = \"1200\"\n\
+        interval = \"1ms\"\n";
+    let event =
+        |at, delay| format!("[[event]]\nat = \"{at}\"\nlink = \"w\"\ndelay = \"{delay}\"\n");
+    let events = [event("2s", "500ms"), event("4s", "10ms")].concat();
+    let text = wire("10mbit", "6s", &format!("[host.a]\n[host.b]\n{app}{events}"));
+    let experiment = Experiment::parse("changes", &text, &files).expect("sound");
+    assert_eq!(run(&experiment, &Vec::new()), Ok(()));
+}

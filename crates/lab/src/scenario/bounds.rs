@@ -361,11 +361,12 @@ fn way_of(scenario: &Scenario, name: &str, spec: &LinkSpec, (link, end): (LinkId
     rates.insert(0, (Nanos::ZERO, carries(first)));
     let time = |time: Option<Time>| time.map_or(Nanos::ZERO, |Time(time)| time);
     let delays = events.iter().filter_map(|event| event.delay).map(|Time(delay)| delay);
+    let delays = delays.chain([time(direction.delay)]);
+    let least = delays.clone().min().unwrap_or(Nanos::ZERO);
     // An aggregate arrives at once.
     let wifi = direction.wifi.map_or(Nanos::ZERO, |wifi| wifi.overhead.0 + wifi.airtime.0);
     // A shorter way lets packets arrive together with those before them.
-    let shortened = events.iter().filter_map(|event| event.delay).count() as u64;
-    let longest = time(direction.delay).saturating_mul(shortened.min(1));
+    let shortened = delays.fold(least, Nanos::max).saturating_sub(least);
     let most = scenario.host.values().map(mtu_of).max().unwrap_or(u16::MAX);
     let packet = direction.mtu.map_or(most, |mtu| mtu.min(most));
     Way {
@@ -376,8 +377,8 @@ fn way_of(scenario: &Scenario, name: &str, spec: &LinkSpec, (link, end): (LinkId
         rates,
         burst: direction.policer.map_or(0, |policer| policer.burst.0),
         has_trace,
-        delay: delays.fold(time(direction.delay), Nanos::min),
-        spread: time(direction.jitter) + time(direction.reorder_delay) + wifi + longest,
+        delay: least,
+        spread: time(direction.jitter) + time(direction.reorder_delay) + wifi + shortened,
         packet: u64::from(packet) + ETHERNET,
     }
 }
