@@ -110,7 +110,7 @@ impl Direction {
             segments += 1;
             done = left;
             let packet = Box::new(Packet { frame: piece, flipped: None });
-            self.carry(packet, left, on_wire, back);
+            self.carry([now, left], packet, on_wire, back);
         }
         self.stats.packets += segments;
         self.stats.digest = mix(self.stats.digest ^ done.as_nanos() ^ bytes.rotate_left(40));
@@ -133,7 +133,8 @@ impl Direction {
         self.ring.push_back(InRing { done: done + self.completion_delay, bytes, credit });
     }
 
-    fn carry(&mut self, packet: Box<Packet>, at: Instant, on_wire: u64, back: &mut Self) {
+    /// A packet leaves the card or comes to a router `at` the second time, as is known at the first.
+    fn carry(&mut self, at: [Instant; 2], packet: Box<Packet>, on_wire: u64, back: &mut Self) {
         let way_back = back.path.config.delay;
         if let Some((at, answer)) = self.path.enter(at, packet, on_wire, way_back, &mut self.stats)
         {
@@ -148,7 +149,7 @@ impl Direction {
         self.stats.packets += 1;
         let bytes = packet.frame.len() as u64;
         self.stats.digest = mix(self.stats.digest ^ now.as_nanos() ^ bytes.rotate_left(40));
-        self.carry(packet, now, on_wire, back);
+        self.carry([now, now], packet, on_wire, back);
     }
 
     /// A packet of a device of the real world. The card that it has left is that of the path, if
@@ -164,7 +165,7 @@ impl Direction {
         let hop = self.path.config.bottleneck.as_ref();
         let has_card = hop.is_some_and(|hop| hop.rate < self.path.config.rate);
         let at = if has_card { self.wire.push(now, on_wire).0 } else { now };
-        self.carry(packet, at, on_wire, back);
+        self.carry([now, at], packet, on_wire, back);
     }
 
     /// Changes the direction while it runs.

@@ -51,12 +51,12 @@ impl Path {
         }
     }
 
-    /// A packet comes from the wire or from a router at `at`. What is too big is answered: the
-    /// packet that a router sends back, and when it arrives, if `back` is the delay of the opposite
-    /// direction.
+    /// A packet comes from the wire or from a router `at` this time, which is `now` or later. What is
+    /// too big is answered: the packet that a router sends back, and when it arrives, if `back` is
+    /// the delay of the opposite direction.
     pub(super) fn enter(
         &mut self,
-        at: Instant,
+        [now, at]: [Instant; 2],
         packet: Box<Packet>,
         on_wire: u64,
         back: Nanos,
@@ -81,7 +81,8 @@ impl Path {
             self.carry(at, packet, stats);
             return None;
         };
-        if let Some((at, packet)) = hop.enter(at, packet, on_wire, &mut self.rngs.early, stats) {
+        let early = &mut self.rngs.early;
+        if let Some((at, packet)) = hop.enter([now, at], packet, on_wire, early, stats) {
             self.carry(at, packet, stats);
         }
         None
@@ -174,8 +175,8 @@ impl Path {
     }
 
     /// Packets and bytes in the hop's queue.
-    pub(super) fn backlog(&mut self, now: Instant) -> (usize, u64) {
-        self.hop.as_mut().map_or((0, 0), |hop| hop.backlog(now))
+    pub(super) fn backlog(&self, now: Instant) -> (usize, u64) {
+        self.hop.as_ref().map_or((0, 0), |hop| hop.backlog(now))
     }
 
     pub(super) fn contents(&self) -> usize {

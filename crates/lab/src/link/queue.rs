@@ -125,7 +125,8 @@ impl Hop {
                 limits,
                 service,
                 red: RedState::default(),
-                waiting: VecDeque::new(),
+                known: VecDeque::new(),
+                left: 0,
                 bytes: 0,
             };
             return Some(Self::AtArrival(Box::new(hop)));
@@ -149,18 +150,21 @@ impl Hop {
         })))
     }
 
-    /// A packet comes. If it is known when it leaves: then, and it; `None` if the hop keeps it or
-    /// has dropped it.
+    /// A packet comes `at` this time, which may be later than `now`. If it is known when it leaves:
+    /// then, and it; `None` if the hop keeps it or has dropped it.
     pub(super) fn enter(
         &mut self,
-        at: Instant,
+        [now, at]: [Instant; 2],
         packet: Box<Packet>,
         on_wire: u64,
         early: &mut Rng,
         stats: &mut LinkStats,
     ) -> Option<(Instant, Box<Packet>)> {
         match self {
-            Self::AtArrival(hop) => hop.enter(at, packet, on_wire, early, stats),
+            Self::AtArrival(hop) => {
+                hop.prune(now);
+                hop.enter(at, packet, on_wire, early, stats)
+            }
             Self::AtDeparture(hop) => {
                 hop.incoming.push_back(Queued { at, packet, on_wire });
                 None
@@ -188,12 +192,12 @@ impl Hop {
         }
     }
 
-    /// Packets and bytes that wait in the queue at `now`.
-    pub(super) fn backlog(&mut self, now: Instant) -> (usize, u64) {
+    /// Packets and bytes in the queue at `now`. O(n) of them.
+    pub(super) fn backlog(&self, now: Instant) -> (usize, u64) {
         match self {
             Self::AtArrival(hop) => {
-                hop.forget(now);
-                (hop.waiting.len(), hop.bytes)
+                let waits = hop.known.iter().filter(|one| one.at <= now && one.left > now);
+                waits.fold((0, 0), |(count, bytes), one| (count + 1, bytes + one.on_wire))
             }
             Self::AtDeparture(hop) => (hop.queue.len(), hop.bytes),
         }
@@ -228,6 +232,14 @@ impl Hop {
     }
 }
 
+/// A packet whose time in the queue is known.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    at: Instant,
+    left: Instant,
+    on_wire: u64,
+}
+
 /// Decides when a packet comes. O(1) per packet.
 #[derive(Debug)]
 pub(super) struct AtArrival {
@@ -237,19 +249,38 @@ pub(super) struct AtArrival {
     discipline: Discipline,
     service: Service,
     red: RedState,
-    /// When each packet has left, and its bytes.
-    waiting: VecDeque<(Instant, u64)>,
+    /// The packets that had not left when the last one was handed over, in their order. A card
+    /// hands packets over before they come, so that some may leave before the last one comes.
+    known: VecDeque<Known>,
+    /// How many of them leave before that.
+    left: usize,
+    /// Bytes of the others, which the next packet may find.
     bytes: u64,
 }
 
 impl AtArrival {
-    fn forget(&mut self, now: Instant) {
-        while let Some(&(left, bytes)) = self.waiting.front().filter(|&&(left, _)| left <= now) {
-            self.bytes -= bytes;
-            self.waiting.pop_front();
-            if self.waiting.is_empty() {
-                self.red.idle_since = Some(left);
+    /// Whether a packet that comes last finds an empty queue.
+    fn is_empty(&self) -> bool {
+        self.left == self.known.len()
+    }
+
+    /// A packet comes `at` this time: what has left by then is not in its way.
+    fn forget(&mut self, at: Instant) {
+        while let Some(one) = self.known.get(self.left).filter(|one| one.left <= at) {
+            self.bytes -= one.on_wire;
+            self.left += 1;
+            if self.left == self.known.len() {
+                self.red.idle_since = Some(one.left);
             }
+        }
+    }
+
+    /// Gives up what has left by `now`.
+    fn prune(&mut self, now: Instant) {
+        self.forget(now);
+        while self.known.front().is_some_and(|one| one.left <= now) {
+            self.known.pop_front();
+            self.left -= 1;
         }
     }
 
@@ -262,9 +293,9 @@ impl AtArrival {
         stats: &mut LinkStats,
     ) -> Option<(Instant, Box<Packet>)> {
         self.forget(at);
-        let has_room =
-            self.waiting.len() < self.limits.packets && self.bytes + on_wire <= self.limits.bytes;
-        if !has_room && !self.waiting.is_empty() {
+        let packets = self.known.len() - self.left;
+        let has_room = packets < self.limits.packets && self.bytes + on_wire <= self.limits.bytes;
+        if !has_room && !self.is_empty() {
             stats.dropped += 1;
             return None;
         }
@@ -282,7 +313,7 @@ impl AtArrival {
             let is_red = matches!(self.discipline, Discipline::Red(_));
             if !is_marked && is_red {
                 stats.early_drops += 1;
-                if self.waiting.is_empty() {
+                if self.is_empty() {
                     // It is idle still, and goes on to forget (`red_start_of_idle_period`).
                     self.red.idle_since = Some(at);
                 }
@@ -295,7 +326,7 @@ impl AtArrival {
         }
         stats.carried_bytes += on_wire;
         stats.queued.record(left.since(at));
-        self.waiting.push_back((left, on_wire));
+        self.known.push_back(Known { at, left, on_wire });
         self.bytes += on_wire;
         stats.most_queued = stats.most_queued.max(self.bytes);
         Some((left, packet))
@@ -307,8 +338,8 @@ impl AtArrival {
         match &self.service {
             Service::Constant(serializer) => serializer.unsent(now),
             Service::Trace(_) => {
-                let waits = self.waiting.iter().rev().take_while(|&&(left, _)| left > now);
-                Unsent { time: Nanos::ZERO, bytes: waits.map(|(_, bytes)| bytes).sum() }
+                let unsent = self.known.iter().rev().take_while(|one| one.left > now);
+                Unsent { time: Nanos::ZERO, bytes: unsent.map(|one| one.on_wire).sum() }
             }
         }
     }

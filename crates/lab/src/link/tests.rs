@@ -202,6 +202,10 @@ fn a_bottleneck_drops_at_its_tail() {
     let path = PathConfig { bottleneck: Some(slow), ..path() };
     let (link, [mut a, mut b]) = link(no_gro(), path);
     send(&mut a, (0..50).map(|i| frame(i * SIZE, 1, Flags::ACK)));
+    let backlog = |tenths| link.backlog(0, START + Nanos(ONE.0 * tenths / 10));
+    assert_eq!((backlog(0), backlog(5)), ((0, 0), (0, 0)), "all are in the card still");
+    assert_eq!((backlog(15).0, backlog(105).0), (1, 10), "the card sends one after the other");
+    assert_eq!((backlog(1105).0, backlog(1415)), (4, (0, 0)), "fourteen have left");
     let seqs: Vec<u32> = all(&mut b, FAR).iter().map(|p| parse(p).expect("sound").0).collect();
     // While 50 arrive four leave, and ten are there.
     let stats = link.stats(0, FAR);
