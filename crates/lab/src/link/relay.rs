@@ -93,6 +93,7 @@ impl Relay {
 
     /// Takes a packet that the device of `end` received at `now`. Times must not go backwards.
     pub fn enter(&mut self, end: usize, now: Instant, received: Received) {
+        self.change(now);
         let (stats, most) = (&mut self.stats[end], self.most_packets);
         stats.frames_in += 1;
         let [first, second] = &mut self.directions;
@@ -113,16 +114,24 @@ impl Relay {
 
     /// Lets happen what is due at `now` inside of the link: turns of queues, and changes.
     pub fn advance(&mut self, now: Instant) {
+        self.change(now);
+        for direction in &mut self.directions {
+            direction.path.advance(now, &mut direction.stats);
+        }
+    }
+
+    /// Makes the changes that are due at `now`, each after the turns that were due before it.
+    fn change(&mut self, now: Instant) {
         while let Some(change) = self.changes.get(self.next_change)
             && self.start + change.at <= now
         {
+            for direction in &mut self.directions {
+                direction.path.advance(self.start + change.at, &mut direction.stats);
+            }
             for &end in &change.from {
                 self.directions[end].apply(change);
             }
             self.next_change += 1;
-        }
-        for direction in &mut self.directions {
-            direction.path.advance(now, &mut direction.stats);
         }
     }
 
@@ -200,6 +209,7 @@ impl Relay {
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::{CoDel, Discipline};
     use super::super::tests::{SIZE, START, frame};
     use super::*;
     use crate::rng::Ppm;
@@ -269,6 +279,24 @@ mod tests {
         assert!(out[0].headers.as_slice()[33] & Flags::PSH.bits() == 0);
         assert!(out[1].headers.as_slice()[33] & Flags::PSH.bits() != 0);
         assert_eq!(relay.stats(0, START).link.lost, 1);
+    }
+
+    #[test]
+    fn a_change_is_later_than_what_was_due_before_it_and_earlier_than_what_comes_after_it() {
+        let ms = Nanos::from_millis;
+        let codel = Discipline::CoDel(CoDel::default());
+        // A packet of 1078 bytes on the wire takes a millisecond.
+        let path = PathConfig { discipline: codel, ..PathConfig::clean(Rate(1_078_000), DELAY) };
+        let is_down = Some(true);
+        let change = LinkChange { at: ms(2), from: vec![0], is_down, ..LinkChange::default() };
+        let (paths, changes) = ([path.clone(), path], vec![change]);
+        let config = RelayConfig { paths, changes, most_packets: 100 };
+        let mut relay = Relay::new(config, &Rng::new(1), START, false);
+        relay.enter(0, START, received(0, 1, &[]));
+        relay.enter(0, START + ms(3), received(SIZE, 1, &[]));
+        assert_eq!(all(&mut relay, START + ms(3)).len(), 1, "it left before the outage");
+        assert_eq!(all(&mut relay, START + ms(9)).len(), 0, "it came in the outage");
+        assert_eq!(relay.stats(0, START + ms(9)).link.lost, 1);
     }
 
     #[test]
