@@ -484,6 +484,29 @@ fn events_change_links_while_they_carry() {
 }
 
 #[test]
+fn the_delivered_bytes_of_a_series_are_those_of_its_figure() {
+    let experiment = Experiment::parse("test.toml", BASE, &no_files).expect("a scenario");
+    let run = experiment.run(&vec![], &|_| {}).expect("a run");
+    let name = "app.bulk.delivered_bytes";
+    let column = run.series.names.iter().position(|one| one == name).expect("a column");
+    let last = run.series.rows.last().expect("a row")[column];
+    let whole = run.figures[name];
+    assert!(last > 0.9 * whole && last <= whole, "{last} {whole}");
+}
+
+#[test]
+fn how_busy_a_port_is_stays_unsaid_where_a_trace_says_when_packets_leave() {
+    let text = BASE.replace("buffer = \"100 packets\"", "there = { trace = \"steady\" }");
+    let (figures, _) = figures(&text);
+    assert!(figures["link.wan.there.wire_mbit"] > 5.0);
+    assert!(!figures.contains_key("link.wan.there.busy"));
+    assert!(figures.contains_key("link.wan.back.busy"));
+    // A host has a card in front of a trace.
+    let (figures, _) = self::figures(&pair("there = { trace = \"steady\" }", BULK));
+    assert!(figures["link.w.there.busy"] > 0.0);
+}
+
+#[test]
 fn a_connection_that_opens_has_no_part_in_the_mean_round_trip() {
     // Its SYN is lost, so it has no round-trip time for a second.
     let text = pair("there = { drop = [0] }", &format!("{BULK}count = 2\nstagger = \"1ms\"\n"));
@@ -525,6 +548,8 @@ fn a_transfer_of_which_an_end_gives_up_is_not_finished() {
     let (one, _) = figures(&text);
     assert_eq!((one["app.file.finished"], one["app.file.failed"]), (0.0, 1.0));
     assert!(one["app.file.delivered_bytes"] > 0.0 && !one.contains_key("app.file.transfer_ms"));
+    let (later, _) = figures(&format!("warm_up = \"10s\"\n{text}"));
+    assert_eq!(later["app.file.failed"], 0.0, "it failed in the warm-up");
     // The time of some says nothing of all.
     let two = file("bytes = \"100k\"\ncount = 2\n");
     let (whole, _) = figures(&pair("", &two));

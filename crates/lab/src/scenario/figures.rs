@@ -70,6 +70,8 @@ struct AppProbe {
     srtt: Times,
     /// Segments that had been sent again.
     retransmitted: u64,
+    /// Connections that had failed.
+    failed: usize,
     /// Datagrams that had found no room.
     refused: u64,
     below_max: u64,
@@ -111,6 +113,7 @@ impl<'a> Probes<'a> {
                 delivered: log.delivered(),
                 received,
                 retransmitted: log.retransmitted(now),
+                failed: log.failed(),
                 refused: log.refused(),
                 ..AppProbe::default()
             }
@@ -162,7 +165,7 @@ impl<'a> Probes<'a> {
             }
             probe.below_max = probe.below_max.max(below);
             let mean = srtt as f64 / f64::from(count.max(1)) / 1e6;
-            let delivered = log.borrow().delivered();
+            let delivered = log.borrow().delivered() - probe.delivered;
             let columns = [
                 ("below_bytes", below as f64),
                 ("unsent_bytes", unsent as f64),
@@ -198,7 +201,11 @@ impl<'a> Probes<'a> {
                 let mut out = |figure: &str, value| {
                     figures.insert(format!("link.{name}.{way}.{figure}"), value);
                 };
-                let stats = world.link(*id).stats(end, world.now());
+                let link = world.link(*id);
+                let stats = link.stats(end, world.now());
+                if link.knows_busy(end) {
+                    out("busy", stats.busy.as_secs_f64() / seconds);
+                }
                 link_figures(&stats, seconds, &mut out);
             }
         }
@@ -289,7 +296,6 @@ fn link_figures(stats: &LinkStats, seconds: f64, out: &mut impl FnMut(&str, f64)
         out(name, count as f64);
     }
     out("segments_per_frame", stats.segments as f64 / stats.frames.max(1) as f64);
-    out("busy", stats.busy.as_secs_f64() / seconds);
     out("wire_mbit", stats.wire_bytes as f64 * 8e-6 / seconds);
     quantiles("below", &stats.below, out);
     quantiles("in_ring", &stats.in_ring, out);
@@ -339,7 +345,7 @@ impl AppProbe {
         out("below_bytes_max", self.below_max as f64);
         out("sndbuf_max", self.sndbuf_max as f64);
         out("rcvbuf_max", self.rcvbuf_max as f64);
-        out("failed", log.failed() as f64);
+        out("failed", (log.failed() - self.failed) as f64);
         out("refused", (log.refused() - self.refused) as f64);
         out("messages", log.latency.count() as f64);
         quantiles("latency", &log.latency, out);
