@@ -187,10 +187,15 @@ impl Driver {
         }
         self.relay.advance(now());
         if self.next_release() <= now() {
+            let mut has_due = false;
             for from in 0..self.ports.len() {
-                has_more |= self.release(from);
+                has_due |= self.release(from);
             }
-            self.last_release = now();
+            // What is still due does not wait for the next release.
+            if !has_due {
+                self.last_release = now();
+            }
+            has_more |= has_due;
         }
         for port in &mut self.ports {
             let _ = port.tx.reap(now());
@@ -248,7 +253,7 @@ impl Driver {
         true
     }
 
-    /// Gives a device what has come through the link from the other end; whether there may be more.
+    /// Gives a device what has come through the link from the other end; whether more is due.
     fn release(&mut self, from: usize) -> bool {
         let port = &mut self.ports[1 - from];
         if port.refused.as_ref().is_some_and(|refused| refused.retry > now()) {
@@ -259,18 +264,12 @@ impl Driver {
         {
             return false;
         }
-        let mut has_more = true;
-        for _ in 0..RELEASES {
-            has_more = match self.relay.leave(from, now(), &mut self.dues) {
-                Some(frame) => port.send(frame, &mut self.dues),
-                None => false,
-            };
-            if !has_more {
-                break;
-            }
-        }
+        let has_more = (0..RELEASES).all(|_| {
+            let frame = self.relay.leave(from, now(), &mut self.dues);
+            frame.is_some_and(|frame| port.send(frame, &mut self.dues))
+        });
         port.flush();
-        has_more
+        has_more && self.relay.next_arrival(from) <= now()
     }
 
     /// Waits for a device, for the next packet that is due, or for `until`.
@@ -407,5 +406,17 @@ mod tests {
             (0..100).for_each(|_| driver.turn(now()).expect("both ends are there"));
             assert_eq!(narrow.offered.load(Ordering::Relaxed), 1);
         }
+    }
+
+    #[test]
+    fn what_is_due_does_not_wait_for_the_next_release() {
+        let narrow = Narrow::default();
+        let (mut driver, _silent) = driver(100, &narrow, false);
+        // The time between two releases is over once, and not again.
+        driver.pace.batch = now().since(Instant::ZERO);
+        driver.last_release = Instant::ZERO;
+        (0..100).for_each(|_| driver.turn(now()).expect("both ends are there"));
+        assert_eq!(narrow.taken.load(Ordering::Relaxed), 100);
+        assert!(driver.next_release() > now());
     }
 }
