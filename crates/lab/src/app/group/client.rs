@@ -70,8 +70,9 @@ impl GroupClient {
                 return stream.write_to(now, end, write.min(LONGEST_WRITE));
             }
             Traffic::Produced { write, rate, pause } => {
-                let (produced, next) = self.produced(now, rate, pause);
-                self.next = next;
+                let (produced, next) = produced(now.since(self.start), rate, pause);
+                self.next =
+                    if next == Nanos::MAX { Instant::FAR_FUTURE } else { self.start + next };
                 stream.write_to(now, produced, write)?;
             }
             Traffic::RequestResponse { request, response, think, barrier } => {
@@ -108,28 +109,6 @@ impl GroupClient {
             }
         }
         Ok(false)
-    }
-
-    /// Up to which position the stream exists at `now`, and when that changes.
-    fn produced(
-        &self,
-        now: Instant,
-        rate: Option<Rate>,
-        pause: Option<(Nanos, Nanos)>,
-    ) -> (u64, Instant) {
-        let elapsed = now.since(self.start);
-        if let Some((from, to)) = pause
-            && (from..to).contains(&elapsed)
-        {
-            return (0, self.start + to);
-        }
-        match rate {
-            None => (u64::MAX, pause.map_or(Instant::FAR_FUTURE, |_| now + TICK)),
-            Some(rate) => {
-                let tick = Nanos(elapsed.0 / TICK.0 * TICK.0);
-                (rate.bytes_in(tick), self.start + tick + TICK)
-            }
-        }
     }
 
     /// Notes the messages that are due by `due`, and counts them.
@@ -250,5 +229,35 @@ impl Task for GroupClient {
         own.finished = (!has_failed).then_some(now);
         drop(log);
         self.group.leave(now, self.is_waiting);
+    }
+}
+
+/// Up to which position a stream exists so long after its start, and when that changes.
+fn produced(elapsed: Nanos, rate: Option<Rate>, pause: Option<(Nanos, Nanos)>) -> (u64, Nanos) {
+    let (from, to) = pause.unwrap_or((Nanos::MAX, Nanos::MAX));
+    if (from..to).contains(&elapsed) {
+        return (0, to);
+    }
+    let Some(rate) = rate else {
+        return (u64::MAX, pause.map_or(Nanos::MAX, |_| elapsed + TICK));
+    };
+    let paused = if elapsed < to { Nanos::ZERO } else { to.saturating_sub(from) };
+    let produces = elapsed.saturating_sub(paused);
+    let tick = Nanos(produces.0 / TICK.0 * TICK.0);
+    (rate.bytes_in(tick), paused + tick + TICK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_produced_in_a_pause_and_nothing_of_it_afterwards() {
+        let ms = Nanos::from_millis;
+        let at = |elapsed| produced(elapsed, Some(Rate(1_000_000)), Some((ms(1000), ms(3000))));
+        assert_eq!(at(ms(995)), (990_000, ms(1000)));
+        assert_eq!(at(ms(2000)), (0, ms(3000)));
+        assert_eq!(at(ms(3000)), (1_000_000, ms(3010)));
+        assert_eq!(at(ms(3105)), (1_100_000, ms(3110)));
     }
 }
