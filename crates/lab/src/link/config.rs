@@ -242,7 +242,8 @@ pub struct GilbertElliott {
 /// Loss of chosen packets, and at chosen times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScriptedLoss {
-    /// Packets that are lost, counted from 0 in the order of their departure; ascending.
+    /// Packets that are lost, counted from 0 in the order in which they leave the hop; ascending.
+    /// What policer, MTU and queue drop is not counted.
     pub packets: Vec<u64>,
     /// Times in which every packet is lost, from the start of the world, end excluded; ascending.
     pub outages: Vec<(Nanos, Nanos)>,

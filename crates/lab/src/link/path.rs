@@ -1,4 +1,7 @@
 //! The path of a packet from the wire of one end to the other end: hop, impairments, delay.
+//!
+//! Loss, damage and duplication come behind the hop, as on a bad wire behind a queue: what is lost
+//! has used the rate, and a second packet uses none.
 
 use super::config::PathConfig;
 use super::forward;

@@ -2,9 +2,9 @@
 //! impairments as between hosts of the lab. It reads no clock: every call gets the time.
 //!
 //! Each end is as the port of a router. What comes in is cut into wire packets, which enter the
-//! path one by one. What goes out is joined again where packets follow each other. Decisions depend
-//! on the seed and on the order of the packets alone, but for queues and outages, where they depend
-//! on times too.
+//! path one by one. What goes out is joined again where packets follow each other. Decisions about
+//! what the queue lets pass depend on the seed and on the order of those packets alone. Queues,
+//! policers, changes and outages depend on times.
 //!
 //! Cost: per wire packet one copy of its headers, one allocation and one entry of a queue; payloads
 //! are not copied, except those that are damaged. [`RelayConfig::most_packets`] bounds the memory.
