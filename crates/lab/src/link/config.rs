@@ -147,13 +147,16 @@ impl PathConfig {
 }
 
 /// Slower hop behind the NIC, with a queue that drops at its tail.
+///
+/// The packet that is being sent has its place in the queue until it has left. CoDel and wifi take
+/// it out when they begin to send it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bottleneck {
     /// Rate on the wire.
     pub rate: Rate,
-    /// Packets that may wait in the queue.
+    /// Packets that may be in the queue.
     pub packets: usize,
-    /// Bytes that may wait in the queue.
+    /// Bytes that may be in the queue.
     pub bytes: u64,
 }
 

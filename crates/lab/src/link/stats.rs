@@ -57,7 +57,7 @@ pub struct LinkStats {
     pub in_ring: Times,
     /// Time of packets in the hop, transmission included.
     pub queued: Times,
-    /// The most bytes that waited in the hop.
+    /// The most bytes in the hop's queue, as [`Bottleneck`](super::Bottleneck) counts them.
     pub most_queued: u64,
     /// Hash of the times at which frames left and of their lengths.
     pub digest: u64,
