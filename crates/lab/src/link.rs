@@ -118,8 +118,8 @@ impl Link {
         self.wires().0[end].stats_at(now)
     }
 
-    /// Whether the time in which the card or the port at `end` was sending is known. It is not where
-    /// a trace says when packets leave.
+    /// Whether the time in which the card or the port at `end` was sending is known. It is not
+    /// where a trace says when packets leave.
     pub(crate) fn knows_busy(&self, end: usize) -> bool {
         let path = &self.wires().0[end].path;
         !(path.is_wire() && path.config.trace.is_some())

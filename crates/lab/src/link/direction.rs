@@ -133,7 +133,7 @@ impl Direction {
         self.ring.push_back(InRing { done: done + self.completion_delay, bytes, credit });
     }
 
-    /// A packet leaves the card or comes to a router `at` the second time, as is known at the first.
+    /// A packet leaves the card or comes to a router at the second time; the first is now.
     fn carry(&mut self, at: [Instant; 2], packet: Box<Packet>, on_wire: u64, back: &mut Self) {
         let way_back = back.path.config.delay;
         if let Some((at, answer)) = self.path.enter(at, packet, on_wire, way_back, &mut self.stats)

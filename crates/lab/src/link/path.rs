@@ -54,9 +54,9 @@ impl Path {
         }
     }
 
-    /// A packet comes from the wire or from a router `at` this time, which is `now` or later. What is
-    /// too big is answered: the packet that a router sends back, and when it arrives, if `back` is
-    /// the delay of the opposite direction.
+    /// A packet comes from the wire or from a router `at` this time, which is `now` or later. What
+    /// is too big is answered: the packet that a router sends back, and when it arrives, if `back`
+    /// is the delay of the opposite direction.
     pub(super) fn enter(
         &mut self,
         [now, at]: [Instant; 2],
