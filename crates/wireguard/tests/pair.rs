@@ -189,6 +189,67 @@ fn datagrams_alike_leave_by_one_call_and_arrive_as_they_were() {
     }
 }
 
+/// Times that threads of this process have slept, the calling thread excepted.
+fn sleeps() -> u64 {
+    let own = std::fs::canonicalize("/proc/thread-self").expect("a thread");
+    let threads = std::fs::read_dir("/proc/self/task").expect("threads");
+    let threads = threads.map(|thread| thread.expect("a thread").path());
+    let others = threads.filter(|thread| thread.file_name() != own.file_name());
+    let of = |thread: std::path::PathBuf| {
+        let status = std::fs::read_to_string(thread.join("status")).unwrap_or_default();
+        let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        count.map_or(0, |count| count.trim().parse::<u64>().expect("a number"))
+    };
+    others.map(of).sum()
+}
+
+/// Waits for two seconds in which no other thread is woken. Keepalives are far between.
+fn expect_rest() {
+    let is_at_rest = || {
+        let before = sleeps();
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        sleeps() == before
+    };
+    assert!((0..30).any(|_| is_at_rest()), "something wakes up all the time");
+}
+
+#[test]
+fn both_ends_live_in_one_thread_of_tokio_which_rests_afterwards() {
+    use neap::tokio::{TcpListener, TcpStream};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    const TOTAL: usize = 3_000_000;
+    in_namespace(|| {
+        run("ip link set lo up");
+        let mut sent = vec![0; TOTAL];
+        pattern(0, &mut sent);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let [near, far] = pair(["10.7.7.1", "10.7.7.2"], "127.0.0.1");
+            let to: SocketAddr = "10.7.7.2:80".parse().expect("an address");
+            let listener = TcpListener::bind(&far.stack, to).await.expect("a listener");
+            let server = async {
+                let (mut stream, _) = listener.accept().await.expect("a connection");
+                let mut bytes = vec![0; TOTAL];
+                stream.read_exact(&mut bytes).await.expect("received");
+                stream.write_all(&bytes).await.expect("sent");
+                stream
+            };
+            let client = async {
+                let mut stream = TcpStream::connect(&near.stack, to).await.expect("a connection");
+                stream.write_all(&sent).await.expect("sent");
+                let mut back = vec![0; TOTAL];
+                stream.read_exact(&mut back).await.expect("received");
+                assert!(back == sent, "other bytes");
+                stream
+            };
+            let streams = tokio::join!(server, client);
+            tokio::task::spawn_blocking(expect_rest).await.expect("rest");
+            drop(streams);
+        });
+    });
+}
+
 #[test]
 fn a_peer_that_nobody_can_reach_holds_up_no_other() {
     let [near, far] = pair(["10.7.1.1", "10.7.1.2"], "127.0.0.1");
