@@ -105,8 +105,8 @@ impl WireguardHandle {
     }
 
     /// Moves the interface to another UDP port; with 0 the host chooses. Sessions stay. Peers that
-    /// have a session, or a handshake under way, learn the port at once, by a handshake from it. The
-    /// old port is free once the host has let go of what was sent from it.
+    /// have a session, or a handshake under way, learn the port at once, by a handshake from it.
+    /// The old port is free once the host has let go of what was sent from it.
     ///
     /// # Errors
     /// [`Error::Port`], [`Error::Mark`], [`Error::System`]; then nothing has changed.

@@ -4,9 +4,9 @@
 //!
 //! The rules are those of Linux's `inet_gro_receive`, `tcp_gro_receive` and
 //! `udp_gro_receive_segment`. The stack has those of TCP too (`neap_stack::gro`), for devices whose
-//! packets lie apart, and it takes datagrams apart again for their receivers. Here they lie one behind the other and
-//! in the cache, so their payload is moved together: a copy of its bytes instead of the stack's way
-//! for each packet.
+//! packets lie apart, and it takes datagrams apart again for their receivers. Here packets lie one
+//! behind the other and in the cache, so their payload is moved together: a copy of its bytes
+//! instead of the stack's way for each packet.
 
 use crate::ip::{HEADER_V4, HEADER_V6};
 use core::ops::Range;
