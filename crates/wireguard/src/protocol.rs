@@ -4,7 +4,10 @@
 //! ([`sanstun`](crate::protocol::sanstun)); the reasons are in
 //! docs/decisions/wireguard-protocol.md. Time is an argument throughout, and nothing here does I/O.
 
-pub(crate) mod sanstun;
+mod sanstun;
+
+/// The crate that the device uses.
+pub(crate) type Chosen = sanstun::Sanstun;
 
 use crate::config::Peer;
 use crate::keys::{PrivateKey, PublicKey};

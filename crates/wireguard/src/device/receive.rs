@@ -9,8 +9,7 @@ use crate::device::shared::Shared;
 use crate::device::socket::{Arrived, HostSocket, MOST_SEGMENTS};
 use crate::device::toll::TollMeter;
 use crate::engine::{Ends, Outer};
-use crate::protocol::sanstun::Sanstun;
-use crate::protocol::{Open, PeerId, Protocol, has_len_of_step, is_handshake};
+use crate::protocol::{Chosen, Open, PeerId, Protocol, has_len_of_step, is_handshake};
 use neap_device::arena::{Arena, PACKET_ROOM};
 use neap_device::clock;
 use neap_stack::device::{Received, RxChecksum, RxQueue};
@@ -34,7 +33,7 @@ const HANDSHAKES_MAX: usize = 2 * MOST_SEGMENTS;
 /// keys, or some that are answered with a cookie.
 const TURN: Nanos = Nanos::from_micros(50);
 
-type Opening = <Sanstun as Protocol>::Open;
+type Opening = <Chosen as Protocol>::Open;
 type Opened = <Opening as Open>::Opened;
 
 /// Receiving half.
@@ -310,7 +309,7 @@ mod tests {
         config.peers = vec![victim];
         let (now, seed) = (clock::now(), Zeroizing::new([7; 32]));
         let unix = Duration::from_secs(1_000_000);
-        let attacker = Engine::<Sanstun>::new(&config, seed, Arc::default(), now, unix);
+        let attacker = Engine::<Chosen>::new(&config, seed, Arc::default(), now, unix);
         let mut attacker = attacker.expect("an engine");
         attacker.begin_send(inside, (1, 64), &mut Vec::new(), now);
         attacker.take_outgoing().remove(0).message.bytes().to_vec()

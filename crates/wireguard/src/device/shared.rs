@@ -9,7 +9,7 @@ use crate::device::unreachable::Unreachables;
 use crate::engine::{Engine, Outgoing};
 use crate::error::Error;
 use crate::keys::{KeyError, PrivateKey, PublicKey};
-use crate::protocol::sanstun::Sanstun;
+use crate::protocol::Chosen;
 use crate::status::Status;
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -39,7 +39,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     pub(crate) path: Path,
     pub(crate) unreachables: Unreachables,
-    engine: Mutex<Engine<Sanstun>>,
+    engine: Mutex<Engine<Chosen>>,
     /// When the engine has something to do, in nanoseconds.
     deadline: AtomicU64,
     /// Frames that wait for a handshake or an endpoint may be able to go.
@@ -90,7 +90,7 @@ impl Shared {
 
     /// Works with the engine. What it has to say is sent, and a handshake that has failed, or a
     /// peer that answers again, is told afterwards, without its lock.
-    pub(crate) fn engine<R>(&self, work: impl FnOnce(&mut Engine<Sanstun>) -> R) -> R {
+    pub(crate) fn engine<R>(&self, work: impl FnOnce(&mut Engine<Chosen>) -> R) -> R {
         let (result, unsent) = self.engine_unsent(work);
         if unsent > 0 {
             self.send_outgoing();
@@ -101,7 +101,7 @@ impl Shared {
     /// The same, but the messages that the engine wants sent are left. Returns their number.
     pub(crate) fn engine_unsent<R>(
         &self,
-        work: impl FnOnce(&mut Engine<Sanstun>) -> R,
+        work: impl FnOnce(&mut Engine<Chosen>) -> R,
     ) -> (R, usize) {
         let mut engine = self.wait_for_engine();
         let result = work(&mut engine);
@@ -134,7 +134,7 @@ impl Shared {
         (result, unsent)
     }
 
-    fn wait_for_engine(&self) -> MutexGuard<'_, Engine<Sanstun>> {
+    fn wait_for_engine(&self) -> MutexGuard<'_, Engine<Chosen>> {
         match self.engine.try_lock() {
             Ok(engine) => engine,
             Err(TryLockError::Poisoned(engine)) => engine.into_inner(),
@@ -382,7 +382,7 @@ impl Shared {
 
     fn change(
         &self,
-        change: impl FnOnce(&mut Engine<Sanstun>) -> Result<(), Error>,
+        change: impl FnOnce(&mut Engine<Chosen>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let changed = self.engine(change);
         self.socket.way_has_changed();

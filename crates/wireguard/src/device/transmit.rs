@@ -9,8 +9,7 @@ use crate::device::shared::Shared;
 use crate::device::socket::{Batch, MOST_BYTES, Sent};
 use crate::engine::{Ends, Way};
 use crate::ip::Header;
-use crate::protocol::sanstun::Sanstun;
-use crate::protocol::{PeerId, Protocol, sealed_len};
+use crate::protocol::{Chosen, PeerId, Protocol, sealed_len};
 use neap_stack::device::{Completed, TxQueue};
 use neap_stack::frame::Frame;
 use neap_stack::gso;
@@ -30,7 +29,7 @@ const RETRY: Nanos = Nanos::from_millis(1);
 /// the qdisc has cut a super-datagram.
 const TRUESIZE: u64 = 1280;
 
-type Counter = <Sanstun as Protocol>::Seal;
+type Counter = <Chosen as Protocol>::Seal;
 
 /// Sending half.
 pub(crate) struct Sender {

@@ -2,8 +2,7 @@
 //! the device of a link, with datagrams in packets of IPv4.
 
 use super::*;
-use crate::protocol::sanstun::Sanstun;
-use crate::protocol::{OVERHEAD, Seal, sealed_len};
+use crate::protocol::{Chosen, OVERHEAD, Seal, sealed_len};
 use bytes::Bytes;
 use neap_lab::app::{App, Step};
 use neap_lab::link::{Link, LinkConfig, NicConfig, PathConfig};
@@ -23,7 +22,7 @@ use neap_tcp::time::Rate;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-type Tunnel = Arc<Mutex<Engine<Sanstun>>>;
+type Tunnel = Arc<Mutex<Engine<Chosen>>>;
 
 const OUTER: usize = 28;
 const SERVER: &str = "10.0.0.2:80";

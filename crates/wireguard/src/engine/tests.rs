@@ -4,13 +4,12 @@ mod changes;
 
 use super::*;
 use crate::keys::PresharedKey;
-use crate::protocol::sanstun::Sanstun;
-use crate::protocol::{Seal, sealed_len};
+use crate::protocol::{Chosen, Seal, sealed_len};
 use core::net::SocketAddrV6;
 use neap_stack::wire::checksum;
 use std::collections::BTreeMap;
 
-type Tested = Engine<Sanstun>;
+type Tested = Engine<Chosen>;
 
 const DELAY: Nanos = Nanos::from_millis(10);
 const HERE: usize = 0;
