@@ -629,7 +629,6 @@ fn bad_arguments_end_with_status_2_and_a_taken_port_with_a_line() {
         (&["--mac-addr", "01:00:00:00:00:00"], "expected a host's"),
         (&["--outbound-if6", "neap-absent", "--", "true"], "an interface of this host"),
         (&["--interface", "neap-absent", "--", "true"], "an interface of this host"),
-        (&["--outbound", "203.0.113.9", "--", "true"], "does not have the address"),
         (&["--userns", "/no/such", "--", "true"], "--userns: expected a PID"),
         (&["--netns-only"], "--netns-only: expected a PID"),
         (&["--runas", "no such user", "--", "true"], "LOGIN:GROUP"),
@@ -646,5 +645,8 @@ fn bad_arguments_end_with_status_2_and_a_taken_port_with_a_line() {
         assert!(status == Some(1) && stderr.contains("choose a free one"), "{status:?} {stderr}");
         let (status, _, stderr) = finish(pasta(&["--netns", "/no/such/folder/ns"]));
         assert!(status == Some(1) && stderr.contains("--netns"), "{status:?} {stderr}");
+        let (status, _, stderr) = finish(pasta(&["-o", "203.0.113.9", "--", "true"]));
+        let is_said = stderr.contains("does not have the address");
+        assert!(status == Some(2) && is_said, "{status:?} {stderr}");
     });
 }
