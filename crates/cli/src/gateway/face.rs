@@ -3,6 +3,7 @@
 
 use super::ending::Ending;
 use super::options::Limits;
+use super::watching::LEVELS;
 use clap::Args;
 use neap::metrics::MetricsAddress;
 use std::io::{self, Write};
@@ -18,13 +19,27 @@ pub(crate) struct Options {
     /// host such as 127.0.0.1:9100
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<MetricsAddress>,
+    /// What is told of the gateway: error, warn, info (start, end, flows that the policy is
+    /// against) or debug (each flow) [default: warn]
+    #[arg(long, value_name = "LEVEL", value_parser = LEVELS)]
+    log: Option<String>,
 }
 
-/// Hands the warnings of the engine to `say`, each as one line.
-pub(crate) fn start_log(say: impl Fn(&str) + Clone + Send + Sync + 'static) {
+/// What is told if no option says otherwise.
+pub(crate) const LEVEL: LevelFilter = LevelFilter::WARN;
+
+impl Options {
+    /// What the user wants to be told.
+    pub(crate) fn level(&self) -> Option<LevelFilter> {
+        self.log.as_ref().and_then(|level| level.parse().ok())
+    }
+}
+
+/// Hands what the engine tells to `say`, each event as one line.
+pub(crate) fn start_log(level: LevelFilter, say: impl Fn(&str) + Clone + Send + Sync + 'static) {
     let log = tracing_subscriber::fmt()
         .with_writer(move || Lines(say.clone()))
-        .with_max_level(LevelFilter::WARN)
+        .with_max_level(level)
         .with_level(false)
         .with_target(false)
         .without_time()

@@ -14,6 +14,9 @@ use tracing::level_filters::LevelFilter;
 /// Name of the stacks of gateways, for `neap ss --name`.
 pub(super) const NAME: &str = "gateway";
 
+/// Levels of a log.
+pub(super) const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Watching {
     /// Serve metrics for Prometheus: GET /metrics at unix:PATH, or at an address and port of this
@@ -23,7 +26,7 @@ pub(crate) struct Watching {
     /// What is told on the standard error: error, warn, info (start, changes, end, flows that the
     /// policy is against) or debug (each flow)
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
-    #[arg(value_parser = ["off", "error", "warn", "info", "debug", "trace"])]
+    #[arg(value_parser = LEVELS)]
     log: String,
     /// Tell nothing while the gateway runs, as --log off
     #[arg(long, conflicts_with = "log")]

@@ -8,6 +8,7 @@ use neap_gateway::Outbound;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
+use tracing::level_filters::LevelFilter;
 
 /// Most bytes of an IP packet: what Ethernet's header leaves, in words of 32 bits.
 pub(super) const MTU: u16 = 65520;
@@ -23,13 +24,13 @@ const LEAST_MTU_V6: u16 = 1280;
 #[derive(Parser, Clone, Debug)]
 #[command(name = "pasta", version, args_override_self = true, infer_long_args = true)]
 pub(crate) struct Args {
-    /// Taken from callers of pasta; no more is logged than without it
+    /// Log each flow as well, as --log debug
     #[arg(short, long)]
     debug: bool,
-    /// As --debug
+    /// The same as --log trace
     #[arg(long)]
     trace: bool,
-    /// Log errors only
+    /// Log errors only, and of the gateway what --log says
     #[arg(short, long)]
     pub(super) quiet: bool,
     /// Stay in the foreground
@@ -426,6 +427,20 @@ impl Args {
     /// Whether the host has the addresses that flows are to leave from.
     pub(super) fn check_outbound(&self) -> Result<(), String> {
         self.outbound.iter().try_for_each(|&address| refused::own_address("--outbound", address))
+    }
+
+    /// What the gateway tells in the log.
+    pub(super) fn level(&self) -> LevelFilter {
+        let of_pasta = if self.trace {
+            LevelFilter::TRACE
+        } else if self.debug {
+            LevelFilter::DEBUG
+        } else if self.quiet {
+            LevelFilter::ERROR
+        } else {
+            face::LEVEL
+        };
+        self.own.level().unwrap_or(of_pasta)
     }
 
     /// The interface of the host whose addresses and routes of a family the namespace gets, if an

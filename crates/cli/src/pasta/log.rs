@@ -34,7 +34,15 @@ impl Log {
     /// A line that is left out if the user wants it quiet.
     pub(super) fn info(&self, line: &dyn fmt::Display) {
         if !self.is_quiet {
-            self.write(line);
+            self.tell(line);
+        }
+    }
+
+    /// A line that the user has asked for.
+    pub(super) fn tell(&self, line: &dyn fmt::Display) {
+        match &self.file {
+            Some(file) => Self::add(file, line),
+            None => say(&format_args!("pasta: {line}")),
         }
     }
 
@@ -43,13 +51,6 @@ impl Log {
     pub(super) fn error(&self, line: &dyn fmt::Display) {
         if let Some(file) = &self.file {
             Self::add(file, line);
-        }
-    }
-
-    fn write(&self, line: &dyn fmt::Display) {
-        match &self.file {
-            Some(file) => Self::add(file, line),
-            None => say(&format_args!("pasta: {line}")),
         }
     }
 

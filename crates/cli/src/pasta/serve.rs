@@ -56,7 +56,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         .map_err(|error| Failure::System(format!("--log-file: {error}")))?;
     let log = Arc::new(log);
     let told = log.clone();
-    face::start_log(move |line| told.info(&line));
+    face::start_log(args.level(), move |line| told.tell(&line));
     let ended = run(args, &log, waiting);
     if let Err(Failure::Arguments(why) | Failure::System(why)) = &ended {
         log.error(why);

@@ -37,7 +37,7 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
         Signals::new(not_ignored(&[SIGHUP, SIGINT, SIGTERM])).map_err(system("signals"))?;
     let limit = raise_file_limit().map_err(Failure::System)?;
     let shown = Shown::listen(NAME, true, options.own.metrics.as_ref())?;
-    face::start_log(tell);
+    face::start_log(options.own.level().unwrap_or(face::LEVEL), tell);
 
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
     let tap = Tun::from_queues(vec![device], Some(options.network.mtu));

@@ -87,6 +87,28 @@ fn destinations_are_denied_but_for_those_that_are_allowed() {
 }
 
 #[test]
+fn who_asks_for_it_is_told_of_flows_that_are_denied() {
+    in_namespace(|| {
+        let (server, folder) = (serve(), Folder::new("pasta-denied"));
+        // The level is that of the gateway, and quiet is what the rest of the program is.
+        for level in ["--log=info --quiet", "--debug", "--trace"] {
+            let (namespace, log) = (Namespace::new(), folder.path().join(level));
+            let mut command = pasta(&["--config-net", "--deny", "203.0.113.0/24", "-l"]);
+            command.arg(&log).args(level.split(' ')).args(NO_PORTS).arg(namespace.pid());
+            succeed(command);
+            succeed(namespace.program("try to connect", &server));
+            let is_told = |line: &str| {
+                line.starts_with("refused by the policy guest=192.0.2.10:")
+                    && line.contains(&format!(" wanted={server} "))
+            };
+            while !fs::read_to_string(&log).expect("a file").lines().any(is_told) {
+                thread::yield_now();
+            }
+        }
+    });
+}
+
+#[test]
 fn flows_that_are_too_many_are_refused_and_the_log_says_so() {
     in_namespace(|| {
         let (server, folder, namespace) = (serve(), Folder::new("pasta-flows"), Namespace::new());

@@ -678,6 +678,7 @@ fn what_cannot_be_done_is_said_in_one_line() {
             ("--outbound-addr=nope0 1 tap0", 2, "nope0"),
             ("--outbound-addr=203.0.113.9 1 tap0", 2, "does not have the address"),
             ("--outbound-addr6=2001:db8::9 1 tap0", 2, "does not have the address"),
+            ("--log=loud 1 tap0", 2, "--log"),
             ("4194304 tap0", 1, "/proc/4194304/ns/"),
             ("--netns-type=path /no/such/namespace tap0", 1, "/no/such/namespace"),
             ("--netns-type=path /proc/self/ns/uts tap0", 1, "/proc/self/ns/uts"),
