@@ -14,11 +14,12 @@ use super::listening::Tables;
 use super::log::Log;
 use super::network::Network;
 use super::ports::{Place, PortSet, Ports};
-use super::publish::{Binder, not_given};
+use super::publish::{Binder, Bound, not_given};
 use neap_gateway::{GatewayHandle, Policy, PublishedId, Transport, admit_descriptor};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -45,6 +46,30 @@ impl Followed {
     /// Whether the port is one of the other side.
     fn has(&self, port: u16) -> bool {
         self.ports.get(&port).is_some_and(|ids| !ids.is_empty())
+    }
+
+    /// Notes what a port came to, and lets one be told of that could not be had for the first time.
+    ///
+    /// # Errors
+    /// The gateway has ended.
+    fn note(
+        &mut self,
+        port: u16,
+        opened: io::Result<Vec<PublishedId>>,
+        tell: impl FnOnce(io::Error),
+    ) -> io::Result<()> {
+        let ids = match opened {
+            Ok(ids) => ids,
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(error),
+            Err(error) => {
+                if !self.ports.contains_key(&port) {
+                    tell(error);
+                }
+                Vec::new()
+            }
+        };
+        self.ports.insert(port, ids);
+        Ok(())
     }
 
     /// What is to be tried now: ports that are new, and some of those that could not be had.
@@ -134,7 +159,9 @@ impl Follower {
         ] {
             let Ports::Listed { ports, may_fail } = ports else { continue };
             for ((_, port), target) in ports {
-                let ids = self.cross(transport, port, target);
+                let opened = self.cross(transport, port, target);
+                let lacks = opened.as_ref().err().map(ToString::to_string);
+                let ids = opened.unwrap_or_default();
                 if ids.is_empty() && !may_fail {
                     let option = match transport {
                         Transport::Tcp => "--tcp-ns",
@@ -143,7 +170,7 @@ impl Follower {
                     let why = if self.loopbacks().next().is_none() {
                         "--deny keeps the namespace from the loopback addresses of the host"
                     } else {
-                        "the namespace does not give the port"
+                        lacks.as_deref().unwrap_or("the namespace does not give the port")
                     };
                     return Err(format!("{option}: port {port}: {why}"));
                 }
@@ -218,18 +245,15 @@ impl Follower {
         for port in known.due(&wanted) {
             let binder = Binder { args: &self.args, network: &self.network };
             let bound = binder.bind(transport, &Place::default(), port, port);
+            let publish = |(socket, publication): Bound| {
+                admit_descriptor(&socket)?;
+                self.gateway.publish_socket(socket, publication)
+            };
+            let close = |id| self.gateway.unpublish(id);
+            let opened = bound.and_then(|bound| all_or_none(bound, publish, close));
             // What another program of the host has is the namespace's as soon as it is free.
-            let bound = bound.unwrap_or_else(|error| {
-                if !known.ports.contains_key(&port) {
-                    refused.push(not_given(transport, port, &error));
-                }
-                Vec::new()
-            });
-            let admitted = bound.into_iter().filter(|(socket, _)| admit_descriptor(socket).is_ok());
-            let ids = admitted.filter_map(|(socket, publication)| {
-                self.gateway.publish_socket(socket, publication).ok()
-            });
-            known.ports.insert(port, ids.collect());
+            let refused = |error| refused.push(not_given("host", transport, port, &error));
+            known.note(port, opened, refused)?;
         }
         self.say(&refused);
         self.tell_of_too_many(&known);
@@ -260,16 +284,19 @@ impl Follower {
         let wanted: Vec<_> = wanted.iter().filter(|port| !is_own(port)).collect();
         let mut known = std::mem::take(self.out(transport));
         self.forget(&mut known, &wanted)?;
+        let mut refused = Vec::new();
         for port in known.due(&wanted) {
-            let ids = self.cross(transport, port, port);
-            known.ports.insert(port, ids);
+            let opened = self.cross(transport, port, port);
+            let refused = |error| refused.push(not_given("namespace", transport, port, &error));
+            known.note(port, opened, refused)?;
         }
+        self.say(&refused);
         self.tell_of_too_many(&known);
         *self.out(transport) = known;
         Ok(())
     }
 
-    /// Says which ports the host has refused, in one line: the namespace can bring about many.
+    /// Says which ports could not be had, in one line: the namespace can bring about many.
     fn say(&self, refused: &[String]) {
         let Some((first, others)) = refused.split_first() else { return };
         let others = match others.len() {
@@ -313,24 +340,50 @@ impl Follower {
 
     /// Joins a port of the namespace's loopback addresses with one of the host's. None if somebody
     /// else in the namespace has the port, or the user keeps the namespace from these addresses.
-    fn cross(&mut self, transport: Transport, port: u16, target: u16) -> Vec<PublishedId> {
+    ///
+    /// # Errors
+    /// There are too few descriptors.
+    fn cross(
+        &mut self,
+        transport: Transport,
+        port: u16,
+        target: u16,
+    ) -> io::Result<Vec<PublishedId>> {
         let is_tcp = transport == Transport::Tcp;
         if if is_tcp { self.args.no_tcp } else { self.args.no_udp } {
-            return Vec::new();
+            return Ok(Vec::new());
         }
-        let mut ids = Vec::new();
+        let mut sockets = Vec::new();
         for address in self.loopbacks().collect::<Vec<_>>() {
-            let to = SocketAddr::new(address, target);
-            let Ok(socket) = self.agent.bind(is_tcp, SocketAddr::new(address, port)) else {
-                continue;
-            };
-            if admit_descriptor(&socket).is_err() {
-                continue;
-            }
-            ids.extend(self.gateway.cross(transport, socket, to).ok());
+            let socket = self.agent.bind(is_tcp, SocketAddr::new(address, port));
+            sockets.extend(socket.ok().map(|socket| (socket, SocketAddr::new(address, target))));
         }
-        ids
+        let join = |(socket, to): (OwnedFd, SocketAddr)| {
+            admit_descriptor(&socket)?;
+            self.gateway.cross(transport, socket, to)
+        };
+        all_or_none(sockets, join, |id| self.gateway.unpublish(id))
     }
+}
+
+/// Opens the sockets of a port. If there is no descriptor for one of them, none is open, and the
+/// port is tried again as a whole: one that has one family only would stay so.
+fn all_or_none<S>(
+    sockets: Vec<S>,
+    mut open: impl FnMut(S) -> io::Result<PublishedId>,
+    mut close: impl FnMut(PublishedId) -> io::Result<()>,
+) -> io::Result<Vec<PublishedId>> {
+    let mut ids = Vec::new();
+    for socket in sockets {
+        match open(socket) {
+            Ok(id) => ids.push(id),
+            Err(error) => {
+                ids.into_iter().try_for_each(&mut close)?;
+                return Err(error);
+            }
+        }
+    }
+    Ok(ids)
 }
 
 #[cfg(test)]
@@ -347,6 +400,28 @@ mod tests {
         assert_eq!((followed.due(&wanted), followed.left_out), (Vec::new(), 2000 - MOST));
         followed.ports.remove(&7);
         assert_eq!((followed.due(&wanted), followed.left_out), (vec![7], 2000 - MOST));
+    }
+
+    #[test]
+    fn a_port_that_has_a_descriptor_for_one_family_only_is_told_of_and_tried_again() {
+        let (mut followed, mut closed, mut told) = (Followed::default(), Vec::new(), 0);
+        for _ in 0..2 {
+            assert_eq!(followed.due(&[80]), [80]);
+            let open = |id: u64| match id {
+                1 => Ok(PublishedId::from(id)),
+                _ => Err(rustix::io::Errno::MFILE.into()),
+            };
+            let close = |id| {
+                closed.push(id);
+                Ok(())
+            };
+            let opened = all_or_none(vec![1, 2], open, close);
+            followed.note(80, opened, |_| told += 1).expect("the gateway runs");
+        }
+        assert_eq!((closed, told), (vec![PublishedId::from(1); 2], 1));
+        let opened = all_or_none(vec![1, 2], |id| Ok(PublishedId::from(id)), |_| Ok(()));
+        followed.note(80, opened, |_| told += 1).expect("the gateway runs");
+        assert!(followed.has(80) && followed.due(&[80]).is_empty());
     }
 
     #[test]

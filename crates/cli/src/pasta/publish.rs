@@ -189,14 +189,14 @@ fn refused(transport: Transport, port: u16, error: &io::Error) -> String {
         io::ErrorKind::AddrNotAvailable => "; --freebind binds addresses that are not there yet",
         _ => "",
     };
-    format!("{option}: {}{hint}", not_given(transport, port, error))
+    format!("{option}: {}{hint}", not_given("host", transport, port, error))
 }
 
-/// One line about a port that cannot be had.
-pub(super) fn not_given(transport: Transport, port: u16, error: &io::Error) -> String {
+/// One line about a port that `who` does not give.
+pub(super) fn not_given(who: &str, transport: Transport, port: u16, error: &io::Error) -> String {
     let name = match transport {
         Transport::Tcp => "TCP",
         Transport::Udp => "UDP",
     };
-    format!("the host does not give {name} port {port}: {error}")
+    format!("the {who} does not give {name} port {port}: {error}")
 }
