@@ -55,7 +55,7 @@ impl FlowView {
     }
 
     /// A report of a flow that is open: what it holds, and what that waits for. `far` is the side
-    /// that the stack does not have; bytes to a side that `goes_on` wait for nothing but the thread.
+    /// that the stack does not have. Bytes to a side that `goes_on` wait only for the thread.
     ///
     /// It costs the system calls of [`End::send_queue`].
     pub(crate) fn open(

@@ -24,9 +24,9 @@
 //! [`SocketReport`] or [`CounterReport`] for each socket or counter, or the lines of the
 //! application, and in the end `{"end":N}` with their number. A request that is not
 //! understood is answered by `{"error":"..."}`. Times are nanoseconds, rates are bytes per second,
-//! sizes are bytes. New fields may appear in any version of neap, and whoever asks passes over those
-//! that it does not know; a change of what is there raises the version of the protocol. The peer has
-//! 30 seconds to take the answer.
+//! sizes are bytes. New fields may appear in any version of neap, and whoever asks passes over
+//! those that it does not know; a change of what is there raises the version of the protocol. The
+//! peer has 30 seconds to take the answer.
 //!
 //! # Example
 //!
