@@ -20,18 +20,21 @@ use table::{Row, Table};
 
 /// Show the sockets of running stacks, as ss does those of the kernel
 ///
-/// Without options it shows all connections of TCP and UDP of all stacks of this user. The filter
-/// is that of ss: states, then an expression of `src`, `dst`, `sport`, `dport`, `dev`, comparisons,
-/// `and`, `or`, `not` and parentheses, from left to right. For example: `neap ss -tn state
-/// established dport = :443`, `neap ss -ti '( sport gt 1024 or dst 10/8 )'`.
+/// Without options it shows all connections of TCP and UDP, and all pings, of all stacks of this
+/// user. The filter is that of ss: states, then an expression of `src`, `dst`, `sport`, `dport`,
+/// `dev`, comparisons, `and`, `or`, `not` and parentheses, from left to right. For example:
+/// `neap ss -tn state established dport = :443`, `neap ss -ti '( sport gt 1024 or dst 10/8 )'`.
 #[derive(ClapArgs, Clone, Debug)]
 pub(crate) struct Args {
     /// Sockets of TCP
     #[arg(short, long)]
     tcp: bool,
-    /// Sockets of UDP
+    /// Sockets of UDP, and the ports outside that a gateway has for those of its guests
     #[arg(short, long)]
     udp: bool,
+    /// Pings that a gateway passes on, with identifiers for ports; ss shows raw sockets
+    #[arg(short = 'w', long)]
+    raw: bool,
     /// Only listening sockets
     #[arg(short, long)]
     listening: bool,
@@ -79,6 +82,13 @@ pub(crate) struct Args {
     filter: Vec<String>,
 }
 
+impl Args {
+    /// How many kinds of sockets are asked for. Without any it is for all of them.
+    fn kinds(&self) -> usize {
+        [self.tcp, self.udp, self.raw].into_iter().filter(|&is_asked| is_asked).count()
+    }
+}
+
 pub(crate) fn main(args: &Args) -> ExitCode {
     match print(args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -113,9 +123,12 @@ impl Choice {
     }
 
     fn takes(&self, args: &Args, socket: &SocketReport) -> bool {
-        let any_protocol = args.tcp == args.udp;
-        let protocol = if socket.netid == "tcp" { args.tcp } else { args.udp };
-        (any_protocol || protocol)
+        let protocol = match socket.netid.as_str() {
+            "tcp" => args.tcp,
+            "icmp" | "icmp6" => args.raw,
+            _ => args.udp,
+        };
+        (protocol || args.kinds() == 0)
             && self.family.is_none_or(|family| family.has(socket.local.ip()))
             && self.states.contains(&socket.state)
             && self.filter.matches(socket)
@@ -139,7 +152,7 @@ fn print(args: &Args) -> Result<(), Failure> {
         if are_several {
             text += &format!("{}\n", stacks::title(stack));
         }
-        let has_netid = args.tcp == args.udp;
+        let has_netid = args.kinds() != 1;
         let mut table = Table::new(has_netid, !choice.states.is_single(), !args.no_header);
         for socket in sockets {
             table.add(row(args, stack, socket, &services));
@@ -183,6 +196,11 @@ fn row(args: &Args, stack: &StackReport, socket: &SocketReport, services: &Servi
             // A stack of an earlier version says no more.
             None => below.extend(socket.far.map(|far| format!("far:{far}"))),
         }
+    }
+    if args.info
+        && let Some(mapping) = &socket.mapping
+    {
+        below.push(detail::mapping(mapping));
     }
     if args.oneline {
         process.append(&mut below);

@@ -15,6 +15,7 @@ use crate::deadlines::Deadlines;
 use crate::destination::Destination;
 use crate::dns::{Dns, QuestionWays, Target};
 use crate::guests::{Account, Guests};
+use crate::holdings;
 use crate::host_datagrams::{Arrived, HostDatagrams, MOST_SEGMENTS, RECEIVE_ROOM, Sent, Settled};
 use crate::host_errors::{self, Manner, Undelivered};
 use crate::outbound::{Outbound, Reach};
@@ -27,6 +28,7 @@ use crate::translated::Translated;
 use crate::upstream::{FarDatagrams, Upstream};
 use crate::waiting_datagrams::{Held, Most, Queue, Waiting, WaitingDatagrams};
 use bytes::Bytes;
+use neap::control::SocketReport;
 use neap::time::Rate;
 use neap::{Datagram, IcmpErrorKind, IcmpSocket, Poller, Refusal, UdpForwarder};
 use slab::Slab;
@@ -689,6 +691,19 @@ impl Datagrams {
     /// How many mappings there are.
     pub(crate) fn mappings(&self) -> usize {
         self.mappings.len()
+    }
+
+    /// The mappings, for somebody who looks at this time. It costs a system call for each.
+    pub(crate) fn list(&self, now: Instant) -> impl Iterator<Item = SocketReport> {
+        self.mappings.iter().map(move |(_, mapping)| {
+            let Mapping { guest, socket, last_used, peers, published, .. } = mapping;
+            let (outside, peers) = (socket.local_addr(), peers.iter().collect());
+            let mut report = holdings::mapping("udp", *guest, outside, (*last_used, now), peers);
+            if let Some(own) = &mut report.mapping {
+                own.published = published.is_some();
+            }
+            report
+        })
     }
 
     /// Forgets mappings that were not used for long, and gives up those that cannot send.

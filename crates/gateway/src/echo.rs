@@ -9,6 +9,7 @@ use crate::ages::Ages;
 use crate::config::{GatewayConfig, Way};
 use crate::counters::{Counters, refused_as_new};
 use crate::guests::{Account, Guests};
+use crate::holdings;
 use crate::host_echo::HostEcho;
 use crate::host_errors::{self, Manner, Undelivered};
 use crate::ip_header;
@@ -20,6 +21,7 @@ use crate::translated::Translated;
 use crate::upstream::{EchoReply, FarEcho, Upstream};
 use crate::waiting_datagrams::{Held, Most, Queue, WaitingDatagrams};
 use bytes::{BufMut, Bytes, BytesMut};
+use neap::control::SocketReport;
 use neap::time::Rate;
 use neap::{IcmpErrorKind, IcmpMessage, IcmpSocket, Poller};
 use rustix::io::Errno;
@@ -86,6 +88,8 @@ struct Pinger {
     key: Key,
     far: Box<dyn FarEcho>,
     last_used: Instant,
+    /// Where the last request went.
+    to: IpAddr,
     translated: Translated<IpAddr>,
     /// Its place in the schedule and what waits there, once it has sent under a rate.
     turn: Option<(usize, Queue)>,
@@ -188,7 +192,7 @@ impl Echoes {
         }
         let reach = Reach::of(to.ip(), ways.upstream.leaves_by_host());
         let key = (message.source, identifier, reach);
-        let at = match self.pinger_of(key, ways) {
+        let at = match self.pinger_of(key, to.ip(), ways) {
             Ok(at) => at,
             Err(error) if NotOwn::is_why(&error) => {
                 self.counters.count(|counters| &counters.no_address);
@@ -200,7 +204,7 @@ impl Echoes {
             }
         };
         let pinger = &mut self.pingers[at];
-        pinger.last_used = Instant::now();
+        (pinger.last_used, pinger.to) = (Instant::now(), to.ip());
         pinger.translated.note(to.ip(), wanted);
         let request = Request { message, to: to.ip() };
         match sending {
@@ -299,8 +303,9 @@ impl Echoes {
         let _ = self.socket.send_error(message.destination, &packet, error);
     }
 
-    /// The socket of a guest's address and identifier, which is opened if there is none.
-    fn pinger_of(&mut self, key: Key, ways: EchoWays<'_>) -> io::Result<usize> {
+    /// The socket of a guest's address and identifier, which is opened for this destination if
+    /// there is none.
+    fn pinger_of(&mut self, key: Key, to: IpAddr, ways: EchoWays<'_>) -> io::Result<usize> {
         if let Some(&at) = self.of_guest.get(&key) {
             return Ok(at);
         }
@@ -313,7 +318,7 @@ impl Echoes {
         let (last_used, translated) = (Instant::now(), Translated::default());
         let generation = slot.generation;
         let (turn, account) = (None, self.guests.mapping(key.0));
-        let pinger = Pinger { generation, key, far, last_used, translated, turn, account };
+        let pinger = Pinger { generation, key, far, last_used, to, translated, turn, account };
         let at = self.pingers.insert(pinger);
         self.of_guest.insert(key, at);
         self.ages.set(last_used + TIMEOUT, slot);
@@ -355,6 +360,16 @@ impl Echoes {
             }
         }
         has_more
+    }
+
+    /// The sockets, for somebody who looks at this time. It costs a system call for each.
+    pub(crate) fn list(&self, now: Instant) -> impl Iterator<Item = SocketReport> {
+        self.pingers.iter().map(move |(_, pinger)| {
+            let (guest, identifier, _) = pinger.key;
+            let netid = if guest.is_ipv4() { "icmp" } else { "icmp6" };
+            let (guest, outside) = (SocketAddr::new(guest, identifier), pinger.far.local_addr());
+            holdings::mapping(netid, guest, outside, (pinger.last_used, now), vec![pinger.to])
+        })
     }
 
     /// Opens no more sockets.

@@ -515,6 +515,9 @@ impl Gateway {
             Request::Relays(answer) => {
                 let _ = answer.send(self.relays());
             }
+            Request::Mappings(answer) => {
+                let _ = answer.send(self.mappings());
+            }
             Request::List(answer) => {
                 let _ = answer.send(self.published());
             }

@@ -3,6 +3,7 @@
 use crate::holdings::{Holdings, Relays};
 use crate::published::{Publication, PublishedId, PublishedPort, Transport};
 use crate::requests::Caller;
+use neap::control::SocketReport;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -25,6 +26,7 @@ pub(crate) enum Request {
     List(SyncSender<Vec<PublishedPort>>),
     Look(SyncSender<Holdings>),
     Relays(SyncSender<Relays>),
+    Mappings(SyncSender<Vec<SocketReport>>),
     Drain(Duration),
     Finish(Duration),
 }
@@ -117,6 +119,11 @@ impl GatewayHandle {
     /// What each flow holds and waits for; `None` as of [`look`](Self::look).
     pub(crate) fn relays(&self, patience: Duration) -> Option<Relays> {
         self.0.look(Request::Relays, patience)
+    }
+
+    /// The mappings of datagrams and of pings; `None` as of [`look`](Self::look).
+    pub(crate) fn mappings(&self, patience: Duration) -> Option<Vec<SocketReport>> {
+        self.0.look(Request::Mappings, patience)
     }
 }
 

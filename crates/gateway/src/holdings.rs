@@ -1,9 +1,10 @@
 //! What a gateway holds at a moment, for others to see.
 
 use crate::relay::{End, Relay, Side};
-use neap::control::RelayReport;
+use neap::control::{MappingReport, RelayReport, SocketReport};
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
 
 /// What relays hold, by the ends of their connections of the stack: its own, and the peer's.
 pub(crate) type Relays = HashMap<(SocketAddr, SocketAddr), RelayReport>;
@@ -38,6 +39,29 @@ pub struct Holdings {
     pub flows: Vec<FlowView>,
     /// Addresses and ports of guests that have a UDP socket.
     pub mappings: usize,
+}
+
+/// A report of the socket that a guest's address has elsewhere, and of its use at `now`. `netid` is
+/// the kind of both; ports are identifiers where it has none.
+pub(crate) fn mapping(
+    netid: &str,
+    guest: SocketAddr,
+    outside: Option<SocketAddr>,
+    (last_used, now): (Instant, Instant),
+    peers: Vec<IpAddr>,
+) -> SocketReport {
+    let unknown = || {
+        let any: IpAddr = if guest.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+        SocketAddr::new(any, 0)
+    };
+    let mut report = SocketReport::new(netid, "ESTAB", outside.unwrap_or_else(unknown));
+    report.remote = Some(guest);
+    let mut mapping = MappingReport::default();
+    let unused = now.saturating_duration_since(last_used).as_nanos();
+    mapping.last_used = u64::try_from(unused).unwrap_or(u64::MAX);
+    mapping.peers = peers;
+    report.mapping = Some(mapping);
+    report
 }
 
 impl FlowView {

@@ -86,6 +86,11 @@ impl FarEcho for HostEcho {
         Ok(EchoReply { bytes: received.bytes, from, tos: tos.unwrap_or(0) })
     }
 
+    /// The kernel has the identifier of a ping socket for its port.
+    fn local_addr(&self) -> Option<SocketAddr> {
+        self.socket.local_addr().ok()?.as_socket()
+    }
+
     fn undelivered(&self, buffer: &mut [u8]) -> Option<Undelivered> {
         host_errors::take(&self.socket, buffer)
     }

@@ -7,7 +7,7 @@ use crate::counters::{Counters, Figures};
 use crate::guests::{GuestView, Guests};
 use crate::handle::GatewayHandle;
 use crate::holdings::Holdings;
-use neap::control::{Application, Labelled, RelayReport};
+use neap::control::{Application, Labelled, RelayReport, SocketReport};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -91,6 +91,10 @@ impl Application for Inspector {
 
     fn relays(&self) -> HashMap<(SocketAddr, SocketAddr), RelayReport> {
         self.handle.relays(PATIENCE).unwrap_or_default()
+    }
+
+    fn sockets(&self) -> Vec<SocketReport> {
+        self.handle.mappings(PATIENCE).unwrap_or_default()
     }
 }
 

@@ -28,6 +28,11 @@ impl Peers {
     pub(crate) fn has(&self, peer: IpAddr) -> bool {
         self.known.contains(&Some(peer))
     }
+
+    /// Those that are remembered, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.known.iter().copied().flatten()
+    }
 }
 
 #[cfg(test)]

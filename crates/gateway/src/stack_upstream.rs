@@ -189,6 +189,12 @@ impl FarEcho for StackEcho {
         }
     }
 
+    fn local_addr(&self) -> Option<SocketAddr> {
+        let any: IpAddr =
+            if self.is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        Some(SocketAddr::new(any, self.identifier))
+    }
+
     fn undelivered(&self, _: &mut [u8]) -> Option<Undelivered> {
         self.undelivered.borrow_mut().pop_front()
     }
@@ -307,6 +313,10 @@ impl FarDatagrams for StackDatagrams {
         let mut arrived = Arrived::one(datagram.peer, datagram.data);
         arrived.tos = datagram.arrival.map_or(0, |arrival| arrival.tos);
         Ok(arrived)
+    }
+
+    fn local_addr(&self) -> Option<SocketAddr> {
+        self.socket.local_addr().ok()
     }
 
     fn undelivered(&mut self, _: &mut [u8]) -> Option<Undelivered> {

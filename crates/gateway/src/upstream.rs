@@ -166,6 +166,12 @@ pub trait FarDatagrams: Send {
     /// As [`Poller::add`].
     fn enter(&self, poller: &Poller, token: u64) -> io::Result<()>;
 
+    /// The address and port that its datagrams leave from, unspecified as far as the route decides.
+    /// It is asked only for somebody who looks, so it may cost a system call.
+    fn local_addr(&self) -> Option<SocketAddr> {
+        None
+    }
+
     /// When the gateway gives up a socket that cannot send yet. `None` if it can.
     fn opens_until(&self) -> Option<Instant> {
         None
@@ -218,6 +224,13 @@ pub trait FarEcho: Send {
     /// [`undelivered`](Self::undelivered).
     fn receive(&self, buffer: &mut [u8]) -> io::Result<EchoReply>;
 
+    /// The address that its requests leave from, unspecified if the route decides, and their
+    /// identifier as its port. It is asked only for somebody who looks, so it may cost a system
+    /// call.
+    fn local_addr(&self) -> Option<SocketAddr> {
+        None
+    }
+
     /// The next of the requests that could not be delivered, by way of `buffer`.
     fn undelivered(&self, _buffer: &mut [u8]) -> Option<Undelivered> {
         None
@@ -242,6 +255,9 @@ impl FarDatagrams for HostDatagrams {
     }
     fn enter(&self, poller: &Poller, token: u64) -> io::Result<()> {
         poller.add(self, token, Events::IN | Events::ET)
+    }
+    fn local_addr(&self) -> Option<SocketAddr> {
+        Self::local_addr(self).ok()
     }
 }
 

@@ -21,12 +21,12 @@
 //!
 //! `neap` is the version of the protocol, and `get` is `stack`, `sockets`, `counters`, or a subject
 //! of the [application](Application::lines). The answer is lines of JSON: a [`StackReport`], then a
-//! [`SocketReport`] or [`CounterReport`] for each socket or counter, or the lines of the
-//! application, and in the end `{"end":N}` with their number. A request that is not
-//! understood is answered by `{"error":"..."}`. Times are nanoseconds, rates are bytes per second,
-//! sizes are bytes. New fields may appear in any version of neap, and whoever asks passes over
-//! those that it does not know; a change of what is there raises the version of the protocol. The
-//! peer has 30 seconds to take the answer.
+//! [`SocketReport`] or [`CounterReport`] for each socket or counter, those of the application
+//! included, or the lines of the application, and in the end `{"end":N}` with their number. A
+//! request that is not understood is answered by `{"error":"..."}`. Times are nanoseconds, rates
+//! are bytes per second, sizes are bytes. New fields and kinds of sockets may appear in any version
+//! of neap, and whoever asks passes over fields that it does not know; a change of what is there
+//! raises the version of the protocol. The peer has 30 seconds to take the answer.
 //!
 //! # Example
 //!
@@ -52,7 +52,8 @@ pub use client::Endpoint;
 pub(crate) use folder::is_refused;
 pub use folder::{folder, runtime_folder};
 pub use report::{
-    CounterReport, MemoryReport, RelayReport, SocketReport, StackReport, TcpReport, TimerReport,
+    CounterReport, MappingReport, MemoryReport, RelayReport, SocketReport, StackReport, TcpReport,
+    TimerReport,
 };
 
 use crate::serving::{Listener, Server};
@@ -100,6 +101,12 @@ pub trait Application: Send + Sync {
     /// for listings only, so what it reports may cost system calls.
     fn relays(&self) -> HashMap<(SocketAddr, SocketAddr), RelayReport> {
         HashMap::new()
+    }
+
+    /// Sockets of the application that listings have besides those of the stack, such as the
+    /// mappings of datagrams. It is called for listings only, as [`relays`](Self::relays) is.
+    fn sockets(&self) -> Vec<SocketReport> {
+        Vec::new()
     }
 }
 

@@ -6,10 +6,13 @@
 mod island;
 
 use island::island;
-use neap::control::{self, Application, ControlError, ControlOptions};
+use neap::control::{
+    self, Application, ControlError, ControlOptions, MappingReport, RelayReport, SocketReport,
+};
 use neap::metrics::{self, MetricsAddress, Page, Pages};
 use neap::{TcpListener, TcpStream, UdpSocket};
 use std::any::type_name;
+use std::collections::HashMap;
 use std::env;
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -122,6 +125,53 @@ fn a_listing_has_every_kind_of_socket() {
         assert!(value("drop.otherhost").is_some());
         let report = endpoint.stack().expect("a stack");
         assert_eq!(report.addresses, ["10.9.0.2/24", "fd00:9::2/64"]);
+    });
+}
+
+/// An application that relays one connection, and maps a port.
+struct Relaying {
+    ends: (SocketAddr, SocketAddr),
+}
+
+impl Application for Relaying {
+    fn relays(&self) -> HashMap<(SocketAddr, SocketAddr), RelayReport> {
+        let mut relay = RelayReport::new(address("192.0.2.7:80"));
+        relay.held_for_far = 7;
+        [(self.ends, relay)].into()
+    }
+
+    fn sockets(&self) -> Vec<SocketReport> {
+        let mut socket = SocketReport::new("udp", "ESTAB", address("192.0.2.1:4000"));
+        socket.remote = Some(address("10.9.0.7:53"));
+        let mut mapping = MappingReport::default();
+        mapping.last_used = 9;
+        socket.mapping = Some(mapping);
+        vec![socket]
+    }
+}
+
+#[test]
+fn a_listing_has_what_the_application_relays_and_maps() {
+    in_folder(|_| {
+        let stack = island(1);
+        let listener = TcpListener::bind(&stack, "0.0.0.0:80").expect("a listener");
+        let client = TcpStream::connect(&stack, "10.9.0.2:80").expect("connected");
+        let (server, _) = listener.accept().expect("accepted");
+        let mut options = ControlOptions::new("relay");
+        let ends = (address("10.9.0.2:80"), client.local_addr().expect("an address"));
+        options.application = Some(Arc::new(Relaying { ends }));
+        let _control = control::serve(&stack, options).expect("a socket");
+        let endpoint = control::endpoints().expect("a folder").pop().expect("an endpoint");
+        let sockets = endpoint.sockets().expect("a listing");
+        let relayed: Vec<_> = sockets.iter().filter(|one| one.relay.is_some()).collect();
+        assert_eq!(relayed.len(), 1, "{sockets:?}");
+        assert_eq!((relayed[0].local, relayed[0].remote), (ends.0, Some(ends.1)));
+        assert_eq!(relayed[0].far, Some(address("192.0.2.7:80")));
+        assert_eq!(relayed[0].relay.as_ref().map(|relay| relay.held_for_far), Some(7));
+        let mapped = sockets.iter().find(|one| one.netid == "udp").expect("a mapping");
+        assert_eq!(mapped.local, address("192.0.2.1:4000"));
+        assert_eq!(mapped.mapping.as_ref().map(|mapping| mapping.last_used), Some(9));
+        drop((client, server, listener));
     });
 }
 

@@ -1,6 +1,8 @@
 //! What the options of `ss` add to a socket, in its words.
 
-use neap::control::{MemoryReport, RelayReport, SocketReport, StackReport, TcpReport, TimerReport};
+use neap::control::{
+    MappingReport, MemoryReport, RelayReport, SocketReport, StackReport, TcpReport, TimerReport,
+};
 use std::fmt::Display;
 
 /// Degree of reordering that is not worth a word, as in `ss`.
@@ -245,9 +247,31 @@ pub(super) fn relay(relay: &RelayReport) -> String {
     words.0.join(" ")
 }
 
+/// `-i` of a mapping: when it was used last, and whom it speaks with.
+pub(super) fn mapping(mapping: &MappingReport) -> String {
+    let mut words = Words::default();
+    words.flag(mapping.published, "published");
+    words.always("lastused", mapping.last_used / 1_000_000);
+    if !mapping.peers.is_empty() {
+        let peers: Vec<_> = mapping.peers.iter().map(ToString::to_string).collect();
+        words.always("peers", peers.join(","));
+    }
+    words.0.join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mapping_says_when_it_was_used_and_for_whom() {
+        let mut report = MappingReport::default();
+        report.last_used = 1_999_999;
+        assert_eq!(mapping(&report), "lastused:1");
+        report.published = true;
+        report.peers = ["192.0.2.1", "2001:db8::1"].map(|ip| ip.parse().expect("one")).into();
+        assert_eq!(mapping(&report), "published lastused:1 peers:192.0.2.1,2001:db8::1");
+    }
 
     #[test]
     fn a_relay_says_what_is_known_of_it() {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -24,6 +24,10 @@ const TARGET: &str = "NEAP_TEST_TARGET";
 const BYTES: usize = 100_000;
 /// Says that the sandboxed program sends without end.
 const ENDLESS: &str = "NEAP_TEST_ENDLESS";
+/// Where the sandboxed program sends a datagram.
+const DATAGRAM: &str = "NEAP_TEST_DATAGRAM";
+/// Whom the sandboxed program pings.
+const PING: &str = "NEAP_TEST_PING";
 
 /// Far above what anything takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -150,6 +154,13 @@ fn inside() {
     let Ok(target) = env::var(TARGET) else { return };
     let mut stream = TcpStream::connect(target).expect("the server accepts");
     stream.write_all(&[7; BYTES]).expect("sent");
+    if let Ok(to) = env::var(DATAGRAM) {
+        let socket = UdpSocket::bind("0.0.0.0:4000").expect("a port");
+        socket.send_to(b"hello", to).expect("sent");
+    }
+    if let Ok(to) = env::var(PING) {
+        run(&format!("ping -n -c 1 -W 30 {to}"));
+    }
     println!("connected");
     if env::var_os(ENDLESS).is_some() {
         // It ends with the process.
@@ -242,14 +253,51 @@ fn an_upload_that_is_limited_waits_for_the_rate() {
     in_namespace(|| {
         let (ground, server) = (Ground::new(), server());
         let options = ["--rate", "8mbit"];
-        let (gateway, mut stream) = ground.gateway_with(&options, &server, &[(ENDLESS, "1")]);
-        let reader = std::thread::spawn(move || std::io::copy(&mut stream, &mut std::io::sink()));
+        let (gateway, stream) = ground.gateway_with(&options, &server, &[(ENDLESS, "1")]);
+        let mut from = stream.try_clone().expect("a descriptor");
+        let reader = std::thread::spawn(move || std::io::copy(&mut from, &mut std::io::sink()));
         relay_until(&ground, |relay| waits_for(relay, "rate"));
         let line = ground.print(&["ss", "-tinO"]);
         assert!(line.contains(" far_write_queue:"), "{line}");
-        gateway.end();
-        // How the connection ends is the matter of other tests.
+        // What is under way is for nobody.
+        stream.shutdown(Shutdown::Both).expect("it is open");
         let _ = reader.join().expect("no panic");
+        drop(stream);
+        gateway.end();
+    });
+}
+
+#[test]
+fn datagrams_and_pings_are_listed_with_both_ends() {
+    in_namespace(|| {
+        let (ground, server) = (Ground::new(), server());
+        fs::write("/proc/sys/net/ipv4/ping_group_range", "0 0").expect("a setting");
+        let datagrams = UdpSocket::bind((SERVER, 0)).expect("a port");
+        let to = datagrams.local_addr().expect("an address").to_string();
+        let variables = [(DATAGRAM, to.as_str()), (PING, SERVER)];
+        let (gateway, stream) = ground.gateway_with(&[], &server, &variables);
+        let (_, outside) = datagrams.recv_from(&mut [0; 16]).expect("it has come");
+        let line = ground.print(&["ss", "-uniOH"]);
+        let ends = format!("0.0.0.0:{} 10.0.2.100:4000", outside.port());
+        let words: Vec<_> = line.split_whitespace().collect();
+        assert!(line.lines().count() == 1 && words.join(" ").contains(&ends), "{line}");
+        assert!(
+            line.contains(" lastused:") && line.contains(&format!(" peers:{SERVER}")),
+            "{line}"
+        );
+        let ping = ground.print(&["ss", "-wniOH"]);
+        assert!(ping.lines().count() == 1 && ping.contains(" 10.0.2.100:"), "{ping}");
+        assert!(ping.contains(&format!(" peers:{SERVER}")), "{ping}");
+        // Each kind by itself, and all of them with a column that tells them apart.
+        assert_eq!(ground.print(&["ss", "-tnH"]).lines().count(), 1);
+        let all = ground.print(&["ss", "-nH"]);
+        let mut kinds: Vec<_> = all.lines().filter_map(|line| line.split(' ').next()).collect();
+        kinds.sort_unstable();
+        assert_eq!(kinds, ["icmp", "tcp", "udp"], "{all}");
+        let from_guest = ["ss", "-unH", "dst", "10.0.2.100", "and", "dport", "=", ":4000"];
+        assert_eq!(ground.print(&from_guest).lines().count(), 1);
+        drop(stream);
+        gateway.end();
     });
 }
 

@@ -3,7 +3,8 @@
 use super::{Flow, Gateway, Near};
 use crate::holdings::{FlowView, Holdings, RATE, Relays};
 use crate::sending::Sending;
-use neap::control::RelayReport;
+use neap::control::{RelayReport, SocketReport};
+use std::time::Instant;
 
 impl Gateway {
     /// What the gateway holds.
@@ -17,6 +18,12 @@ impl Gateway {
     pub(super) fn relays(&self) -> Relays {
         let flows = self.flows.iter();
         flows.map(|(_, flow)| (flow.view.key(), self.report(flow))).collect()
+    }
+
+    /// The mappings of datagrams and of pings.
+    pub(super) fn mappings(&self) -> Vec<SocketReport> {
+        let now = Instant::now();
+        self.datagrams.list(now).chain(self.echoes.list(now)).collect()
     }
 
     fn report(&self, flow: &Flow) -> RelayReport {

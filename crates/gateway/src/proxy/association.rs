@@ -253,6 +253,10 @@ impl FarDatagrams for Association {
         poller.add(&self.socket, token, Events::IN | Events::ET)
     }
 
+    fn local_addr(&self) -> Option<SocketAddr> {
+        self.socket.local_addr().ok()?.as_socket()
+    }
+
     fn settled(&mut self) -> Settled {
         std::mem::take(&mut self.settled)
     }

@@ -143,6 +143,8 @@ impl ControlService {
         let relays = self.application.as_ref().map(|application| application.relays());
         let relays = Arc::new(relays.unwrap_or_default());
         let of_flows = relays.clone();
+        let others = self.application.as_ref().map(|application| application.sockets());
+        let others = others.unwrap_or_default();
         // In the order of the lines.
         let ends = udp.iter().map(|udp| (udp.local, udp.remote));
         let ends = ends.chain(listeners.iter().map(|one| (one.local, None)));
@@ -153,7 +155,7 @@ impl ControlService {
         let interfaces =
             ends.map(|(local, remote)| named.get(&host.interface_of(local, remote)?).cloned());
         let interfaces: Vec<_> = interfaces.collect();
-        let end = line(&End { end: interfaces.len() });
+        let end = line(&End { end: interfaces.len() + others.len() });
         let udp = udp.into_iter().map(|udp| SocketReport::of_udp(&udp));
         let listeners = listeners.into_iter().map(|one| SocketReport::of_listener(&one));
         let flows = flows.into_iter().map(move |flow| {
@@ -169,7 +171,8 @@ impl ControlService {
             let interface = interface.map(|name| name.to_string());
             line(&SocketReport { interface, ..socket })
         });
-        lines.chain(iter::once(end))
+        let others = others.into_iter().map(|socket| line(&socket));
+        lines.chain(others).chain(iter::once(end))
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::info::{BucketInfo, FlowInfo, ListenerInfo, State, Timer, UdpInfo};
 use neap_tcp::info::TcpInfo;
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// The process that has a stack.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -110,11 +110,25 @@ impl RelayReport {
     }
 }
 
+/// An address and port of a peer, or an identifier of its pings, for which an application has a
+/// socket elsewhere.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct MappingReport {
+    /// Nanoseconds since it was used last.
+    pub last_used: u64,
+    /// Whom the peer has sent to lately.
+    pub peers: Vec<IpAddr>,
+    /// Whether it is that of a published port, which does not age.
+    pub published: bool,
+}
+
 /// A socket, or a connection without one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SocketReport {
-    /// `tcp` or `udp`.
+    /// `tcp` or `udp`; `icmp` or `icmp6` for pings, whose ports are identifiers.
     pub netid: String,
     /// State, by the names that `ss` prints.
     pub state: String,
@@ -135,6 +149,10 @@ pub struct SocketReport {
     /// What the application holds of a connection that it relays.
     #[serde(default)]
     pub relay: Option<RelayReport>,
+    /// What is known of a mapping of the application: `local` is then the end outside, unspecified
+    /// where that is not known, and `remote` the peer in the stack.
+    #[serde(default)]
+    pub mapping: Option<MappingReport>,
     /// Name of the interface that it is bound to by its link-local address, or else by which its
     /// packets leave now; `None` on the loopback, without a peer, and without a route.
     #[serde(default)]
@@ -166,7 +184,8 @@ const fn state_name(state: State) -> &'static str {
 }
 
 impl SocketReport {
-    fn new(netid: &str, state: &str, local: SocketAddr) -> Self {
+    /// Returns a socket of this kind and state, of which nothing else is known.
+    pub fn new(netid: &str, state: &str, local: SocketAddr) -> Self {
         Self {
             netid: netid.to_owned(),
             state: state.to_owned(),
@@ -177,6 +196,7 @@ impl SocketReport {
             remote: None,
             far: None,
             relay: None,
+            mapping: None,
             interface: None,
             id: None,
             timer: None,
