@@ -41,12 +41,12 @@ pub(crate) struct Interface {
     pub(crate) socket: extern "C" fn(*mut c_void, c_int, c_int, c_int) -> c_int,
     pub(crate) bind: extern "C" fn(*mut c_void, c_int, *const sockaddr, socklen_t) -> c_int,
     listen: extern "C" fn(*mut c_void, c_int, c_int) -> c_int,
-    accept: extern "C" fn(*mut c_void, c_int, *mut sockaddr, *mut socklen_t) -> c_int,
+    pub(crate) accept: extern "C" fn(*mut c_void, c_int, *mut sockaddr, *mut socklen_t) -> c_int,
     pub(crate) connect: extern "C" fn(*mut c_void, c_int, *const sockaddr, socklen_t) -> c_int,
     pub(crate) read: extern "C" fn(*mut c_void, c_int, *mut c_void, size_t) -> ssize_t,
     pub(crate) readv: extern "C" fn(*mut c_void, c_int, *const iovec, c_int) -> ssize_t,
     recv: extern "C" fn(*mut c_void, c_int, *mut c_void, size_t, c_int) -> ssize_t,
-    recvfrom: extern "C" fn(
+    pub(crate) recvfrom: extern "C" fn(
         *mut c_void,
         c_int,
         *mut c_void,

@@ -108,6 +108,18 @@ fn check(options: &SocketOptions) -> Result<(), SocketError> {
     options.check().map_err(|_| SocketError::InvalidArgument)
 }
 
+/// Whose the own port is of a connection that this host opens: one that was chosen, that of a bound
+/// socket, or one of others.
+fn port_owner(is_ephemeral: bool, is_bound: bool, is_foreign: bool) -> PortOwner {
+    match (is_ephemeral, is_bound, is_foreign) {
+        (true, ..) => PortOwner::Nobody,
+        (false, true, _) => PortOwner::Bound,
+        // The ports of others are theirs to share.
+        (false, false, true) => PortOwner::Nobody,
+        (false, false, false) => PortOwner::Itself,
+    }
+}
+
 impl Host {
     /// As [`Stack::connect`](crate::stack::Stack::connect). `is_bound` says that the socket has its
     /// own port already.
@@ -152,13 +164,7 @@ impl Host {
             scope: scope_of(remote_ip, link),
         };
         let is_ephemeral = tuple.local_port == 0;
-        let owner = match (is_ephemeral, is_bound, is_foreign) {
-            (true, ..) => PortOwner::Nobody,
-            (false, true, _) => PortOwner::Bound,
-            // The ports of others are theirs to share.
-            (false, false, true) => PortOwner::Nobody,
-            (false, false, false) => PortOwner::Itself,
-        };
+        let owner = port_owner(is_ephemeral, is_bound, is_foreign);
         let mut route = CachedRoute::new(is_foreign);
         if route.refresh(&self.net, now, &tuple).is_none() {
             return Err(SocketError::NetworkUnreachable);
