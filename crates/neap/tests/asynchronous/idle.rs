@@ -1,28 +1,45 @@
 //! Tasks that wait wake nobody.
 
 use std::io::Write;
-use std::thread;
+use std::thread::{self, JoinHandle};
 
+use neap::Stack;
 use tokio::io::AsyncReadExt;
+use tokio::task::JoinSet;
 
 use crate::common::{Family, expect_that_nothing_wakes, in_namespace, run, sleeps_of};
 use crate::on_runtime;
 
+/// A stack whose peer sends nothing on its own account.
+fn quiet_stack() -> Stack {
+    run("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1");
+    Family::V4.stack()
+}
+
+/// A thread with a runtime, one task of which reads from each of the connections. It returns the
+/// number of the connection that something comes on.
+fn read_each(connections: Vec<neap::TcpStream>) -> JoinHandle<usize> {
+    let reading = async move {
+        let mut tasks = JoinSet::new();
+        for (number, ours) in connections.into_iter().enumerate() {
+            let mut ours = neap::tokio::TcpStream::from_blocking(ours).expect("a runtime");
+            tasks.spawn(async move { ours.read_u8().await.map(|_| number) });
+        }
+        tasks.join_next().await.expect("a task").expect("it ends").expect("data")
+    };
+    thread::spawn(move || on_runtime(1, reading))
+}
+
 #[test]
-fn a_task_that_reads_is_not_woken() {
+fn a_thousand_tasks_that_read_are_not_woken() {
     in_namespace(|| {
-        run("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1");
-        let stack = Family::V4.stack();
-        let (ours, mut theirs) = Family::V4.pair(&stack);
-        let reading = thread::spawn(move || {
-            on_runtime(1, async {
-                let mut ours = neap::tokio::TcpStream::from_blocking(ours).expect("a runtime");
-                ours.read_u8().await
-            })
-        });
+        let stack = quiet_stack();
+        let (ours, mut theirs): (Vec<_>, Vec<_>) =
+            Family::V4.pairs(&stack, 1000).into_iter().unzip();
+        let reading = read_each(ours);
         expect_that_nothing_wakes();
-        theirs.write_all(b"a").expect("write");
-        assert_eq!(reading.join().expect("a thread").expect("data"), b'a');
+        theirs[700].write_all(b"a").expect("write");
+        assert_eq!(reading.join().expect("a thread"), 700);
     });
 }
 
@@ -41,8 +58,7 @@ fn sleeps_of_worker() -> u64 {
 #[test]
 fn timers_that_a_task_serves_do_not_wake_the_worker() {
     in_namespace(|| {
-        run("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1");
-        let stack = Family::V4.stack();
+        let stack = quiet_stack();
         let ours = neap::UdpSocket::bind(&stack, (Family::V4.ours(), 0)).expect("bind");
         // One datagram in 50 ms.
         ours.set_max_pacing_rate(Some(20_000)).expect("set");

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use neap::Stack;
 use neap::info::TxBlocked;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The longest that a test may take: far above what it takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
@@ -179,6 +180,28 @@ impl Family {
         assert_eq!(from, ours.local_addr().expect("an address"));
         (ours, theirs)
     }
+
+    /// Connections that the stack opened, and the kernel's ends of them.
+    pub(crate) fn pairs(
+        self,
+        stack: &Stack,
+        count: usize,
+    ) -> Vec<(neap::TcpStream, std::net::TcpStream)> {
+        allow_descriptors();
+        let (listener, address) = self.kernel_listener();
+        let pair = |_| {
+            let ours = neap::TcpStream::connect(stack, address).expect("connect");
+            (ours, listener.accept().expect("accept").0)
+        };
+        (0..count).map(pair).collect()
+    }
+}
+
+/// Lets this process have as many descriptors as it may.
+pub(crate) fn allow_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit { current: limit.maximum, ..limit };
+    setrlimit(Resource::Nofile, most).expect("a limit up to the hard one");
 }
 
 /// A stream of bytes that tells at each place whether it is the right one.

@@ -6,12 +6,14 @@ use std::thread;
 use std::time::Duration;
 
 use neap::device::{Packet, PacketConfig};
-use neap::posix::PollFd;
-use neap::posix::abi::{AF_INET, SOCK_STREAM};
+use neap::posix::abi::{AF_INET, EPOLL_CTL_ADD, EPOLLIN, SOCK_STREAM};
 use neap::posix::sockaddr::encode;
+use neap::posix::{EpollEvent, Fd, PollFd, Process};
 use neap::{Events, Poller, Stack, TcpStream};
 
-use crate::common::{Family, eventually, expect_that_nothing_wakes, in_namespace, run, sleeps_of};
+use crate::common::{
+    Family, allow_descriptors, eventually, expect_that_nothing_wakes, in_namespace, run, sleeps_of,
+};
 use crate::links::{Elsewhere, add_address, veth};
 
 /// `POLLIN`.
@@ -28,20 +30,11 @@ fn quiet_stack() -> Stack {
     Family::V4.stack()
 }
 
-fn pairs(stack: &Stack, count: usize) -> Vec<(TcpStream, std::net::TcpStream)> {
-    let (listener, address) = Family::V4.kernel_listener();
-    let pair = |_| {
-        let ours = TcpStream::connect(stack, address).expect("connect");
-        (ours, listener.accept().expect("accept").0)
-    };
-    (0..count).map(pair).collect()
-}
-
 #[test]
 fn threads_that_accept_and_read_are_not_woken() {
     in_namespace(|| {
         let stack = quiet_stack();
-        let idle = pairs(&stack, 200);
+        let idle = Family::V4.pairs(&stack, 1000);
         let (ours, mut theirs) = Family::V4.pair(&stack);
         let (listener, address) = Family::V4.listener(&stack);
         let accepting = thread::spawn(move || listener.accept().map(|(stream, _)| stream));
@@ -60,7 +53,7 @@ fn threads_that_accept_and_read_are_not_woken() {
 fn a_poller_with_a_thousand_connections_is_not_woken() {
     in_namespace(|| {
         let stack = quiet_stack();
-        let mut idle = pairs(&stack, 1000);
+        let mut idle = Family::V4.pairs(&stack, 1000);
         let poller = Poller::new().expect("descriptors");
         for ((ours, _), token) in idle.iter().zip(0..) {
             poller.add(ours, token, Events::IN | Events::RDHUP).expect("a socket");
@@ -80,13 +73,27 @@ fn a_poller_with_a_thousand_connections_is_not_woken() {
 fn a_stack_that_nobody_waits_for_is_not_woken() {
     in_namespace(|| {
         let stack = quiet_stack();
+        let idle = Family::V4.pairs(&stack, 1000);
         let (ours, mut theirs) = Family::V4.pair(&stack);
         expect_that_nothing_wakes();
         // Nobody reads: the worker takes what comes, and has its rest again.
         theirs.write_all(b"a").expect("write");
         expect_that_nothing_wakes();
         assert_eq!((&ours).read(&mut [0; 10]).expect("data"), 1);
+        drop(idle);
     });
+}
+
+/// Descriptors of the stack that are connected to the kernel, and the kernel's ends of them.
+fn connected(posix: &Process, count: usize) -> Vec<(Fd, std::net::TcpStream)> {
+    allow_descriptors();
+    let (listener, address) = Family::V4.kernel_listener();
+    let one = |_| {
+        let fd = posix.socket(AF_INET, SOCK_STREAM, 0).expect("a descriptor");
+        posix.connect(fd, &encode(address)).expect("somebody listens");
+        (fd, listener.accept().expect("accept").0)
+    };
+    (0..count).map(one).collect()
 }
 
 #[test]
@@ -94,19 +101,39 @@ fn descriptors_that_are_polled_wake_nobody() {
     in_namespace(|| {
         let stack = quiet_stack();
         let posix = stack.posix(3);
-        let (listener, address) = Family::V4.kernel_listener();
-        let fd = posix.socket(AF_INET, SOCK_STREAM, 0).expect("a descriptor");
-        posix.connect(fd, &encode(address)).expect("somebody listens");
-        let (mut theirs, _) = listener.accept().expect("accept");
+        let mut idle = connected(&posix, 1000);
+        let mut waits: Vec<_> =
+            idle.iter().map(|(fd, _)| PollFd { fd: *fd, events: IN, revents: 0 }).collect();
         thread::scope(|scope| {
-            let posix = &posix;
-            let polling = scope.spawn(move || {
-                let mut waits = [PollFd { fd, events: IN, revents: 0 }];
-                posix.poll(&mut waits, -1).map(|_| waits[0].revents)
+            let polling = scope.spawn(|| {
+                let ready = posix.poll(&mut waits, -1);
+                ready.map(|ready| (ready, waits[700].revents))
             });
             expect_that_nothing_wakes();
-            theirs.write_all(b"a").expect("write");
-            assert_eq!(polling.join().expect("a thread"), Ok(IN));
+            idle[700].1.write_all(b"a").expect("write");
+            assert_eq!(polling.join().expect("a thread"), Ok((1, IN)));
+        });
+    });
+}
+
+#[test]
+fn a_set_of_a_thousand_descriptors_wakes_nobody() {
+    in_namespace(|| {
+        let stack = quiet_stack();
+        let posix = stack.posix(3);
+        let mut idle = connected(&posix, 1000);
+        let set = posix.epoll_create1(0).expect("a descriptor");
+        for (fd, _) in &idle {
+            let event = EpollEvent { events: EPOLLIN, data: *fd as u64 };
+            posix.epoll_ctl(set, EPOLL_CTL_ADD, *fd, event).expect("a socket");
+        }
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| posix.epoll_wait(set, 16, -1));
+            expect_that_nothing_wakes();
+            idle[700].1.write_all(b"a").expect("write");
+            let found = waiting.join().expect("a thread").expect("a set");
+            assert_eq!(found.len(), 1);
+            assert_eq!(found[0].data, idle[700].0 as u64);
         });
     });
 }
