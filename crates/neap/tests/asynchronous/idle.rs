@@ -7,7 +7,10 @@ use neap::Stack;
 use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;
 
-use crate::common::{Family, expect_that_nothing_wakes, in_namespace, run, sleeps_of};
+use crate::common::{
+    Family, expect_one_wake_up_for_each_probe, expect_that_nothing_wakes, in_namespace, run,
+    sleeps_of,
+};
 use crate::on_runtime;
 
 /// A stack whose peer sends nothing on its own account.
@@ -40,6 +43,19 @@ fn a_thousand_tasks_that_read_are_not_woken() {
         expect_that_nothing_wakes();
         theirs[700].write_all(b"a").expect("write");
         assert_eq!(reading.join().expect("a thread"), 700);
+    });
+}
+
+#[test]
+fn a_timer_wakes_a_runtime_once() {
+    in_namespace(|| {
+        let stack = quiet_stack();
+        let (ours, mut theirs): (Vec<_>, Vec<_>) =
+            Family::V4.probed_pairs(&stack).into_iter().unzip();
+        let reading = read_each(ours);
+        expect_one_wake_up_for_each_probe(&stack);
+        theirs[2].write_all(b"a").expect("write");
+        assert_eq!(reading.join().expect("a thread"), 2);
     });
 }
 

@@ -14,8 +14,9 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use neap::Stack;
-use neap::info::TxBlocked;
+use neap::info::{Counter, TxBlocked};
+use neap::time::Nanos;
+use neap::{SocketOption, Stack};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The longest that a test may take: far above what it takes.
@@ -195,6 +196,20 @@ impl Family {
         };
         (0..count).map(pair).collect()
     }
+
+    /// Five connections whose peers are probed every other second, and answer.
+    pub(crate) fn probed_pairs(self, stack: &Stack) -> Vec<(neap::TcpStream, std::net::TcpStream)> {
+        let pairs = self.pairs(stack, 5);
+        for (ours, _) in &pairs {
+            let idle = SocketOption::KeepAliveIdle(Nanos::from_secs(1));
+            ours.set_option(idle).expect("a second");
+            // Longer than that, so that each timer that goes off sends a probe.
+            let interval = SocketOption::KeepAliveInterval(Nanos::from_secs(2));
+            ours.set_option(interval).expect("two seconds");
+            ours.set_option(SocketOption::KeepAlive(true)).expect("set");
+        }
+        pairs
+    }
 }
 
 /// Lets this process have as many descriptors as it may.
@@ -357,4 +372,22 @@ pub(crate) fn expect_that_nothing_wakes() {
     };
     eventually(|| within(Duration::from_millis(1200)), |woken| *woken == 0);
     assert_eq!(within(Duration::from_secs(2)), 0, "wake-ups of a stack with nothing to do");
+}
+
+/// Fails if other threads are woken more often than idle peers are probed, of which there must be
+/// some ([`Family::probed_pairs`]). Where the machine is busy a thread sleeps also while it waits
+/// for a lock or for an answer, and others step in: then the same is tried again.
+pub(crate) fn expect_one_wake_up_for_each_probe(stack: &Stack) {
+    let probes = || stack.host().tcp_counter(Counter::KeepAlive);
+    let mut counts = Vec::new();
+    while counts.len() < 20 {
+        let before = (wake_ups(), probes());
+        thread::sleep(Duration::from_millis(2500));
+        let (woken, due) = (wake_ups() - before.0, probes() - before.1);
+        if woken <= due && due >= 5 {
+            return;
+        }
+        counts.push((woken, due));
+    }
+    panic!("{counts:?}: wake-ups and probes");
 }

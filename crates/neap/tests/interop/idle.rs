@@ -12,7 +12,8 @@ use neap::posix::{EpollEvent, Fd, PollFd, Process};
 use neap::{Events, Poller, Stack, TcpStream};
 
 use crate::common::{
-    Family, allow_descriptors, eventually, expect_that_nothing_wakes, in_namespace, run, sleeps_of,
+    Family, allow_descriptors, eventually, expect_one_wake_up_for_each_probe,
+    expect_that_nothing_wakes, in_namespace, run, sleeps_of,
 };
 use crate::links::{Elsewhere, add_address, veth};
 
@@ -135,6 +136,77 @@ fn a_set_of_a_thousand_descriptors_wakes_nobody() {
             assert_eq!(found.len(), 1);
             assert_eq!(found[0].data, idle[700].0 as u64);
         });
+    });
+}
+
+#[test]
+fn a_timer_wakes_a_stack_that_nobody_waits_for_once() {
+    in_namespace(|| {
+        let stack = quiet_stack();
+        let probed = Family::V4.probed_pairs(&stack);
+        expect_one_wake_up_for_each_probe(&stack);
+        drop(probed);
+    });
+}
+
+#[test]
+fn a_timer_wakes_one_of_the_threads_that_accept_and_read_once() {
+    in_namespace(|| {
+        let stack = quiet_stack();
+        let mut probed = Family::V4.probed_pairs(&stack);
+        let (listener, address) = Family::V4.listener(&stack);
+        let accepting = thread::spawn(move || listener.accept().map(|(stream, _)| stream));
+        expect_one_wake_up_for_each_probe(&stack);
+        let (ours, mut theirs) = probed.pop().expect("a connection");
+        let reading = thread::spawn(move || {
+            let got = (&ours).read(&mut [0; 10]);
+            (got, ours)
+        });
+        expect_one_wake_up_for_each_probe(&stack);
+        let _client = std::net::TcpStream::connect(address).expect("connect");
+        accepting.join().expect("a thread").expect("a connection");
+        // The reader leads now, alone.
+        expect_one_wake_up_for_each_probe(&stack);
+        theirs.write_all(b"a").expect("write");
+        assert_eq!(reading.join().expect("a thread").0.expect("data"), 1);
+    });
+}
+
+#[test]
+fn a_timer_wakes_a_poller_once() {
+    in_namespace(|| {
+        let stack = quiet_stack();
+        let mut probed = Family::V4.probed_pairs(&stack);
+        let poller = Poller::new().expect("descriptors");
+        for ((ours, _), token) in probed.iter().zip(0..) {
+            poller.add(ours, token, Events::IN).expect("a socket");
+        }
+        let waiting = thread::spawn(move || {
+            let mut events = Vec::new();
+            poller.wait(&mut events, None).expect("a wait");
+            events.first().map(|event| event.token)
+        });
+        expect_one_wake_up_for_each_probe(&stack);
+        probed[2].1.write_all(b"a").expect("write");
+        assert_eq!(waiting.join().expect("a thread"), Some(2));
+    });
+}
+
+#[test]
+fn a_timer_wakes_a_thread_that_polls_descriptors_once() {
+    in_namespace(|| {
+        let stack = quiet_stack();
+        let probed = Family::V4.probed_pairs(&stack);
+        let posix = stack.posix(3);
+        let mut polled = connected(&posix, 1);
+        let mut waits = [PollFd { fd: polled[0].0, events: IN, revents: 0 }];
+        thread::scope(|scope| {
+            let polling = scope.spawn(|| posix.poll(&mut waits, -1));
+            expect_one_wake_up_for_each_probe(&stack);
+            polled[0].1.write_all(b"a").expect("write");
+            assert_eq!(polling.join().expect("a thread"), Ok(1));
+        });
+        drop(probed);
     });
 }
 
