@@ -26,7 +26,7 @@ pub(crate) mod shown;
 mod tun;
 pub(crate) mod tunnel;
 pub(crate) mod watching;
-mod way_out;
+pub(crate) mod way_out;
 
 pub(crate) use device_end::DeviceEnd;
 pub(crate) use file_limit::{FileLimit, LEAST_FOR_FLOWS, raise_file_limit};

@@ -4,6 +4,7 @@
 use super::ending::Ending;
 use super::options::Limits;
 use super::watching::LEVELS;
+use super::way_out::FaceWayOut;
 use clap::Args;
 use neap::metrics::MetricsAddress;
 use std::io::{self, Write};
@@ -15,6 +16,8 @@ pub(crate) struct Options {
     pub(crate) limits: Limits,
     #[command(flatten)]
     pub(crate) ending: Ending,
+    #[command(flatten)]
+    pub(crate) way_out: FaceWayOut,
     /// Serve metrics for Prometheus: GET /metrics at unix:PATH, or at an address and port of this
     /// host such as 127.0.0.1:9100
     #[arg(long, value_name = "ADDRESS")]

@@ -146,6 +146,8 @@ pub(crate) fn carry_out(plan: &Plan) -> Result<TunQueue, String> {
         // The name by which this process was called may be that of another program.
         .arg0("neap")
         .args([OsStr::new("gateway"), OsStr::new("join"), OsStr::new(&plan)])
+        // Some variables are secrets of the gateway.
+        .env_clear()
         .stdin(Stdio::from(theirs))
         .stdout(Stdio::null())
         .spawn()

@@ -168,7 +168,7 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> Failure {
 fn start(
     args: &Args,
     way: &Way,
-    search: Option<String>,
+    search: Option<&[String]>,
     socket: OwnedFd,
 ) -> Result<Child, Failure> {
     let program = std::env::current_exe().map_err(system("this program"))?;
@@ -177,7 +177,7 @@ fn start(
         command.env_remove(name);
     }
     command.args(["gateway", "inside", "--mtu", &args.mtu.to_string()]);
-    command.args(search.map(|domains| format!("--search={domains}")));
+    command.args(search.map(|domains| format!("--search={}", domains.join(" "))));
     command.arg("--").args(&args.command).stdin(Stdio::from(socket));
     job::start(&mut command).map_err(system("this program"))
 }

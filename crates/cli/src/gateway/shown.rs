@@ -4,12 +4,12 @@
 
 use super::Failure;
 use super::watching::{Listening, Watched};
+use super::way_out::{self, Tunnelled};
 use neap::Stack;
-use neap::control::{self, Application};
+use neap::control::{self, ControlListener};
 use neap::metrics::MetricsAddress;
 use neap_gateway::Gateway;
 use std::path;
-use std::sync::Arc;
 
 /// Sockets that are not served yet.
 #[derive(Debug)]
@@ -26,12 +26,8 @@ impl Shown {
         is_of_user: bool,
         metrics: Option<&MetricsAddress>,
     ) -> Result<Self, Failure> {
-        // In a user namespace the number of the user says nothing outside. A folder in /tmp that is
-        // named by it is found by nobody, or by somebody else.
-        let has_folder = is_of_user && control::runtime_folder().is_some();
-        let control = has_folder.then(|| control::listen(name).ok()).flatten();
         let metrics = metrics.map(absolute).transpose()?;
-        Listening::new(control, metrics.as_ref()).map(Self)
+        Listening::new(control_socket(name, is_of_user), metrics.as_ref()).map(Self)
     }
 
     /// The folders from which the sockets are removed in the end.
@@ -39,14 +35,28 @@ impl Shown {
         self.0.folders()
     }
 
-    /// Serves the figures of a gateway and its stack until the returned value is dropped.
+    /// Serves the figures of a gateway, its stack and its tunnel until the returned value is
+    /// dropped.
     ///
     /// # Errors
     /// The system refuses a descriptor or a thread.
-    pub(crate) fn serve(self, stack: &Stack, gateway: &Gateway) -> Result<Watched, Failure> {
-        let inspector: Arc<dyn Application> = Arc::new(gateway.inspector());
-        self.0.serve(stack, inspector.clone(), inspector)
+    pub(crate) fn serve(
+        self,
+        stack: &Stack,
+        gateway: &Gateway,
+        tunnel: Option<Tunnelled>,
+    ) -> Result<Watched, Failure> {
+        way_out::serve(self.0, stack, gateway, tunnel)
     }
+}
+
+/// The control socket of a stack with this name, where its user has a folder for such sockets.
+/// Without `is_of_user` there is none.
+pub(crate) fn control_socket(name: &str, is_of_user: bool) -> Option<ControlListener> {
+    // In a user namespace the number of the user says nothing outside. A folder in /tmp that is
+    // named by it is found by nobody, or by somebody else.
+    let has_folder = is_of_user && control::runtime_folder().is_some();
+    has_folder.then(|| control::listen(name).ok()).flatten()
 }
 
 /// The same place for a process that leaves its folder.

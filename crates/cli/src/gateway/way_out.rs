@@ -30,8 +30,9 @@ const MOST_AUTH: u64 = 1024;
 /// Port of resolvers.
 const RESOLVER_PORT: u16 = 53;
 
+/// The upstream of flows, of all gateways.
 #[derive(Args, Clone, Debug)]
-pub(super) struct WayOut {
+struct UpstreamOptions {
     /// Where connections go: direct, socks5://HOST:PORT, http://HOST:PORT (CONNECT), or
     /// wireguard:FILE, the tunnel of a file of wg-quick. A proxy gets names, and resolves them
     #[arg(long, value_name = "URL", default_value = "direct")]
@@ -39,6 +40,17 @@ pub(super) struct WayOut {
     /// File with USER:PASSWORD for the upstream, which only its owner may read
     #[arg(long, value_name = "FILE")]
     auth_file: Option<PathBuf>,
+    /// Congestion control of connections in the tunnel of --upstream wireguard:FILE, such as cubic,
+    /// bbr or bbr3 [default: that of the stack]
+    #[arg(long, value_name = "NAME", value_parser = tunnel::congestion)]
+    congestion: Option<String>,
+}
+
+/// How flows leave `neap gateway`.
+#[derive(Args, Clone, Debug)]
+pub(super) struct WayOut {
+    #[command(flatten)]
+    upstream: UpstreamOptions,
     /// Who resolves names: proxy (it gets them with the connections), direct (the nameservers of
     /// this machine), or the address of a resolver, which is asked by way of the upstream. What is
     /// sent to port 53 of any address is answered so [default: proxy with a proxy, the DNS of its
@@ -51,10 +63,27 @@ pub(super) struct WayOut {
     /// Mark of all packets outside, for rules of `ip rule`; needs CAP_NET_ADMIN
     #[arg(long, value_name = "N", value_parser = mark)]
     mark: Option<u32>,
-    /// Congestion control of connections in the tunnel of --upstream wireguard:FILE, such as cubic,
-    /// bbr or bbr3 [default: that of the stack]
-    #[arg(long, value_name = "NAME", value_parser = tunnel::congestion)]
-    congestion: Option<String>,
+}
+
+/// How flows leave the faces of other programs, beside the options of those: some have a `--dns` of
+/// their own, and all say in their own words by which address or interface flows leave.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct FaceWayOut {
+    #[command(flatten)]
+    upstream: UpstreamOptions,
+    /// Who resolves names with --upstream: proxy (it gets them with the connections), direct (the
+    /// nameservers of this machine, beside the upstream), or the address of a resolver, which is
+    /// asked by way of the upstream [default: proxy with a proxy, with a tunnel the DNS of its
+    /// file]
+    #[arg(long, value_name = "WAY", value_parser = dns)]
+    upstream_dns: Option<Dns>,
+}
+
+/// Who resolves names, by the option of this name.
+#[derive(Clone, Copy, Debug)]
+struct DnsOption {
+    name: &'static str,
+    way: Option<Dns>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +122,7 @@ enum Url {
 }
 
 /// The way of flows, before the process gives up its rights.
-pub(super) enum Way {
+pub(crate) enum Way {
     /// Sockets of the host.
     Ready(Box<dyn Upstream>),
     /// A tunnel that has no stack yet, and the control socket for that.
@@ -101,16 +130,24 @@ pub(super) enum Way {
 }
 
 /// A tunnel that runs.
-pub(super) struct Tunnelled {
-    pub(super) stack: Arc<Stack>,
+pub(crate) struct Tunnelled {
+    pub(crate) stack: Arc<Stack>,
     /// What others see of it, and its control socket.
     shown: Shown,
     control: Option<Control>,
 }
 
 impl Way {
+    /// Whether it keeps capabilities that this process may have.
+    pub(crate) fn keeps_capabilities(&self) -> bool {
+        match self {
+            Self::Ready(_) => false,
+            Self::Tunnel(prepared, _) => !prepared.needs().capabilities.is_empty(),
+        }
+    }
+
     /// Adds what the way keeps to what the gateway keeps.
-    pub(super) fn add_needs(&self, needs: &mut Needs) {
+    pub(crate) fn add_needs(&self, needs: &mut Needs) {
         if let Self::Tunnel(prepared, control) = self {
             let of_tunnel = prepared.needs();
             needs.capabilities |= of_tunnel.capabilities;
@@ -120,24 +157,26 @@ impl Way {
     }
 
     /// The environment variables that the file of a tunnel names, which are not for others.
-    pub(super) fn variables(&self) -> &[String] {
+    pub(crate) fn variables(&self) -> &[String] {
         match self {
             Self::Ready(_) => &[],
             Self::Tunnel(prepared, _) => prepared.variables(),
         }
     }
 
-    /// The domains in which a tunnel has names looked up, with spaces between them. `None` leaves
-    /// the host's.
-    pub(super) fn search(&self) -> Option<String> {
+    /// The domains in which a tunnel has names looked up. `None` leaves the host's.
+    pub(crate) fn search(&self) -> Option<&[String]> {
         match self {
             Self::Ready(_) => None,
-            Self::Tunnel(prepared, _) => Some(prepared.search().join(" ")),
+            Self::Tunnel(prepared, _) => Some(prepared.search()),
         }
     }
 
     /// The upstream, once rights are given up, and the tunnel if it is one.
-    pub(super) fn start(self) -> Result<(Box<dyn Upstream>, Option<Tunnelled>), Failure> {
+    ///
+    /// # Errors
+    /// The stack of the tunnel refuses a setting, or the system a thread.
+    pub(crate) fn start(self) -> Result<(Box<dyn Upstream>, Option<Tunnelled>), Failure> {
         match self {
             Self::Ready(upstream) => Ok((upstream, None)),
             Self::Tunnel(prepared, control) => {
@@ -183,6 +222,9 @@ impl Application for Both {
 
 /// Serves what others see of a gateway, with or without a tunnel. The tunnel has a control socket
 /// of its own, and the metrics are those of both.
+///
+/// # Errors
+/// The system refuses a descriptor or a thread.
 pub(super) fn serve(
     listening: Listening,
     stack: &Stack,
@@ -248,30 +290,45 @@ impl fmt::Display for Url {
     }
 }
 
-impl WayOut {
-    /// The upstream, and what the engine has to know of it. A proxy is asked whether it is there.
-    pub(super) fn open(&self, config: &mut GatewayConfig) -> Result<Way, Failure> {
-        let url: Url = self
-            .upstream
-            .parse()
-            .map_err(|expected| Failure::Arguments(format!("--upstream: {expected}")))?;
-        if let Url::Wireguard { file } = &url {
-            return self.open_tunnel(file, config);
+impl UpstreamOptions {
+    fn url(&self) -> Result<Url, Failure> {
+        let parsed = self.upstream.parse();
+        parsed.map_err(|expected| Failure::Arguments(format!("--upstream: {expected}")))
+    }
+
+    /// Whether flows leave by this machine itself.
+    fn is_direct(&self) -> bool {
+        self.upstream == "direct"
+    }
+
+    /// The upstream `url`, and what the engine has to know of it. A proxy is asked whether it is
+    /// there. Sockets of this machine leave as `outbound` says, but for that of a tunnel, whose
+    /// control socket `listen` makes by its name.
+    fn open(
+        &self,
+        url: &Url,
+        dns: DnsOption,
+        outbound: Outbound,
+        config: &mut GatewayConfig,
+        listen: impl FnOnce(&str) -> Option<ControlListener>,
+    ) -> Result<Way, Failure> {
+        if let Url::Wireguard { file } = url {
+            let prepared = self.open_tunnel(file, dns, config)?;
+            return Ok(Way::Tunnel(Box::new(prepared), listen(&tunnel::name(file))));
         }
         if self.congestion.is_some() {
             let why = "--congestion is for a tunnel: name one with --upstream wireguard:FILE";
             return Err(Failure::Arguments(why.to_owned()));
         }
-        let is_proxy = url != Url::Direct;
+        let is_proxy = *url != Url::Direct;
         if self.auth_file.is_some() && !is_proxy {
             let why = "--auth-file is for a proxy: name one with --upstream";
             return Err(Failure::Arguments(why.to_owned()));
         }
-        let outbound = self.outbound()?;
-        config.resolver = match self.dns {
+        config.resolver = match dns.way {
             Some(Dns::Proxy) if !is_proxy => {
-                let why = "--dns proxy needs a proxy: name one with --upstream";
-                return Err(Failure::Arguments(why.to_owned()));
+                let why = format!("{} proxy needs a proxy: name one with --upstream", dns.name);
+                return Err(Failure::Arguments(why));
             }
             Some(Dns::Proxy) => Resolver::Names,
             None if is_proxy => Resolver::Names,
@@ -279,9 +336,9 @@ impl WayOut {
             Some(Dns::Server(server)) if is_proxy => Resolver::Through(vec![server]),
             Some(Dns::Server(server)) => Resolver::Server(server),
         };
-        config.takes_all_dns = is_proxy || self.dns.is_some();
+        config.takes_all_dns = is_proxy || dns.way.is_some();
         config.outbound = outbound.clone();
-        let Url::Proxy { protocol, host, port } = &url else {
+        let Url::Proxy { protocol, host, port } = url else {
             return Ok(Way::Ready(Box::new(DirectFrom(outbound))));
         };
         if *protocol == Protocol::Socks5 {
@@ -302,17 +359,19 @@ impl WayOut {
                 Err(why) => error = why,
             }
         }
-        Err(unusable(&url, &error))
+        Err(unusable(url, &error))
     }
 
-    /// A tunnel, whose resolvers answer unless `--dns` says otherwise.
-    fn open_tunnel(&self, path: &Path, config: &mut GatewayConfig) -> Result<Way, Failure> {
-        let wrong = |why: &str| Err(Failure::Arguments(why.to_owned()));
+    /// A tunnel, whose resolvers answer unless `dns` says otherwise.
+    fn open_tunnel(
+        &self,
+        path: &Path,
+        dns: DnsOption,
+        config: &mut GatewayConfig,
+    ) -> Result<Prepared, Failure> {
         if self.auth_file.is_some() {
-            return wrong("--auth-file is for a proxy: the keys of a tunnel are in its file");
-        }
-        if self.bind.is_some() || self.mark.is_some() {
-            return wrong("--bind and --mark are for sockets of this machine: a tunnel has FwMark");
+            let why = "--auth-file is for a proxy: the keys of a tunnel are in its file";
+            return Err(Failure::Arguments(why.to_owned()));
         }
         set_dumpable_behavior(DumpableBehavior::NotDumpable)
             .map_err(|error| Failure::System(error.to_string()))?;
@@ -321,28 +380,45 @@ impl WayOut {
             let path = path.display();
             tracing::warn!("{path}: CheckAlive is for `neap wireguard`: nothing is pinged here");
         }
-        config.resolver = match self.dns {
-            Some(Dns::Proxy) => return wrong("--dns proxy needs a proxy"),
+        config.resolver = match dns.way {
+            Some(Dns::Proxy) => {
+                return Err(Failure::Arguments(format!("{} proxy needs a proxy", dns.name)));
+            }
             Some(Dns::Direct) => Resolver::Host,
             Some(Dns::Server(server)) => Resolver::Through(vec![server]),
             None if !file.interface.dns.is_empty() => of_file(&file),
             None => {
-                let path = path.display();
                 let why = format!(
-                    "{path}: [Interface] has no DNS: name a resolver there, or with --dns ADDRESS"
+                    "{}: [Interface] has no DNS: name a resolver there, or with {} ADDRESS",
+                    path.display(),
+                    dns.name
                 );
                 return Err(Failure::Arguments(why));
             }
         };
         config.takes_all_dns = true;
         let settings = Settings { congestion: self.congestion.clone(), ..Settings::default() };
-        let prepared = Prepared::open(file, &settings)?;
-        Ok(Way::Tunnel(Box::new(prepared), watching::listen(&tunnel::name(path))))
+        Prepared::open(file, &settings)
+    }
+}
+
+impl WayOut {
+    /// The upstream, and what the engine has to know of it. A proxy is asked whether it is there.
+    pub(super) fn open(&self, config: &mut GatewayConfig) -> Result<Way, Failure> {
+        let url = self.upstream.url()?;
+        let is_tunnel = matches!(url, Url::Wireguard { .. });
+        if is_tunnel && (self.bind.is_some() || self.mark.is_some()) {
+            let why = "--bind and --mark are for sockets of this machine: a tunnel has FwMark";
+            return Err(Failure::Arguments(why.to_owned()));
+        }
+        let outbound = if is_tunnel { Outbound::default() } else { self.outbound()? };
+        let dns = DnsOption { name: "--dns", way: self.dns };
+        self.upstream.open(&url, dns, outbound, config, watching::listen)
     }
 
     /// Whether flows leave by this machine itself.
     pub(super) fn is_direct(&self) -> bool {
-        self.upstream == "direct"
+        self.upstream.is_direct()
     }
 
     /// The settings of sockets, tried on one.
@@ -363,6 +439,45 @@ impl WayOut {
             _ => format!("--bind or --mark: {error}"),
         };
         Err(Failure::System(why))
+    }
+}
+
+impl FaceWayOut {
+    /// The upstream, and what the engine has to know of it. A proxy is asked whether it is there.
+    /// Without one flows leave as `outbound` says. `listen` makes the control socket of a tunnel by
+    /// its name.
+    ///
+    /// # Errors
+    /// Options that make no sense together, a file that is not understood, a proxy that does not
+    /// answer, or what the machine refuses.
+    pub(crate) fn open(
+        &self,
+        outbound: Outbound,
+        config: &mut GatewayConfig,
+        listen: impl FnOnce(&str) -> Option<ControlListener>,
+    ) -> Result<Way, Failure> {
+        if self.is_direct() && self.upstream_dns.is_some() {
+            let why = "--upstream-dns is for an upstream: name one with --upstream";
+            return Err(Failure::Arguments(why.to_owned()));
+        }
+        let dns = DnsOption { name: "--upstream-dns", way: self.upstream_dns };
+        self.upstream.open(&self.upstream.url()?, dns, outbound, config, listen)
+    }
+
+    /// Whether flows leave by this machine itself.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.upstream.is_direct()
+    }
+
+    /// Checks that no option leads beside an upstream: each is there or not, by its name.
+    ///
+    /// # Errors
+    /// One line about the first that does.
+    pub(crate) fn refuse(&self, options: &[(bool, &str)]) -> Result<(), String> {
+        let given = options.iter().find(|(is_given, _)| *is_given && !self.is_direct());
+        given.map_or(Ok(()), |(_, name)| {
+            Err(format!("{name}: cannot stand beside --upstream, as nothing leaves beside that"))
+        })
     }
 }
 
@@ -460,14 +575,12 @@ mod tests {
                 stream.write_all(&[5, 0]).expect("sent");
                 let _ = stream.read(&mut [0; 10]);
             });
-            let way_out = WayOut {
+            let upstream = UpstreamOptions {
                 upstream: format!("{scheme}://{server}"),
                 auth_file: None,
-                dns: None,
-                bind: None,
-                mark: None,
                 congestion: None,
             };
+            let way_out = WayOut { upstream, dns: None, bind: None, mark: None };
             let mut config = GatewayConfig::default();
             config.most_mappings = 100;
             assert!(way_out.open(&mut config).is_ok(), "{scheme}");

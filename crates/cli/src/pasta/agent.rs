@@ -27,14 +27,18 @@ pub(super) struct Made {
 }
 
 impl Agent {
-    /// Starts it. The process is a child of the thread that calls, and dies with that thread.
+    /// Starts it, without environment variables that are `secret`. The process is a child of the
+    /// thread that calls, and dies with that thread.
     ///
     /// # Errors
     /// One line.
-    pub(super) fn start(args: &Args) -> Result<(Self, Child), String> {
+    pub(super) fn start(args: &Args, secret: &[String]) -> Result<(Self, Child), String> {
         let failed = |error: io::Error| format!("the process for the namespace: {error}");
         let (channel, theirs) = channel::pair().map_err(failed)?;
         let mut command = Command::new(OWN_PROGRAM);
+        for name in secret {
+            command.env_remove(name);
+        }
         // The name by which this program was called is that of a face.
         command.arg0("neap").arg("pasta-inside").stdin(Stdio::from(theirs));
         if args.runs_command() {

@@ -158,10 +158,12 @@ pub(crate) struct Args {
     /// UDP ports of the host that are those of the namespace [default: auto]
     #[arg(short, long, value_name = "PORTS", action = ArgAction::Append)]
     udp_ports: Vec<Spec>,
-    /// TCP ports of the namespace's loopback that are those of the host's [default: auto]
+    /// TCP ports of the namespace's loopback that are those of the host's [default: auto, and none
+    /// with --upstream]
     #[arg(short = 'T', long, value_name = "PORTS", action = ArgAction::Append)]
     tcp_ns: Vec<Spec>,
-    /// UDP ports of the namespace's loopback that are those of the host's [default: auto]
+    /// UDP ports of the namespace's loopback that are those of the host's [default: auto, and none
+    /// with --upstream]
     #[arg(short = 'U', long, value_name = "PORTS", action = ArgAction::Append)]
     udp_ns: Vec<Spec>,
     /// Name of the interface in the namespace [default: that of the host's, else tap0]
@@ -345,6 +347,7 @@ impl Args {
                  own"
             ));
         }
+        self.check_upstream()?;
         if !self.ipv4_only && self.mtu != 0 && self.mtu < LEAST_MTU_V6 {
             return Err(format!(
                 "--mtu {}: expected {LEAST_MTU_V6} or more with IPv6; --ipv4-only allows less",
@@ -390,12 +393,30 @@ impl Args {
         Ok(())
     }
 
+    /// Nothing of the namespace leaves beside an upstream.
+    fn check_upstream(&self) -> Result<(), String> {
+        let stands_for_host = |value: &OrNone| *value != OrNone::None;
+        let ports = self.ports()?;
+        self.own.way_out.refuse(&[
+            (!self.outbound.is_empty(), "--outbound"),
+            (self.outbound_if4.is_some(), "--outbound-if4"),
+            (self.outbound_if6.is_some(), "--outbound-if6"),
+            (!self.dns_host.is_empty(), "--dns-host"),
+            (self.map_host_loopback.iter().any(stands_for_host), "--map-host-loopback"),
+            (ports.tcp_out != Ports::None, "--tcp-ns"),
+            (ports.udp_out != Ports::None, "--udp-ns"),
+        ])
+    }
+
     /// Which ports are forwarded.
     pub(super) fn ports(&self) -> Result<AllPorts, String> {
         let named = |name: &'static str| move |error: PortsError| format!("{name}: {error}");
         let clients = client_ports();
-        let of =
-            |name, specs: &[Spec]| Ports::of(specs, Ports::Auto, &clients).map_err(named(name));
+        let of = |name, specs: &[Spec], default| {
+            Ports::of(specs, default, &clients).map_err(named(name))
+        };
+        // The loopback of the host is beside an upstream.
+        let outwards = || if self.own.way_out.is_direct() { Ports::Auto } else { Ports::None };
         for (name, specs) in [("--tcp-ns", &self.tcp_ns), ("--udp-ns", &self.udp_ns)] {
             let is_bound = |spec: &Spec| match spec {
                 Spec::All(place, _) | Spec::Listed(place, _) => *place != Default::default(),
@@ -406,10 +427,10 @@ impl Args {
             }
         }
         Ok(AllPorts {
-            tcp_in: of("--tcp-ports", &self.tcp_ports)?,
-            udp_in: of("--udp-ports", &self.udp_ports)?,
-            tcp_out: of("--tcp-ns", &self.tcp_ns)?,
-            udp_out: of("--udp-ns", &self.udp_ns)?,
+            tcp_in: of("--tcp-ports", &self.tcp_ports, Ports::Auto)?,
+            udp_in: of("--udp-ports", &self.udp_ports, Ports::Auto)?,
+            tcp_out: of("--tcp-ns", &self.tcp_ns, outwards())?,
+            udp_out: of("--udp-ns", &self.udp_ns, outwards())?,
         })
     }
 
@@ -579,8 +600,30 @@ mod tests {
     }
 
     #[test]
+    fn no_port_leads_to_the_host_beside_an_upstream() {
+        let ports = parsed("--upstream wireguard:wg0.conf").ports().expect("ports");
+        assert_eq!((ports.tcp_in, ports.udp_in), (Ports::Auto, Ports::Auto));
+        assert_eq!((ports.tcp_out, ports.udp_out), (Ports::None, Ports::None));
+        // What Podman says.
+        parsed(
+            "--upstream wireguard:wg0.conf --config-net --dns-forward 169.254.1.1 -t none -u none \
+             -T none -U none --no-map-gw --quiet --netns x --map-guest-addr 169.254.1.2",
+        );
+        parsed("--upstream direct -o 192.0.2.1 -T 80 --dns-host 127.0.0.53");
+    }
+
+    #[test]
     fn what_makes_no_sense_is_told_with_what_is_expected() {
         for (line, hint) in [
+            ("--upstream wireguard:x -o 192.0.2.1", "--outbound: cannot stand beside --upstream"),
+            ("--upstream wireguard:x --outbound-if4 eth0", "--outbound-if4: cannot"),
+            ("--upstream wireguard:x --outbound-if6 eth0", "--outbound-if6: cannot"),
+            ("--upstream wireguard:x --dns-host 127.0.0.53", "--dns-host: cannot"),
+            ("--upstream wireguard:x --map-host-loopback 192.0.2.8", "--map-host-loopback: cannot"),
+            ("--upstream wireguard:x -T auto", "--tcp-ns: cannot"),
+            ("--upstream socks5://x:1 -U 53", "--udp-ns: cannot"),
+            ("--upstream x --congestion ledbat", "--congestion"),
+            ("--upstream x --upstream-dns nobody", "expected proxy, direct or an address"),
             ("--mtu 67", "expected 68 to 65520"),
             ("--mtu 1279", "--ipv4-only"),
             ("--mtu 65521", "expected 68 to 65520"),

@@ -32,6 +32,8 @@ pub(super) struct Network {
     pub(super) v6: Option<Family>,
     pub(super) resolvers: Vec<IpAddr>,
     pub(super) domains: Vec<String>,
+    /// Whether flows leave by the host itself, which can be in reach then.
+    is_direct: bool,
 }
 
 /// The network of one family.
@@ -46,7 +48,7 @@ pub(super) struct Family {
     pub(super) host: Option<IpAddr>,
     /// What stands for the host's own address.
     host_address: Option<IpAddr>,
-    /// What stands for the resolver, and the resolver if it is not the first one of the host.
+    /// What stands for the resolver, and the resolver if it is not that of the gateway.
     resolver: Option<(IpAddr, Option<IpAddr>)>,
     /// What the interface gets as it is on the host; `None` where options say something else.
     pub(super) addresses: Option<Vec<netlink_packet_route::address::AddressMessage>>,
@@ -80,6 +82,7 @@ impl Network {
             v6,
             resolvers: Vec::new(),
             domains: Vec::new(),
+            is_direct: args.own.way_out.is_direct(),
         };
         network.name_resolvers(args, own);
         Ok(network)
@@ -94,12 +97,10 @@ impl Network {
             let Some(family) = family else { continue };
             let is_local = own.servers.first().is_some_and(IpAddr::is_loopback);
             // A resolver at a loopback address is behind the address that stands for the host.
-            if family.resolver.is_none()
-                && is_local
-                && let Some(host) = family.host
-            {
-                family.resolver = Some((host, None));
-            }
+            // Beside an upstream those of the host are not asked.
+            let of_host = family.host.filter(|_| is_local);
+            let stand_in = if self.is_direct { of_host } else { family.gateway };
+            family.resolver = family.resolver.or(stand_in.map(|address| (address, None)));
             let told = args.dns.iter().filter_map(|dns| match *dns {
                 OrNone::Address(address) if address.is_ipv6() == is_v6 => Some(address),
                 _ => None,
@@ -181,22 +182,31 @@ impl Network {
         translations
     }
 
-    /// Whether questions of the namespace are asked of the resolvers of the host.
-    pub(super) fn asks_resolvers_of_host(&self) -> bool {
+    /// Has names looked up in the domains of an upstream, unless options name some.
+    pub(super) fn search_in(&mut self, domains: &[String], args: &Args) {
+        if args.search.is_empty() {
+            self.domains = domains.to_vec();
+        }
+    }
+
+    /// Whether the namespace has an address at which the resolver of the gateway answers.
+    pub(super) fn has_resolver(&self) -> bool {
         self.families().any(|family| matches!(family.resolver, Some((_, None))))
     }
 
     /// What the namespace may reach, apart from what options say: everything but the host's
     /// loopback addresses, unless an address stands for one. Addresses of its links are not denied,
-    /// as the namespace is on one of them, with the address of the host.
+    /// as the namespace is on one of them, with the address of the host. Beside an upstream no
+    /// address of the host is in reach, by whatever stands for it.
     pub(super) fn policy(&self) -> Policy {
         let mut policy = Policy::default();
         let net = |text: &str| text.parse::<IpNet>().expect("a prefix");
         for own in ["0.0.0.0/8", "127.0.0.0/8", "::/128"] {
             policy.deny(net(own));
         }
-        let reaches_host =
+        let has_host =
             |family: &Option<Family>| family.as_ref().is_some_and(|one| one.host.is_some());
+        let reaches_host = |family: &Option<Family>| self.is_direct && has_host(family);
         if reaches_host(&self.v4) {
             policy.allow(net("127.0.0.1/32"));
         }
@@ -208,6 +218,10 @@ impl Network {
                 policy.deny(net(all));
             }
         }
+        let beside =
+            self.families().filter(|family| !self.is_direct && family.host_address.is_some());
+        let own = beside.filter_map(|family| family.guest);
+        own.for_each(|(address, _)| policy.deny(address.into()));
         policy
     }
 
@@ -476,6 +490,28 @@ mod tests {
                 assert_eq!(policy.allows(ip(address)), may, "{line}: {address}");
             }
         }
+    }
+
+    #[test]
+    fn beside_an_upstream_nothing_of_the_host_is_in_reach_but_the_resolver_of_the_gateway() {
+        let options = "--upstream wireguard:x --map-guest-addr 169.254.1.2";
+        let line = format!("{options} --allow 10.0.0.0/8");
+        let args = args(&line);
+        let host = Host { v4: v4(), v6: Some(link_local()), has_v6: true };
+        let own = Resolvers { servers: vec![ip("127.0.0.53")], domains: vec!["host.test".into()] };
+        let mut network = Network::plan(&args, host, &own).expect("a network");
+        let policy = network.policy();
+        for own in ["127.0.0.1", "::1", "64:ff9b::7f00:1", "192.0.2.10"] {
+            assert!(!policy.allows(ip(own)), "{own}");
+        }
+        for other in ["192.0.2.11", "203.0.113.7", "2001:db8::1"] {
+            assert!(policy.allows(ip(other)), "{other}");
+        }
+        assert_eq!(network.resolvers, [ip("192.0.2.1")]);
+        let resolver = Translation::resolver("192.0.2.1:53".parse().expect("an address"));
+        assert_eq!(network.translations().first(), Some(&resolver));
+        network.search_in(&["tunnel.test".to_owned()], &args);
+        assert_eq!(network.domains, ["tunnel.test"]);
     }
 
     #[test]

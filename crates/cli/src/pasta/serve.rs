@@ -18,14 +18,15 @@ use crate::background::Waiting;
 use crate::gateway::command::{exit_code, not_ignored};
 use crate::gateway::confine::{Needs, confine};
 use crate::gateway::face;
-use crate::gateway::shown::Shown;
+use crate::gateway::shown::{Shown, control_socket};
 use crate::gateway::watching::Watched;
+use crate::gateway::way_out::Way;
 use crate::gateway::{DeviceEnd, FileLimit, Namespaces, raise_file_limit, tell_of_echo};
 use ipnet::IpNet;
 use neap::device::Tun;
 use neap::net::Prefix;
 use neap::{Builder, InterfaceConfig, Stack};
-use neap_gateway::{DirectFrom, Gateway, GatewayConfig, GatewayHandle, ResolversFile};
+use neap_gateway::{Gateway, GatewayConfig, GatewayHandle, Resolver, ResolversFile};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
@@ -70,24 +71,33 @@ fn run(args: &Args, log: &Arc<Log>, waiting: Option<Waiting>) -> Result<ExitCode
     args.check_outbound().map_err(Failure::Arguments)?;
     let host = Host::ask([false, true].map(|is_v6| args.template(is_v6)))
         .map_err(system("the addresses and routes of this host"))?;
-    let network = Network::plan(args, host, &Resolvers::of_host()).map_err(Failure::Arguments)?;
+    let mut network =
+        Network::plan(args, host, &Resolvers::of_host()).map_err(Failure::Arguments)?;
     let limit = FileLimit::own();
     let allowed = raise_file_limit().map_err(Failure::System)?;
     let binder = Binder { args, network: &network };
     let taken = binder.descriptors(&ports, allowed).map_err(Failure::System)?;
-    let bound = binder.bind_listed(&ports).map_err(Failure::System)?;
-    let watch = watched(args, log)?;
-    let signals = not_ignored(&[SIGINT, SIGQUIT, SIGTERM]);
     // One that becomes another user would refuse the one that asks.
     let is_of_user = identity.is_none_or(Identity::is_own);
+    let mut config = config(args, &network, allowed - taken)?;
+    // Its files may be those of the present user alone.
+    let of_user = |name: &str| control_socket(name, is_of_user);
+    let way = args.own.way_out.open(args.outbound(), &mut config, of_user)?;
+    let bound = binder.bind_listed(&ports).map_err(Failure::System)?;
+    // The host knows the names of its own domains alone.
+    if let Some(domains) = way.search().filter(|_| config.resolver != Resolver::Host) {
+        network.search_in(domains, args);
+    }
+    let watch = watched(args, log)?;
+    let signals = not_ignored(&[SIGINT, SIGQUIT, SIGTERM]);
     let shown = Shown::listen(NAME, is_of_user, args.own.metrics.as_ref())?;
     // That user may not be allowed to make it.
     let pid_file = args.pid.as_deref().map(PidFile::create).transpose()?;
     // What a command does in its namespaces is that user's, too.
     if args.runs_command() {
-        assume(identity)?;
+        assume(identity, &way)?;
     }
-    let (mut agent, mut child) = Agent::start(args).map_err(Failure::System)?;
+    let (mut agent, mut child) = Agent::start(args, way.variables()).map_err(Failure::System)?;
     limit.give_to(&child);
     let set_up = agent.set_up(setup(args, &network, identity)).map_err(Failure::System);
     let started = set_up.and_then(|made| {
@@ -97,13 +107,13 @@ fn run(args: &Args, log: &Arc<Log>, waiting: Option<Waiting>) -> Result<ExitCode
         let stack = stack(made, args, &network)?;
         let tables = Tables::open();
         if !args.runs_command() {
-            assume(identity)?;
+            assume(identity, &way)?;
             // A folder that a process is in cannot be unmounted.
             std::env::set_current_dir("/").map_err(system("the folder /"))?;
         }
-        let file = give_up(&network, &ports, log, shown.folders())?;
-        let config = config(args, &network, allowed - taken, file)?;
-        let gateway = gateway(stack, config, bound, shown)?;
+        let sockets_in = shown.folders();
+        config.resolvers_file = give_up(&network, &ports, &config, &way, log, sockets_in)?;
+        let gateway = gateway(stack, way, config, bound, shown)?;
         Ok((gateway, Ready { pid_file, waiting }, tables))
     });
     // It is there until the end.
@@ -116,7 +126,7 @@ fn run(args: &Args, log: &Arc<Log>, waiting: Option<Waiting>) -> Result<ExitCode
         }
     };
     say(log, &network);
-    if !args.no_icmp {
+    if !args.no_icmp && args.own.way_out.is_direct() {
         tell_of_echo(&gateway, |what| log.info(&what));
     }
     let device = DeviceOfCommand { end: device_end, name: network.interface.clone() };
@@ -132,8 +142,14 @@ fn system<E: fmt::Display>(what: &'static str) -> impl Fn(E) -> Failure {
     move |error| Failure::System(format!("{what}: {error}"))
 }
 
-fn assume(identity: Option<Identity>) -> Result<(), Failure> {
-    identity.map_or(Ok(()), Identity::assume).map_err(Failure::System)
+/// Becomes another user, with the capabilities of the present one if the way out keeps some.
+fn assume(identity: Option<Identity>, way: &Way) -> Result<(), Failure> {
+    let assume = if way.keeps_capabilities() {
+        Identity::assume_with_capabilities
+    } else {
+        Identity::assume
+    };
+    identity.map_or(Ok(()), assume).map_err(Failure::System)
 }
 
 /// What the namespace has, for people.
@@ -245,17 +261,21 @@ impl Ready<'_> {
 fn give_up(
     network: &Network,
     ports: &AllPorts,
+    config: &GatewayConfig,
+    way: &Way,
     log: &Log,
     sockets_in: Vec<PathBuf>,
 ) -> Result<Option<Arc<dyn ResolversFile>>, Failure> {
     let none = CapabilitySet::empty();
-    let needs = Needs {
+    let asks = config.takes_all_dns || network.has_resolver();
+    let mut needs = Needs {
         // Ports of the host are bound as they are followed.
         capabilities: if ports.are_followed() { CapabilitySet::NET_BIND_SERVICE } else { none },
-        resolvers: network.asks_resolvers_of_host(),
+        resolvers: asks && config.resolver == Resolver::Host,
         sockets_in,
         ..Needs::default()
     };
+    way.add_needs(&mut needs);
     confine(&needs, |what| log.info(&what)).map_err(Failure::System)
 }
 
@@ -504,14 +524,8 @@ fn stack(made: Made, args: &Args, network: &Network) -> Result<Builder, Failure>
 }
 
 /// The settings of the gateway, with so many descriptors for flows.
-fn config(
-    args: &Args,
-    network: &Network,
-    allowed: usize,
-    resolvers_file: Option<Arc<dyn ResolversFile>>,
-) -> Result<GatewayConfig, Failure> {
+fn config(args: &Args, network: &Network, allowed: usize) -> Result<GatewayConfig, Failure> {
     let mut config = GatewayConfig::default();
-    config.resolvers_file = resolvers_file;
     config.policy = network.policy();
     config.translations = network.translations();
     config.guest_addresses = network.guest_addresses();
@@ -519,7 +533,6 @@ fn config(
     config.dhcp6 = if args.no_dhcpv6 || args.no_ndp { None } else { network.dhcp6(args) };
     (config.passes_tcp, config.passes_udp) = (!args.no_tcp, !args.no_udp);
     config.passes_echo = !args.no_icmp;
-    config.outbound = args.outbound();
     args.own.limits.apply(&mut config, allowed).map_err(Failure::Arguments)?;
     Ok(config)
 }
@@ -527,19 +540,20 @@ fn config(
 /// The stack, and the gateway on it with its published ports.
 fn gateway(
     stack: Builder,
+    way: Way,
     config: GatewayConfig,
     bound: Vec<Bound>,
     shown: Shown,
 ) -> Result<(Gateway, DeviceEnd, Watched), Failure> {
+    let (upstream, tunnel) = way.start()?;
     let stack = Arc::new(stack.build().map_err(|error| Failure::System(error.to_string()))?);
-    let upstream = Box::new(DirectFrom(config.outbound.clone()));
     let gateway = Gateway::new(stack.clone(), upstream, config);
     let mut gateway = gateway.map_err(system("the gateway"))?;
     for (socket, publication) in bound {
         gateway.publish_socket(socket, publication).map_err(system("a published port"))?;
     }
     let end = DeviceEnd::watch(&stack, gateway.handle()).map_err(system("the interface"))?;
-    let shown = shown.serve(&stack, &gateway)?;
+    let shown = shown.serve(&stack, &gateway, tunnel)?;
     Ok((gateway, end, shown))
 }
 

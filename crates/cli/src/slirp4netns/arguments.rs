@@ -193,6 +193,10 @@ impl Words {
         if self.enable_ipv6 && self.mtu < LEAST_MTU_V6 {
             return Err(format!("--mtu {}: IPv6 needs {LEAST_MTU_V6} at least", self.mtu));
         }
+        self.own.way_out.refuse(&[
+            (self.outbound_addr.is_some(), "--outbound-addr"),
+            (self.outbound_addr6.is_some(), "--outbound-addr6"),
+        ])?;
         let target = self.target()?;
         if target.is_tap() && self.configure {
             return Err("--configure needs a namespace, and --netns-type=tapfd has none".to_owned());
@@ -346,6 +350,11 @@ mod tests {
             ("--macaddress=02:00:00:00:00:01 1 tap0", "--configure"),
             ("-c --macaddress=02:00:00:00:00 1 tap0", "02:00:00:00:00:01"),
             ("-e three 1 tap0", "number of a descriptor"),
+            (
+                "--upstream=wireguard:x --outbound-addr=192.0.2.7 1 tap0",
+                "--outbound-addr: cannot stand beside --upstream",
+            ),
+            ("--upstream=socks5://x:1 --outbound-addr6=eth0 1 tap0", "--outbound-addr6: cannot"),
             ("--unheard-of 1 tap0", "--unheard-of"),
         ] {
             let why = parse_line(line).expect_err(line);

@@ -7,13 +7,14 @@ use super::outbound::outbound;
 use super::{Failure, NAME};
 use crate::gateway::command::not_ignored;
 use crate::gateway::confine::{Needs, confine};
-use crate::gateway::shown::Shown;
+use crate::gateway::shown::{Shown, control_socket};
 use crate::gateway::watching;
+use crate::gateway::way_out::Way;
 use crate::gateway::{DeviceEnd, face, namespace, raise_file_limit, tell_of_echo};
 use crate::standard_error::say;
 use neap::Stack;
 use neap::device::{Tun, TunQueue};
-use neap_gateway::{DirectFrom, Gateway, GatewayConfig, GatewayHandle, Policy, ResolversFile};
+use neap_gateway::{Gateway, GatewayConfig, GatewayHandle, Policy, Resolver, ResolversFile};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::thread::CapabilitySet;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -31,32 +32,31 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     let ready = take("--ready-fd", options.ready_fd)?;
     let exit = take("--exit-fd", options.exit_fd)?;
     let outbound = outbound(options.outbound_v4.as_deref(), options.outbound_v6.as_deref())?;
+    face::start_log(options.own.level().unwrap_or(face::LEVEL), tell);
+    let limit = raise_file_limit().map_err(Failure::System)?;
+    let mut config = config(options, limit)?;
+    let of_user = |name: &str| control_socket(name, true);
+    let way = options.own.way_out.open(outbound, &mut config, of_user)?;
+    // With --disable-dns guests ask whom they want, by way of the upstream.
+    config.takes_all_dns &= options.network.has_dns;
     let device = device(options)?;
     let api = options.api_socket.as_deref().map(Api::listen).transpose()?;
     let signals =
         Signals::new(not_ignored(&[SIGHUP, SIGINT, SIGTERM])).map_err(system("signals"))?;
-    let limit = raise_file_limit().map_err(Failure::System)?;
     let shown = Shown::listen(NAME, true, options.own.metrics.as_ref())?;
-    face::start_log(options.own.level().unwrap_or(face::LEVEL), tell);
 
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
     let tap = Tun::from_queues(vec![device], Some(options.network.mtu));
     let tap = tap.map_err(|error| failed(&error))?;
     let stack = Stack::builder().interface(options.network.interface(tap.into_device()));
-    let mut config = GatewayConfig::default();
-    config.resolvers_file = give_up(options, shown.folders())?;
-    let may_reach_host = !options.disable_host_loopback;
-    config.policy = if may_reach_host { Policy::default() } else { Policy::without_host() };
-    options.own.limits.apply(&mut config, limit).map_err(Failure::Arguments)?;
-    config.translations = options.network.translations();
-    config.own_addresses = options.network.own_addresses().iter().map(|own| own.ip).collect();
-    config.dhcp = Some(options.network.dhcp());
-    config.outbound = outbound.clone();
-
+    config.resolvers_file = give_up(options, &config, &way, shown.folders())?;
+    let (upstream, tunnel) = way.start()?;
     let stack = Arc::new(stack.build().map_err(|error| failed(&error))?);
-    let mut gateway = Gateway::new(stack.clone(), Box::new(DirectFrom(outbound)), config)
-        .map_err(system("the gateway"))?;
-    tell_of_echo(&gateway, tell);
+    let mut gateway =
+        Gateway::new(stack.clone(), upstream, config).map_err(system("the gateway"))?;
+    if options.own.way_out.is_direct() {
+        tell_of_echo(&gateway, tell);
+    }
 
     let handle = gateway.handle();
     DeviceEnd::watch(&stack, handle.clone()).map_err(system("the device"))?;
@@ -64,7 +64,7 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     if let Some(exit) = exit {
         watch_exit(exit, handle.clone());
     }
-    let shown = shown.serve(&stack, &gateway)?;
+    let shown = shown.serve(&stack, &gateway, tunnel)?;
     let socket = api.map(|api| api.serve(handle, &options.network));
     if let Some(ready) = ready {
         // Nobody may wait for it any more.
@@ -83,10 +83,25 @@ fn tell(line: &str) {
     say(&format_args!("{NAME}: {line}"));
 }
 
+/// The settings of the gateway, with so many descriptors for flows.
+fn config(options: &Options, limit: usize) -> Result<GatewayConfig, Failure> {
+    let mut config = GatewayConfig::default();
+    // An upstream would take what stands for the host for addresses of its own.
+    let may_reach_host = !options.disable_host_loopback && options.own.way_out.is_direct();
+    config.policy = if may_reach_host { Policy::default() } else { Policy::without_host() };
+    options.own.limits.apply(&mut config, limit).map_err(Failure::Arguments)?;
+    config.translations = options.network.translations();
+    config.own_addresses = options.network.own_addresses().iter().map(|own| own.ip).collect();
+    config.dhcp = Some(options.network.dhcp());
+    Ok(config)
+}
+
 /// Gives up what is not needed, as [`confine`]. Rights belong to threads, so this is while there is
 /// one.
 fn give_up(
     options: &Options,
+    config: &GatewayConfig,
+    way: &Way,
     mut sockets_in: Vec<PathBuf>,
 ) -> Result<Option<Arc<dyn ResolversFile>>, Failure> {
     // The right holds for all of the folder, which is too much for a sandbox.
@@ -96,8 +111,9 @@ fn give_up(
     }
     // Ports are published while the network is there.
     let capabilities = CapabilitySet::NET_BIND_SERVICE;
-    let resolvers = options.network.has_dns;
-    let needs = Needs { capabilities, resolvers, sockets_in, ..Needs::default() };
+    let resolvers = options.network.has_dns && config.resolver == Resolver::Host;
+    let mut needs = Needs { capabilities, resolvers, sockets_in, ..Needs::default() };
+    way.add_needs(&mut needs);
     confine(&needs, tell).map_err(Failure::System)
 }
 

@@ -3,6 +3,7 @@
 //! It is made once, by debootstrap from the mirror of this machine's apt, and is some 470 MB large.
 
 use super::namespace::skip;
+use super::scripts::can_run;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -12,7 +13,7 @@ const RELEASE: &str = "trixie";
 const PACKAGES: &str = "busybox-static,iproute2,passt,podman,rootlesskit,runc,uidmap,wget";
 
 /// The folder, if it is there.
-pub(super) fn folder() -> Option<PathBuf> {
+pub(crate) fn folder() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name());
     folder.is_dir().then_some(folder)
 }
@@ -24,8 +25,8 @@ fn name() -> String {
 
 /// Whether it is there; it is made if it can be. The test must not be in a namespace yet, as those
 /// have no network. It skips if there is none.
-pub(super) fn is_there() -> bool {
-    if !super::can_run(&["debootstrap", "apt-get"]) {
+pub(crate) fn is_there() -> bool {
+    if !can_run(&["debootstrap", "apt-get"]) {
         return false;
     }
     let path = Path::new(env!("CARGO_TARGET_TMPDIR"));

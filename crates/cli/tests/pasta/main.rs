@@ -22,6 +22,7 @@ mod published;
 mod resolver;
 mod routers;
 mod routes;
+mod upstream;
 
 use namespace::{in_namespace, run};
 use serde_json::Value;
@@ -119,6 +120,7 @@ fn inside() {
         "connect twice" => own::connect_twice(target),
         "outlast" => own::outlast(target),
         "upload and end" => ends::upload_and_end(target),
+        "ask by name" => upstream::ask_by_name(target),
         "ask for a router" => routers::ask(routers::PATIENCE),
         "ask for no router" => routers::ask(routers::LONGEST),
         other => panic!("there is no program {other}"),

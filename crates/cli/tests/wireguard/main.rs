@@ -4,6 +4,10 @@ mod by_name;
 #[path = "../common/capture.rs"]
 mod capture;
 mod changes;
+#[allow(dead_code, reason = "shared with tests of other faces")]
+#[path = "../common/confined.rs"]
+mod confined;
+mod containers;
 #[path = "../common/folder.rs"]
 mod folder;
 #[path = "../common/host.rs"]
@@ -12,12 +16,16 @@ mod hostile;
 #[path = "../common/namespace.rs"]
 mod namespace;
 mod near;
+#[path = "../clients/next_debian.rs"]
+mod next_debian;
 mod peers;
 mod programs;
 mod queue;
 mod refused;
 mod running;
 mod sandbox;
+#[path = "../clients/scripts.rs"]
+mod scripts;
 #[path = "../common/udp_counter.rs"]
 mod udp_counter;
 mod world;

@@ -704,28 +704,42 @@ fn a_sandbox_and_standard_streams_go_through_a_tunnel() {
 
         let nameless = folder.write("nameless.conf", &keys.near("", ""));
         let upstream = format!("wireguard:{nameless}");
-        let refused = ["gateway", "run", "--upstream", &upstream, "--", "true"];
-        let (status, _, err) = folder.finish(&refused);
-        assert!(status == Some(2) && err.contains("[Interface] has no DNS"), "{err}");
+        for (face, option) in
+            [(&["gateway", "run"][..], "--dns"), (&["pasta", "--runas", "0"], "--upstream-dns")]
+        {
+            let refused = [face, &["--upstream", &upstream, "--", "true"][..]].concat();
+            let (status, _, err) = folder.finish(&refused);
+            let told = format!("[Interface] has no DNS: name a resolver there, or with {option} ");
+            assert!(status == Some(2) && err.contains(&told), "{err}");
+            let named = [face, &["--upstream", &upstream, option, "10.9.0.2", "--", "true"][..]];
+            assert_eq!(folder.finish(&named.concat()).0, Some(0), "{option}");
+        }
+        let direct = ["pasta", "--upstream-dns", "10.9.0.2", "--", "true"];
+        let (status, _, err) = folder.finish(&direct);
+        assert!(status == Some(2) && err.contains("name one with --upstream"), "{err}");
     });
 }
 
 #[test]
 fn a_command_in_a_sandbox_gets_no_secrets_of_the_file() {
     in_namespace(|| {
-        run("ip link set lo up");
         let folder = Folder::new("secrets");
+        let far_host = Host::new(false);
+        veth(&far_host);
         let keys = Keys::new();
         let door = "[Socks5]\nBindAddress = :1080\nUsername = me\nPassword = $SOCKS_PASSWORD\n";
         let text = keys.near("DNS = 10.9.0.2\n", door);
         let text = text.replace(&keys.near_private, "$WIREGUARD_KEY");
         let upstream = format!("wireguard:{}", folder.write("near.conf", &text));
-        let mut command = folder.neap(&["gateway", "run", "--upstream", &upstream, "--", "env"]);
-        command.env("WIREGUARD_KEY", &keys.near_private).env("SOCKS_PASSWORD", "a password");
-        let output = command.env("ANOTHER", "stays").output().expect("neap runs");
-        let told = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && told.contains("ANOTHER=stays"), "{output:?}");
-        assert!(!told.contains("WIREGUARD_KEY") && !told.contains("SOCKS_PASSWORD"), "{told}");
+        for face in [&["gateway", "run"][..], &["pasta", "--config-net", "--runas", "0"]] {
+            let mut command =
+                folder.neap(&[face, &["--upstream", &upstream, "--", "env"][..]].concat());
+            command.env("WIREGUARD_KEY", &keys.near_private).env("SOCKS_PASSWORD", "a password");
+            let output = command.env("ANOTHER", "stays").output().expect("neap runs");
+            let told = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && told.contains("ANOTHER=stays"), "{output:?}");
+            assert!(!told.contains("WIREGUARD_KEY") && !told.contains("SOCKS_PASSWORD"), "{told}");
+        }
     });
 }
 
