@@ -5,5 +5,6 @@
 #![cfg(target_os = "linux")]
 
 mod common;
+mod flood;
 mod packet;
 mod tun;

@@ -520,8 +520,8 @@ fn work_that_is_left_is_found() {
     });
 }
 
-/// Work that is left beside an application that leaves: the worker is called, or comes at the end of
-/// the lease.
+/// Work that is left beside an application that leaves: the worker is called, or comes at the end
+/// of the lease.
 #[test]
 fn the_worker_finds_work_that_is_left() {
     bounded(|| {

@@ -125,8 +125,8 @@ impl Connection {
         let copy = RetransmittedCopy { bytes, segments, departure, ticket, clock, is_probe };
         self.sender.on_retransmitted(index, &copy);
         self.count_retransmission(segments);
-        // The timeout counts from the last copy of the oldest segment, and takes the place of a tail
-        // loss probe that was to come for the flight before (`tcp_xmit_retransmit_queue`).
+        // The timeout counts from the last copy of the oldest segment, and takes the place of a
+        // tail loss probe that was to come for the flight before (`tcp_xmit_retransmit_queue`).
         let is_head = index == 0 && !self.deadlines.is_armed(Deadline::Reorder);
         if is_head || !self.has_retransmit_timer() {
             self.arm_retransmit(pass.now);

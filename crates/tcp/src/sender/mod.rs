@@ -560,8 +560,8 @@ impl Sender {
         sacked_rtt.zip(oldest).is_some_and(|(rtt, oldest)| rtt > now.since(oldest))
     }
 
-    /// Takes the window of an acceptable segment (`tcp_ack_update_window`). Returns whether it tells
-    /// of the window: of another one than before, or that it is closed.
+    /// Takes the window of an acceptable segment (`tcp_ack_update_window`). Returns whether it
+    /// tells of the window: of another one than before, or that it is closed.
     fn update_window(&mut self, ack: &Ack<'_>) -> bool {
         if ack.ack.before(self.una) || !self.may_update_window(ack.ack, ack.seq, ack.window) {
             return false;

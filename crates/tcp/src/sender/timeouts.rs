@@ -6,11 +6,11 @@ use crate::congestion::CaState;
 use crate::counters::{Counter, Counters};
 use crate::time::{Instant, Nanos};
 
-/// Slack of a tail loss probe for a peer that is slow to acknowledge (`TCP_TIMEOUT_MIN_US`). Doubled
-/// whenever a probe was for nothing.
+/// Slack of a tail loss probe for a peer that is slow to acknowledge (`TCP_TIMEOUT_MIN_US`).
+/// Doubled whenever a probe was for nothing.
 const PROBE_SLACK: Nanos = Nanos::from_millis(2);
-/// Slack of RACK's reordering window, which is a quarter of a round trip and so next to nothing on a
-/// short path (`TCP_TIMEOUT_MIN_US`).
+/// Slack of RACK's reordering window, which is a quarter of a round trip and so next to nothing on
+/// a short path (`TCP_TIMEOUT_MIN_US`).
 const REORDERING_SLACK: Nanos = Nanos::from_millis(2);
 /// Wait of a tail loss probe before the first round-trip sample (`TCP_TIMEOUT_INIT`).
 const FIRST_PROBE: Nanos = Nanos::from_secs(1);
