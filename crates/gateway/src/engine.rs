@@ -34,7 +34,6 @@ use crate::sending::{Scheduled, Sender, Sending, Service};
 use crate::stack_upstream;
 use crate::token::{Generation, Slot, Token};
 use crate::turns::{BULK, LOOKS, Turn, Turns};
-use crate::unanswered::Unanswered;
 use crate::upstream::{Client, Far, Upstream};
 use neap::{
     Event, Events, IcmpOptions, IcmpSocket, InterfaceError, PendingConnection, Poller, Stack,
@@ -97,7 +96,6 @@ pub struct Gateway {
     counters: Arc<Counters>,
     journal: Journal,
     exhausted: Exhausted,
-    unanswered: Unanswered,
     guests: Guests,
     requests: Requests<Request>,
     /// When the run ends, though flows are left.
@@ -226,7 +224,6 @@ impl Gateway {
             counters,
             journal: Journal::default(),
             exhausted: Exhausted::default(),
-            unanswered: Unanswered::default(),
             guests,
             ends: None,
             are_guests_gone: false,
@@ -631,9 +628,6 @@ impl Gateway {
     /// A connection could not be opened.
     fn refuse(&mut self, pending: PendingConnection, why: Refused) {
         self.counters.count(why.counter());
-        if why == Refused::TimedOut {
-            return self.unanswered.add(pending);
-        }
         why.tell(pending);
     }
 

@@ -59,7 +59,6 @@ mod stack_upstream;
 mod token;
 mod translated;
 mod turns;
-mod unanswered;
 mod upstream;
 mod waiting_datagrams;
 

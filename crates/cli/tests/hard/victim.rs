@@ -67,7 +67,9 @@ impl Victim {
     pub(crate) fn report(&mut self) -> BTreeMap<String, u64> {
         let sockets = self.control.sockets().expect("it answers");
         let is_open = |state: &str| !["TIME-WAIT", "LISTEN", "UNCONN"].contains(&state);
-        let open = sockets.iter().filter(|socket| is_open(&socket.state)).count();
+        // Datagrams and pings are connections of no stack.
+        let of_tcp = sockets.iter().filter(|socket| socket.netid == "tcp");
+        let open = of_tcp.filter(|socket| is_open(&socket.state)).count();
         let counters = self.control.counters().expect("it answers");
         let mut figures: BTreeMap<_, _> =
             counters.into_iter().map(|one| (one.name, one.value)).filter(|one| one.1 > 0).collect();

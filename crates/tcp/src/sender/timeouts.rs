@@ -9,9 +9,6 @@ use crate::time::{Instant, Nanos};
 /// Slack of a tail loss probe for a peer that is slow to acknowledge (`TCP_TIMEOUT_MIN_US`).
 /// Doubled whenever a probe was for nothing.
 const PROBE_SLACK: Nanos = Nanos::from_millis(2);
-/// Slack of RACK's reordering window, which is a quarter of a round trip and so next to nothing on
-/// a short path (`TCP_TIMEOUT_MIN_US`).
-const REORDERING_SLACK: Nanos = Nanos::from_millis(2);
 /// Wait of a tail loss probe before the first round-trip sample (`TCP_TIMEOUT_INIT`).
 const FIRST_PROBE: Nanos = Nanos::from_secs(1);
 /// The least time between two probes of a closed window (`TCP_RTO_MIN`).
@@ -69,10 +66,10 @@ impl Sender {
         Some(self.due_after(now, wait))
     }
 
-    /// Returns when RACK's reordering window of `wait` and its slack are over, which replaces the
-    /// timeout and is no later (`tcp_rack_mark_lost`).
+    /// Returns when RACK's reordering window of `wait` is over, which replaces the timeout and is
+    /// no later (`tcp_rack_mark_lost`).
     pub fn reordering_over_at(&self, now: Instant, wait: Nanos) -> Instant {
-        now + (wait + REORDERING_SLACK).min(self.rtt.rto())
+        now + wait.min(self.rtt.rto()) + Nanos(1)
     }
 
     /// Ends RACK's reordering window (`tcp_rack_reo_timeout`). Returns how much longer to wait, if
