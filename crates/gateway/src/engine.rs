@@ -626,7 +626,7 @@ impl Gateway {
     }
 
     /// A connection could not be opened.
-    fn refuse(&mut self, pending: PendingConnection, why: Refused) {
+    fn refuse(&self, pending: PendingConnection, why: Refused) {
         self.counters.count(why.counter());
         why.tell(pending);
     }

@@ -1,30 +1,25 @@
 //! Datagrams that are longer than the link takes by which they leave the host.
 
+use crate::latest::Latest;
 use rustix::io::Errno;
 use rustix::net::sockopt::{
     Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
 };
 use rustix::net::{SendFlags, sendto};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-/// Most destinations that a socket remembers: the latest ones.
-const MOST: usize = 32;
-
-/// What a socket knows of the links towards its destinations.
-///
-/// Cost: a comparison for each destination that is remembered, of which there is none until a
-/// datagram was too long.
+/// What a socket knows of the links towards its destinations: the data of a datagram that was too
+/// long, in bytes.
 #[derive(Debug, Default)]
-pub(crate) struct FirstLinks(VecDeque<(IpAddr, usize)>);
+pub(crate) struct FirstLinks(Latest<usize>);
 
 impl FirstLinks {
     /// Whether a datagram with so many bytes of data is as long as one to the same address that the
     /// link did not take. Should the link take more by now, a host that may cut it sends it whole.
     pub(crate) fn is_known_too_long(&self, length: usize, to: IpAddr) -> bool {
-        self.0.iter().any(|&(ip, too_long)| ip == to && length >= too_long)
+        self.0.get(to).is_some_and(|&too_long| length >= too_long)
     }
 
     /// Whether a datagram with these bytes of data to `to` is longer than the link takes by which
@@ -51,11 +46,7 @@ impl FirstLinks {
         if !is_exceeded().unwrap_or(false) {
             return false;
         }
-        self.0.retain(|(ip, _)| *ip != to);
-        if self.0.len() == MOST {
-            self.0.pop_front();
-        }
-        self.0.push_back((to, length));
+        self.0.set(to, length);
         true
     }
 }
@@ -93,6 +84,7 @@ fn is_exceeded(like: &SockRef<'_>, data: &[u8], to: SocketAddr) -> io::Result<bo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::latest::MOST;
 
     #[test]
     fn the_link_towards_each_of_several_destinations_is_asked_for_once() {

@@ -2,6 +2,7 @@
 
 use crate::first_link::FirstLinks;
 use crate::host_errors::{self, Families, Manner, Undelivered, socket_addr};
+use crate::latest::Latest;
 use crate::outbound::{NotOwn, Outbound};
 use crate::own_address::{self, OwnAddress};
 use bytes::Bytes;
@@ -14,9 +15,8 @@ use nix::sys::socket::{
 };
 use smallvec::SmallVec;
 use socket2::{Domain, Protocol, SockRef, Type};
-use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Most bytes of several datagrams of a call: those of the largest UDP datagram over IPv4.
@@ -54,35 +54,14 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 #[derive(Debug)]
 pub(crate) struct HostDatagrams {
     socket: UdpSocket,
-    plain_ways: PlainWays,
+    /// Destinations to which the way out cannot cut super-datagrams: a policy of IPsec takes their
+    /// packets, or the link has no checksums. Other ways of the same socket can.
+    plain_ways: Latest<()>,
     families: Families,
     manner: Option<Manner>,
     first_links: FirstLinks,
     /// Packets that the host has dropped so far, as the buffer was full (`SO_RXQ_OVFL`).
     overrun: u32,
-}
-
-/// Most destinations that [`PlainWays`] remembers: the latest ones.
-const MOST_PLAIN_WAYS: usize = 32;
-
-/// Destinations to which the way out cannot cut super-datagrams: a policy of IPsec takes their
-/// packets, or the link has no checksums. Other ways of the same socket can.
-///
-/// Cost: a comparison for each destination that is remembered.
-#[derive(Debug, Default)]
-struct PlainWays(VecDeque<IpAddr>);
-
-impl PlainWays {
-    fn has(&self, to: IpAddr) -> bool {
-        self.0.contains(&to)
-    }
-
-    fn add(&mut self, to: IpAddr) {
-        if self.0.len() == MOST_PLAIN_WAYS {
-            self.0.pop_front();
-        }
-        self.0.push_back(to);
-    }
 }
 
 /// Datagrams of one sender that were received together.
@@ -224,7 +203,7 @@ impl HostDatagrams {
         };
         Ok(Self {
             socket,
-            plain_ways: PlainWays::default(),
+            plain_ways: Latest::default(),
             families,
             manner: None,
             first_links: FirstLinks::default(),
@@ -265,7 +244,7 @@ impl HostDatagrams {
         let size = u16::try_from(segment).unwrap_or(u16::MAX);
         let mut control: SmallVec<[_; 2]> = from.iter().map(OwnAddress::message).collect();
         let is_too_long = self.first_links.is_known_too_long(segment, to.ip());
-        if datagrams.len() > 1 && !self.plain_ways.has(to.ip()) && !is_too_long {
+        if datagrams.len() > 1 && self.plain_ways.get(to.ip()).is_none() && !is_too_long {
             if self.take_on(manner).is_err() {
                 return Sent::default();
             }
@@ -275,7 +254,7 @@ impl HostDatagrams {
             control.pop();
             match sent {
                 Ok(()) => return Sent { count: datagrams.len(), ..Sent::default() },
-                Err(Errno::EIO) => self.plain_ways.add(to.ip()),
+                Err(Errno::EIO) => self.plain_ways.set(to.ip(), ()),
                 // Datagrams are longer than what it takes in one piece.
                 Err(Errno::EINVAL | Errno::EMSGSIZE) => {}
                 Err(errno) => return Sent::failed(errno),
@@ -419,18 +398,6 @@ mod tests {
         assert_eq!(run(&[100, 0, 100]), 1);
         assert_eq!(run(&[1400; 100]), MOST_BYTES / 1400);
         assert_eq!(run(&[10; 100]), MOST_SEGMENTS);
-    }
-
-    #[test]
-    fn a_way_that_cannot_cut_is_that_of_its_destination() {
-        let to = |last: usize| IpAddr::from([192, 0, 2, u8::try_from(last).expect("a byte")]);
-        let mut ways = PlainWays::default();
-        for last in 0..=MOST_PLAIN_WAYS {
-            ways.add(to(last));
-        }
-        assert!(ways.has(to(1)) && ways.has(to(MOST_PLAIN_WAYS)));
-        assert!(!ways.has(to(MOST_PLAIN_WAYS + 1)), "another destination");
-        assert!(!ways.has(to(0)), "forgotten");
     }
 
     #[test]

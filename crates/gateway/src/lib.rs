@@ -38,6 +38,7 @@ mod host_errors;
 mod inspect;
 mod ip_header;
 mod journal;
+mod latest;
 mod news;
 mod opening;
 mod outbound;

@@ -274,7 +274,7 @@ impl Session {
         let (view, report) = match &self.stage {
             Stage::Opens(opens) => opens.view().map(|view| (view, view.opening(far)))?,
             Stage::Joins { joined } | Stage::Joined(joined) => {
-                let ends: (&dyn End, &dyn End) = (&*self.near.stream, &*joined.far);
+                let ends: (&dyn End, &dyn End) = (&self.near, &*joined.far);
                 let report = joined.view.open(far, &joined.relay, ends, joined.is_due);
                 (joined.view, report)
             }
