@@ -61,6 +61,8 @@ struct Args {
     device: String,
     /// Bytes of the largest super-frame.
     gso_max_size: u32,
+    /// Whether a thread of the kernel takes bulk from the TUN.
+    bulk_threads: bool,
     /// Figures of each flow on stderr.
     shows_flows: bool,
     busy_poll: Duration,
@@ -94,6 +96,7 @@ impl Args {
             max_pacing_rate: None,
             device: "tun".to_owned(),
             gso_max_size: u32::from(u16::MAX),
+            bulk_threads: true,
             shows_flows: false,
             busy_poll: Duration::ZERO,
         };
@@ -116,6 +119,7 @@ impl Args {
                 "--busy-poll" => args.busy_poll = Duration::from_micros(value.parse()?),
                 "--device" => args.device = value,
                 "--gso-max-size" => args.gso_max_size = value.parse()?,
+                "--bulk-threads" => args.bulk_threads = value.parse()?,
                 "--show" => args.shows_flows = value == "flows",
                 "--sysctl" => {
                     let (name, value) = value.split_once('=').ok_or("--sysctl NAME=VALUE")?;
@@ -137,7 +141,8 @@ impl Args {
         match self.device.as_str() {
             "tun" => {
                 let name = Some(interface);
-                let config = TunConfig { name, gso_max_size, ..TunConfig::default() };
+                let bulk_threads = self.bulk_threads;
+                let config = TunConfig { name, gso_max_size, bulk_threads, ..TunConfig::default() };
                 Ok(Tun::open(&config)?.into_device())
             }
             "packet" => {
