@@ -123,13 +123,13 @@ impl Scheduling {
         if let Self::Nice(nice) = self {
             return rustix::process::setpriority_process(None, nice.into());
         }
-        let mut attributes = sys::scheduling()?;
+        let mut attributes = sys::scheduling(None)?;
         match self {
             Self::Nice(_) => {}
             Self::Slice(slice) => {
                 attributes.sched_runtime = slice.as_nanos() as u64;
-                sys::set_scheduling(&attributes)?;
-                let has = sys::scheduling()?;
+                sys::set_scheduling(None, &attributes)?;
+                let has = sys::scheduling(None)?;
                 let is_real_time =
                     [libc::SCHED_FIFO, libc::SCHED_RR].contains(&has.sched_policy.cast_signed());
                 // An older kernel ignores it, and tells 0. Of a real-time class each tells 0.
@@ -147,7 +147,7 @@ impl Scheduling {
                 attributes.sched_priority = priority.into();
             }
         }
-        sys::set_scheduling(&attributes)
+        sys::set_scheduling(None, &attributes)
     }
 
     /// The error for what the kernel answered.
@@ -244,7 +244,7 @@ mod tests {
     fn applied(scheduling: Scheduling) -> Result<libc::sched_attr, SchedulingError> {
         let thread = std::thread::spawn(move || {
             scheduling.apply()?;
-            sys::scheduling().map_err(|error| scheduling.refused(error))
+            sys::scheduling(None).map_err(|error| scheduling.refused(error))
         });
         thread.join().expect("no panic")
     }
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn the_kernel_has_what_was_applied() {
         let slice = Duration::from_micros(300);
-        let before = sys::scheduling().expect("attributes");
+        let before = sys::scheduling(None).expect("attributes");
         let nice = before.sched_nice.min(18) + 1;
         let own = applied(Scheduling::Nice(nice as i8)).expect("more of it needs no right");
         assert_eq!((own.sched_nice, own.sched_policy), (nice, before.sched_policy));
@@ -287,7 +287,7 @@ mod tests {
                 // Without the right there is nothing to see.
                 if class.apply().is_ok() {
                     Scheduling::Slice(Duration::from_millis(1)).apply().expect("it is accepted");
-                    let has = sys::scheduling().expect("attributes");
+                    let has = sys::scheduling(None).expect("attributes");
                     assert_eq!(has.sched_policy, policy.cast_unsigned());
                 }
             });

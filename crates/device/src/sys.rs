@@ -6,6 +6,7 @@ use core::mem::{MaybeUninit, size_of};
 use core::ptr::NonNull;
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::{Errno, Result};
+use rustix::process::Pid;
 
 /// `SO_NETNS_COOKIE` of `asm-generic/socket.h`.
 const SO_NETNS_COOKIE: c_int = 71;
@@ -361,26 +362,35 @@ pub(crate) fn tun_namespace(fd: &OwnedFd) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(namespace) })
 }
 
-/// The scheduling attributes of the calling thread (`sched_getattr`).
-pub(crate) fn scheduling() -> Result<libc::sched_attr> {
+/// The scheduling attributes of a thread, by default of the calling one (`sched_getattr`).
+pub(crate) fn scheduling(thread: Option<Pid>) -> Result<libc::sched_attr> {
+    let pid = Pid::as_raw(thread);
     let mut attributes = MaybeUninit::<libc::sched_attr>::zeroed();
     let size = size_of::<libc::sched_attr>();
     // SAFETY: the kernel writes at most `size` bytes, the size of the structure.
     let done = unsafe {
-        libc::syscall(libc::SYS_sched_getattr, 0, attributes.as_mut_ptr(), size as libc::c_uint, 0)
+        libc::syscall(
+            libc::SYS_sched_getattr,
+            pid,
+            attributes.as_mut_ptr(),
+            size as libc::c_uint,
+            0,
+        )
     };
     check(done as c_int)?;
     // SAFETY: every bit pattern of these integers is valid, and all of them were set to zero.
     Ok(unsafe { attributes.assume_init() })
 }
 
-/// Sets the scheduling attributes of the calling thread (`sched_setattr`). `size` is set here.
-pub(crate) fn set_scheduling(attributes: &libc::sched_attr) -> Result<()> {
+/// Sets the scheduling attributes of a thread, by default of the calling one (`sched_setattr`).
+/// `size` is set here.
+pub(crate) fn set_scheduling(thread: Option<Pid>, attributes: &libc::sched_attr) -> Result<()> {
+    let pid = Pid::as_raw(thread);
     let size = size_of::<libc::sched_attr>() as u32;
     let mut attributes = libc::sched_attr { size, ..*attributes };
     // SAFETY: the kernel reads `size` bytes of the structure, and writes to its `size` at the most.
     check(unsafe {
-        libc::syscall(libc::SYS_sched_setattr, 0, core::ptr::from_mut(&mut attributes), 0)
+        libc::syscall(libc::SYS_sched_setattr, pid, core::ptr::from_mut(&mut attributes), 0)
     } as c_int)
 }
 

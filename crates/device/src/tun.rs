@@ -125,6 +125,9 @@ pub struct TunConfig {
     /// are busy and the session or the control group of the process has a much larger share, frames
     /// wait for the thread. They have waited for seconds beside a session with 14 times its share.
     ///
+    /// Where the process is the machine's superuser, the thread is one of `SCHED_BATCH`. It keeps its
+    /// share then, and does not interrupt the program that reads what it has brought.
+    ///
     /// It needs `CAP_SYS_ADMIN` and `CAP_NET_ADMIN` in the user namespace of the network namespace,
     /// a kernel of version 5.12 or newer, and no other mount over parts of `/sys`. Otherwise the
     /// writing thread does the work.
@@ -461,10 +464,12 @@ fn open_bulk_queues(name: &mut String, config: &TunConfig) -> Result<Vec<Bulk>, 
     let bulk = |is_threaded| move |fd| Bulk { fd, is_threaded };
     if config.bulk_threads {
         let mut threaded = name.clone();
+        let known = threaded::Known::look();
         let flags = libc::IFF_MULTI_QUEUE | libc::IFF_NAPI;
         let queues = open_each(&mut threaded, config, flags)?;
         let bound = || sys::tun_set_send_buffer(&queues[0], BULK_SEND_BUFFER);
         if threaded::enable(&threaded).and_then(|()| bound()).is_ok() {
+            known.calm_others(&threaded);
             *name = threaded;
             return Ok(queues.into_iter().map(bulk(true)).collect());
         }

@@ -43,6 +43,34 @@ fn only_an_interface_that_is_up_is_waited_for_at_the_end() {
 }
 
 #[test]
+fn the_threads_of_the_kernel_interrupt_no_reader() {
+    in_namespace(|| {
+        if !rustix::process::geteuid().is_root() {
+            writeln!(std::io::stderr(), "SKIP: only the superuser may").expect("stderr");
+            return;
+        }
+        let policy = |thread| sys::scheduling(Some(thread)).expect("it runs").sched_policy;
+        // Nobody else has an interface of this name.
+        let name = format!("calm{}", std::process::id());
+        let config = |name: &str| TunConfig {
+            name: Some(name.to_owned()),
+            queues: 2,
+            persistent: true,
+            ..TunConfig::default()
+        };
+        for _ in 0..2 {
+            let tun = Tun::open(&config(&name)).expect("a TUN device");
+            let threads = threaded::serving(&name);
+            assert_eq!(threads.len(), 2);
+            for thread in threads {
+                assert_eq!(policy(thread), libc::SCHED_BATCH.cast_unsigned());
+            }
+            drop(tun);
+        }
+    });
+}
+
+#[test]
 fn a_time_to_write_again_that_has_passed_is_no_event_any_more() {
     let fd = Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").expect("it is there")));
     let mut tx = TunTx::new(fd, None, true);
