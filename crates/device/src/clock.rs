@@ -27,17 +27,17 @@ fn read(clock: ClockId) -> Instant {
     Instant::from_nanos(nanos)
 }
 
-/// A poll is over within this time.
-const LONGEST_POLL: Nanos = Nanos::from_secs(10);
+/// A call is over within this time.
+const LONGEST_CALL: Nanos = Nanos::from_secs(10);
 
-/// Returns the present time for a poll that began at `now`: when everything had come that was
-/// received by then.
+/// Returns the present time for a call that began at `now`: everything that was received by then had
+/// come, and everything that was sent had left.
 ///
 /// A program that drives a stack by itself may have a clock with another epoch. A difference of
 /// more than ten seconds shows it, and `now` is returned.
-pub fn arrival(now: Instant) -> Instant {
+pub fn present(now: Instant) -> Instant {
     let time = self::now();
-    if time.since(now) < LONGEST_POLL { time.max(now) } else { now }
+    if time.since(now) < LONGEST_CALL { time.max(now) } else { now }
 }
 
 #[cfg(test)]
@@ -54,10 +54,10 @@ mod tests {
     #[test]
     fn what_was_received_has_come_by_now_unless_the_driver_has_another_clock() {
         let start = now();
-        let arrived = arrival(start);
+        let arrived = present(start);
         assert!(start <= arrived && arrived <= now());
-        for other in [start - LONGEST_POLL - LONGEST_POLL, start + LONGEST_POLL] {
-            assert_eq!(arrival(other), other);
+        for other in [start - LONGEST_CALL - LONGEST_CALL, start + LONGEST_CALL] {
+            assert_eq!(present(other), other);
         }
     }
 }

@@ -706,6 +706,10 @@ impl TxQueue for TunTx {
         Ok(())
     }
 
+    fn departure(&self, now: Instant) -> Instant {
+        clock::present(now)
+    }
+
     fn flush(&mut self, _now: Instant) {}
 
     fn reap(&mut self, now: Instant) -> Completed {
@@ -778,7 +782,7 @@ impl RxQueue for TunRx {
     }
 
     fn arrival(&self, now: Instant) -> Instant {
-        clock::arrival(now)
+        clock::present(now)
     }
 
     fn drops(&self) -> u64 {

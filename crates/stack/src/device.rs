@@ -78,6 +78,17 @@ pub trait TxQueue: Send {
     #[expect(clippy::result_large_err, reason = "the frame itself comes back, not a description")]
     fn submit(&mut self, frame: Frame, now: Instant) -> Result<(), Frame>;
 
+    /// Returns a time at which every frame that [`submit`](Self::submit) has taken was handed over.
+    ///
+    /// The frames that follow in the same call are stamped with it, and round trips begin at it.
+    /// `now` is the time of the call. A later time than the present makes a round trip that is
+    /// shorter than any on the path. A device of the real world returns the present time on the
+    /// driver's clock, which in `neap` is `CLOCK_MONOTONIC`. In virtual time a call takes no time,
+    /// and `now` is right. The stack calls this once per 64 KiB.
+    fn departure(&self, now: Instant) -> Instant {
+        now
+    }
+
     /// Returns whether the wire had the frame that [`submit`](Self::submit) took last when it
     /// returned.
     ///

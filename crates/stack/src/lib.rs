@@ -46,6 +46,7 @@ pub mod hand_off;
 mod host;
 mod keyed;
 mod net;
+mod passed;
 pub mod socket;
 pub mod stack;
 pub mod stats;

@@ -131,7 +131,7 @@ impl RxQueue for PacketRx {
     }
 
     fn arrival(&self, now: Instant) -> Instant {
-        clock::arrival(now)
+        clock::present(now)
     }
 
     /// Costs a system call.

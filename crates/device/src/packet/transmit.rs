@@ -1,6 +1,7 @@
 //! Sending half of an AF_PACKET socket: slots go to the kernel in order and come back in any order.
 
 use super::direct::{Direct, Held, LARGE, Sent};
+use crate::clock;
 use crate::ring::{SlotRing, TX_DATA};
 use crate::virtio;
 use neap_stack::device::{Completed, TxQueue};
@@ -408,6 +409,10 @@ impl TxQueue for PacketTx {
             }
         }
         self.slots.fill(frame)
+    }
+
+    fn departure(&self, now: Instant) -> Instant {
+        clock::present(now)
     }
 
     fn is_latest_complete(&self) -> bool {

@@ -6,6 +6,7 @@
 use super::socket_id::SocketId;
 use super::turns::{Share, Turns};
 use crate::driving::doorbell::Doorbell;
+use crate::passed::PassedTime;
 use crate::sync::{Mutex, lock};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use neap_tcp::counters::Counters;
@@ -48,8 +49,7 @@ pub(crate) struct RunList {
     slack: AtomicU64,
     /// See [`is_crowded`](Self::is_crowded).
     is_crowded: AtomicBool,
-    /// The latest time that the driver brought, in nanoseconds.
-    latest: AtomicU64,
+    passed: Arc<PassedTime>,
     bell: Arc<Doorbell>,
 }
 
@@ -63,7 +63,7 @@ impl RunList {
             sent: AtomicU32::new(0),
             slack: AtomicU64::new(0),
             is_crowded: AtomicBool::new(false),
-            latest: AtomicU64::new(0),
+            passed: Arc::default(),
             bell: Arc::default(),
         }
     }
@@ -81,22 +81,9 @@ impl RunList {
         Nanos(self.slack.load(Ordering::Relaxed))
     }
 
-    /// Returns the latest time that the driver of the shard brought, and `now` if that is later.
-    ///
-    /// A call of an application brings the time of its beginning. Until it has waited for the
-    /// socket, or has sent the hundredth frame, that time is old, and the driver has brought later
-    /// ones. A time from here has passed, as the driver read its clock before. So the core needs
-    /// no clock, and every face of the sockets gains alike. Where nobody drives during a long
-    /// call, nobody takes an ACK either, and round trips include the call in any case.
-    ///
-    /// Cost: a relaxed load.
-    pub(crate) fn latest(&self, now: Instant) -> Instant {
-        now.max(Instant::from_nanos(self.latest.load(Ordering::Relaxed)))
-    }
-
-    /// The driver of the shard has read its clock. No other thread calls this.
-    pub(crate) fn bring(&self, now: Instant) {
-        self.latest.store(self.latest(now).as_nanos(), Ordering::Relaxed);
+    /// The latest time that is known to have passed, which its driver and its devices tell.
+    pub(crate) fn passed(&self) -> &Arc<PassedTime> {
+        &self.passed
     }
 
     /// `neap.timer_slack_ns`, for what is planned from now on.

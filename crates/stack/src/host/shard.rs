@@ -391,7 +391,7 @@ impl Shard {
 
     fn round(&self, driver: &mut Driver, host: &Host, now: Instant, receives: bool) -> Round {
         let visit = Visit::new(now, self.list.shard());
-        self.list.bring(now);
+        self.list.passed().tell(now);
         let mut had_event = false;
         for port in driver.ports() {
             had_event |= port.run(now);
@@ -418,7 +418,7 @@ impl Shard {
         }
         self.list.restart_budget();
         if round.had_event {
-            self.list.bring(round.arrival);
+            self.list.passed().tell(round.arrival);
             driver.flush(host, Visit { now: round.arrival, ..visit });
         }
         round.had_event |= had_event;

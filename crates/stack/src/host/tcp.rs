@@ -129,14 +129,14 @@ impl Settle for TcpState {
 }
 
 impl TcpState {
-    /// Moves the time of the visit to the connection's time, which becomes `at`, what the driver of
-    /// the shard knows, or stays: whatever is latest.
+    /// Moves the time of the visit to the connection's time, which becomes `at`, what is known to
+    /// have passed, or stays: whatever is latest.
     ///
     /// All these times have passed, so a frame is never stamped later than it leaves. And a segment
     /// is never taken at an earlier time than it came. So no round trip comes out shorter than it
     /// was. Cost: a relaxed load and three comparisons.
     fn advance(&mut self, cx: &mut Context<'_>, at: Instant) {
-        cx.now = cx.socket.cell.list().latest(cx.now.max(at).max(self.time));
+        cx.now = cx.socket.cell.list().passed().latest(cx.now.max(at).max(self.time));
         self.time = cx.now;
     }
 
@@ -804,7 +804,7 @@ mod tests {
         let later = *now + Nanos::from_millis(5);
         let told = client.with(host, *now, |connection, now| {
             connection.write(b"after a long copy", WriteFlags::empty()).expect("room");
-            host.shards[0].list.bring(later);
+            host.shards[0].list.passed().tell(later);
             now
         });
         assert_eq!(told, *now);

@@ -102,7 +102,7 @@ impl Egress for TcpEgress<'_> {
     }
 
     fn time(&mut self, now: Instant) -> Instant {
-        self.visit.now = self.cell.list().latest(now.max(self.visit.now));
+        self.visit.now = self.cell.list().passed().latest(now.max(self.visit.now));
         self.visit.now
     }
 

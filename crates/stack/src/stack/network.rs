@@ -61,11 +61,12 @@ impl Stack {
         let mut ports = Vec::new();
         let mut receivers = Vec::new();
         for (index, pair) in queues.into_iter().enumerate() {
-            let bell = host.shards[index % host.shards.len()].list.bell().clone();
+            let list = &host.shards[index % host.shards.len()].list;
+            let bell = list.bell().clone();
             let qdisc = QdiscConfig::default().build(&capabilities, host.fork_seed());
             let counters = host.net.counters.clone();
             let port = Port::new(pair.tx, capabilities, qdisc, bell.into(), now);
-            ports.push(Arc::new(port.of_host(counters)));
+            ports.push(Arc::new(port.of_host(counters, list.passed().clone())));
             receivers.push((pair.rx, pair.bulk));
         }
         let id = host.net.topology.name_interface();

@@ -262,7 +262,7 @@ impl RxQueue for Receiver {
     }
 
     fn arrival(&self, now: Instant) -> Instant {
-        clock::arrival(now)
+        clock::present(now)
     }
 
     fn drops(&self) -> u64 {

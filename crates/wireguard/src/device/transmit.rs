@@ -10,6 +10,7 @@ use crate::device::socket::{Batch, MOST_BYTES, Sent};
 use crate::engine::{Ends, Way};
 use crate::ip::Header;
 use crate::protocol::{Chosen, PeerId, Protocol, sealed_len};
+use neap_device::clock;
 use neap_stack::device::{Completed, TxQueue};
 use neap_stack::frame::Frame;
 use neap_stack::gso;
@@ -336,6 +337,10 @@ impl TxQueue for Sender {
 
     fn completes_within_calls(&self) -> bool {
         self.at_once >= 64
+    }
+
+    fn departure(&self, now: Instant) -> Instant {
+        clock::present(now)
     }
 
     fn flush(&mut self, _: Instant) {}

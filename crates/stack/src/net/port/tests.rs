@@ -61,6 +61,10 @@ impl TxQueue for RingQueue {
     fn completes_within_calls(&self) -> bool {
         self.ring.lock().unwrap().is_at_once
     }
+    fn departure(&self, now: Instant) -> Instant {
+        // Each frame takes a millisecond.
+        now + Nanos::from_millis(self.ring.lock().unwrap().taken.len() as u64)
+    }
     fn flush(&mut self, _: Instant) {
         self.ring.lock().unwrap().flushes += 1;
     }
@@ -109,6 +113,7 @@ struct World {
     ring: SharedRing,
     kicks: Arc<Kicks>,
     counters: Arc<PacketCounters>,
+    passed: Arc<PassedTime>,
     port: Arc<Port>,
 }
 
@@ -129,7 +134,9 @@ impl World {
         let counters = Arc::<PacketCounters>::default();
         let kick = kicks.clone().into();
         let port = Port::new(Box::new(tx), capabilities, qdisc, kick, ZERO);
-        Self { ring, kicks, port: Arc::new(port.of_host(counters.clone())), counters }
+        let passed = Arc::<PassedTime>::default();
+        let port = Arc::new(port.of_host(counters.clone(), passed.clone()));
+        Self { ring, kicks, counters, passed, port }
     }
 
     /// The limit is no hindrance to tests of the ring.
@@ -183,6 +190,22 @@ fn an_empty_qdisc_is_passed_by_and_counted() {
     assert!(!world.port.waits_for_device());
     assert_eq!(world.ring.lock().unwrap().flushes, 3);
     assert_eq!(world.kicks.take(), 0);
+}
+
+#[test]
+fn the_sockets_hear_of_the_time_that_a_long_call_has_taken() {
+    let world = World::new(10, capabilities(Completion::OnSubmit));
+    let account = account();
+    let enqueue = || world.port.enqueue(super_frame(1, 20_000, &account), ms(5));
+    let told = (0..7).map(|_| {
+        enqueue();
+        world.passed.latest(ZERO)
+    });
+    let told = told.collect::<Vec<_>>();
+    assert_eq!(told, [ZERO, ZERO, ZERO, ms(9), ms(9), ms(9), ms(9)]);
+    enqueue();
+    assert_eq!(world.passed.latest(ZERO), ms(13), "64 KiB later");
+    assert_eq!(world.passed.latest(ms(20)), ms(20));
 }
 
 #[test]
