@@ -751,6 +751,8 @@ impl Sender {
             return;
         }
         let segments = bytes.div_ceil(self.mss.max(1));
+        // Whoever else makes duplicates, a probe that came twice was needless.
+        facts.dsack_of_probe = segments == 1 && self.recovery.is_end_of_probe(block.right);
         self.totals.dsack_dups = self.totals.dsack_dups.saturating_add(segments);
         // More duplicates than were made here: the network makes them, or the peer lies.
         if self.totals.dsack_dups > self.totals.total_retransmitted {
@@ -759,7 +761,7 @@ impl Sender {
         }
         facts.dsack = true;
         facts.dsacked = segments;
-        facts.dsack_of_probe = self.count_dsack(block, segments);
+        self.count_dsack(block, segments, facts.dsack_of_probe);
     }
 
     /// Whether the receiver may have waited with the ACK (`FLAG_ACK_MAYBE_DELAYED`): it is for a

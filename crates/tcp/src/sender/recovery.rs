@@ -86,6 +86,11 @@ impl Recovery {
         self.state
     }
 
+    /// Whether a tail loss probe is out that ends here.
+    pub(super) fn is_end_of_probe(&self, end: SeqNumber) -> bool {
+        self.tlp.is_some_and(|probe| probe.high_seq == end)
+    }
+
     /// Returns the sequence number whose acknowledgment ends the episode.
     pub fn high_seq(&self) -> SeqNumber {
         self.high_seq
@@ -746,11 +751,10 @@ impl Sender {
     }
 
     /// A DSACK told of duplicates of `block`, which is `segments` long (`tcp_dsack_seen`,
-    /// `tcp_check_dsack`). Returns whether that is a tail loss probe: a timer sent it, so a wider
-    /// reordering window would not have prevented it; nor would it have where nothing is reordered.
-    pub(super) fn count_dsack(&mut self, block: SackBlock, segments: u32) -> bool {
+    /// `tcp_check_dsack`). A timer sent a tail loss probe, so a wider reordering window would not
+    /// have prevented that; nor would it have where nothing is reordered.
+    pub(super) fn count_dsack(&mut self, block: SackBlock, segments: u32, of_probe: bool) {
         let end = block.right;
-        let of_probe = self.recovery.tlp.is_some_and(|probe| probe.high_seq == end);
         self.recovery.rack.dsack_seen |= self.recovery.rack.reorderings > 0 && !of_probe;
         if self.recovery.undo_marker.is_some_and(|marker| end.after(marker))
             && let Some(left @ 1..) = self.recovery.undo_retrans
@@ -763,7 +767,6 @@ impl Sender {
             };
             self.recovery.undo_retrans = Some(left.saturating_sub(repeated));
         }
-        of_probe
     }
 
     /// A segment at `low` that was never retransmitted arrived after one behind it: the network
