@@ -502,13 +502,15 @@ impl Sender {
             self.recovery.prior_cwnd = self.window.cwnd;
             self.window.ssthresh = self.controller.ssthresh(now, &self.window).max(2);
         }
+        // RFC 8985 section 6.3, without the reordering window (`tcp_timeout_mark_lost`).
+        let recent = (self.sack && !reneged).then(|| now - self.recovery.rack.rtt);
+        self.lose(now, counters, |board, note| board.mark_timed_out(recent, note));
+        // Only what is still SACKed speaks against the degree: not duplicate ACKs without SACK, nor
+        // what the peer has dropped.
         if self.recovery.state <= CaState::Disorder && self.board.counts().sacked_out >= reordering
         {
             self.recovery.reordering = self.recovery.reordering.min(reordering);
         }
-        // RFC 8985 section 6.3, without the reordering window (`tcp_timeout_mark_lost`).
-        let recent = (self.sack && !reneged).then(|| now - self.recovery.rack.rtt);
-        self.lose(now, counters, |board, note| board.mark_timed_out(recent, note));
         if is_first_of_window {
             // Copies that are given up now are none that a DSACK has to tell of.
             self.init_undo();

@@ -569,6 +569,33 @@ fn more_duplicates_than_segments_are_reordering_without_sack() {
 }
 
 #[test]
+fn a_timeout_leaves_the_degree_of_reordering_where_duplicates_are_all_that_is_known() {
+    // `tcp_enter_loss` looks at what was SACKed after `tcp_timeout_mark_lost` has forgotten it.
+    let mut peer = with(Config::default(), Hello { sack: false, ..Hello::default() });
+    peer.write(8000);
+    peer.advance_ms(10);
+    for _ in 0..8 {
+        peer.ack(0);
+    }
+    peer.ack(8000);
+    peer.take();
+    peer.advance_ms(10);
+    peer.write(1000);
+    peer.ack(9000);
+    assert_eq!(peer.info().reordering, 8);
+    peer.take();
+    peer.write(6000);
+    peer.advance_ms(10);
+    for _ in 0..5 {
+        peer.ack(9000);
+    }
+    assert_eq!((peer.info().ca_state, peer.info().sacked), (CaState::Disorder, 5));
+    peer.advance_ms(2000);
+    assert_eq!(peer.info().ca_state, CaState::Loss);
+    assert_eq!(peer.info().reordering, 8);
+}
+
+#[test]
 fn a_tail_probe_that_cannot_go_does_not_put_the_timeout_off() {
     let mut peer = Peer::opening(Config::default(), SocketOptions::default(), Hello::default());
     peer.transmit();
