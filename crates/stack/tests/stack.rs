@@ -41,6 +41,7 @@ use common::{WireConfig, World, config};
 use core::net::SocketAddr;
 use neap_stack::drop_reason::DropReason;
 use neap_stack::socket::SocketError;
+use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::udp::SendDatagram;
@@ -536,33 +537,53 @@ fn half_open_connections_are_asked_again_and_given_up() {
     assert_eq!(sent, 6, "one SYN-ACK and tcp_synack_retries");
 }
 
-#[test]
-fn half_open_connections_are_given_up_earlier_where_they_take_more_than_half_of_the_queue() {
-    const CLIENTS: usize = 9;
-    let mut world = World::new(&WireConfig::default());
-    let options = ListenOptions { backlog: 8, ..ListenOptions::default() };
-    let listener = world.b.listen(address("10.0.0.2:80"), options).unwrap();
-    // A SYN of each client passes, nothing else does.
+/// `N` connections from `a` to this listener of `b`, of which nothing but the SYNs has arrived.
+fn silent_clients<const N: usize>(world: &mut World, listener: &ListenerHandle) -> [TcpHandle; N] {
     let mut packets = 0;
     world.ab.lock().unwrap().filter = Some(Box::new(move |_| {
         packets += 1;
-        packets <= CLIENTS
+        packets <= N
     }));
     let to = listener.local_addr();
-    let connect = |world: &World| world.a.connect(world.now, to, ConnectOptions::default());
-    let clients: Vec<_> = (0..CLIENTS).map(|_| connect(&world).unwrap()).collect();
+    let connect = |_| world.a.connect(world.now, to, ConnectOptions::default()).unwrap();
+    let clients = core::array::from_fn(connect);
     world.run(Nanos::from_millis(10));
-    for client in &clients {
+    clients
+}
+
+#[test]
+fn half_open_connections_are_given_up_earlier_where_they_take_more_than_half_of_the_queue() {
+    const CLIENTS: usize = 12;
+    let mut world = World::new(&WireConfig::default());
+    world.b.set_sysctl("net.ipv4.tcp_max_syn_backlog", "16").unwrap();
+    let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
+    for client in silent_clients::<CLIENTS>(&mut world, &listener) {
         client.abort(world.now);
     }
     world.run(Nanos::from_secs(6));
     assert_eq!(listener.queued(), (CLIENTS, 0), "after two repetitions");
     world.run(Nanos::from_secs(2));
-    assert_eq!(listener.queued(), (4, 0), "half of the queue");
+    assert_eq!(listener.queued(), (8, 0), "half of the queue");
     world.run(Nanos::from_secs(120));
     assert_eq!(listener.queued(), (0, 0));
     let sent = world.ba.lock().unwrap().sent.len();
-    assert_eq!(sent, 3 * CLIENTS + 3 * 4, "the others are asked tcp_synack_retries times");
+    assert_eq!(sent, 3 * CLIENTS + 3 * 8, "the others are asked tcp_synack_retries times");
+}
+
+#[test]
+fn a_slow_client_is_waited_for_where_the_accept_queue_alone_is_short() {
+    let mut world = World::new(&WireConfig::default());
+    let options = ListenOptions { backlog: 8, ..ListenOptions::default() };
+    let listener = world.b.listen(address("10.0.0.2:80"), options).unwrap();
+    let [slow, others @ ..] = silent_clients::<9>(&mut world, &listener);
+    for client in &others {
+        client.abort(world.now);
+    }
+    world.run(Nanos::from_secs(6));
+    assert_eq!(listener.queued(), (9, 0));
+    world.ab.lock().unwrap().filter = None;
+    world.run(Nanos::from_secs(2));
+    assert_eq!(listener.accept().unwrap().0.remote_addr(), slow.local_addr(), "SYN-ACK 4");
 }
 
 #[test]

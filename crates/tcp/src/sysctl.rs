@@ -245,7 +245,8 @@ sysctls! {
     "net.ipv4.tcp_syn_retries" tcp_syn_retries: int 1..127, "timeouts", OpenConnections,
         "SYNs sent again with doubled timeouts, after the linear ones.";
     "net.ipv4.tcp_synack_retries" tcp_synack_retries: int 0..255, "timeouts", OpenListeners,
-        "SYN-ACKs sent again before a half-open connection is forgotten.";
+        "SYN-ACKs sent again before a half-open connection is forgotten. Fewer, two at the least, \
+         while more than half of `tcp_max_syn_backlog` wait and most of them do not answer.";
     "net.ipv4.tcp_syncookies" tcp_syncookies: int 0..2, "", OpenListeners,
         "SYN cookies. 0: never. 1: when `tcp_max_syn_backlog` is reached. 2: always.";
     "net.ipv4.tcp_timestamps" tcp_timestamps: switch, "", NewConnections,

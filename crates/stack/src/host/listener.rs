@@ -33,7 +33,8 @@ use std::sync::Arc;
 
 /// From here on all SYN-ACK timeouts are as long as the longest.
 const LEVELS: usize = 8;
-/// Half-open connections up to which half of the queue is free, however short the accept queue is.
+/// The queue of half-open connections counts as at least this long: four of them always have the
+/// whole time.
 const LEAST_BACKLOG: usize = 8;
 /// A SYN-ACK is sent again so often at least, however many half-open connections wait.
 const LEAST_RETRIES: u32 = 2;
@@ -408,7 +409,7 @@ impl Listener {
     ) -> u64 {
         let mut due = Vec::new();
         let mut backlog = self.lock();
-        let expired = backlog.expire(now, key, config, self.max_queued(), &mut due);
+        let expired = backlog.expire(now, key, config, &mut due);
         let next = backlog.deadline();
         drop(backlog);
         self.cell.publish(next);
@@ -599,11 +600,12 @@ impl Backlog {
 
     /// How often a SYN-ACK is sent again. Where more than half of the queue is in use, and most of
     /// that by connections that do not answer, they are given up earlier, so that new ones find
-    /// room (`reqsk_timer_handler`).
-    fn retries(&self, config: &Config, max_accept: usize) -> u32 {
+    /// room (`reqsk_timer_handler`). There the backlog bounds this queue, and here
+    /// `tcp_max_syn_backlog` does.
+    fn retries(&self, config: &Config) -> u32 {
         let (waiting, mut young) = (self.requests.len(), self.young);
         let mut retries = config.tcp_synack_retries;
-        if waiting * 2 <= max_accept.max(LEAST_BACKLOG) {
+        if waiting * 2 <= (config.tcp_max_syn_backlog as usize).max(LEAST_BACKLOG) {
             return retries;
         }
         while retries > LEAST_RETRIES && waiting >= young * 2 {
@@ -618,7 +620,6 @@ impl Backlog {
         now: Instant,
         key: FlowKey,
         config: &Config,
-        max_accept: usize,
         send: &mut Vec<(FourTuple, Segment)>,
     ) -> u64 {
         let mut expired = 0;
@@ -638,7 +639,7 @@ impl Backlog {
                     continue;
                 }
                 expired += 1;
-                let retries = self.retries(config, max_accept);
+                let retries = self.retries(config);
                 let entry = &mut self.requests[slot as usize];
                 let was_young = entry.request.timeouts() == 0;
                 match entry.request.on_deadline(now, retries) {
