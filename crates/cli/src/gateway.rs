@@ -5,7 +5,7 @@ mod calls;
 pub(crate) mod command;
 pub(crate) mod confine;
 mod device_end;
-mod ending;
+pub(crate) mod ending;
 mod etc;
 pub(crate) mod face;
 mod file_limit;

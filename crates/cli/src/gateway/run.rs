@@ -1,7 +1,7 @@
 //! `neap gateway run`: a command in a sandbox whose network is this gateway. Any user may.
 
 use super::command::exit_code;
-use super::ending::AfterCommand;
+use super::ending::{AfterCommand, AtOnce, Rest, finish};
 use super::job::{self, Job, Signals};
 use super::options::{MTU, Options};
 use super::passing::{self, Message};
@@ -23,9 +23,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Run a command in a sandbox that reaches the network through this gateway
 ///
@@ -79,7 +78,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         _ => return Err(Failure::System("the sandbox did not hand over its device".to_owned())),
     };
     let served = serve(device, args, way, config, &child);
-    let Served { mut gateway, has_ended, device_end, watched, tunnel } = match served {
+    let Served { mut gateway, has_ended, device_end, watched, rest } = match served {
         Ok(served) => served,
         Err(failure) => {
             let _ = child.kill();
@@ -95,13 +94,13 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     passing::send(&socket, &Message::Ready)
         .and_then(|()| passing::send(&socket, &Message::Input(input)))
         .map_err(system("the sandbox"))?;
-    let (over, is_over) = channel();
+    let at_once = AtOnce::new();
     if let Some(command) = pid_of(&child) {
-        let (gateway, over, has_ended) = (stop.clone(), over.clone(), has_ended.clone());
+        let (gateway, at_once, has_ended) = (stop.clone(), at_once.teller(), has_ended.clone());
         let end = move || {
             gateway.stop();
             // Nobody may wait for it.
-            let _ = over.send(());
+            let _ = at_once.send(());
         };
         let job = Job { signals, socket, command, has_ended, end };
         job.watch().map_err(system("a thread"))?;
@@ -113,35 +112,19 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     if is_device_gone {
         stop.stop();
     } else {
-        args.after.end(&stop);
+        finish(&stop, args.after.time());
     }
     // In the end it resets what is unfinished. Behind it the kernel would end the streams.
     let ended = engine.join().map_err(|_| Failure::System("the gateway ended".to_owned()))?;
     if is_device_gone {
         // The resets in a tunnel leave with the end of its stack.
-        drop(tunnel);
+        drop(rest);
         return Err(Failure::System(format!("the interface {} is gone", sandbox::INTERFACE)));
     }
     ended.map_err(|why| Failure::System(format!("the gateway: {why}")))?;
-    if let Some(stack) = tunnel.and_then(Arc::into_inner) {
-        close(stack, until.saturating_duration_since(Instant::now()), over);
-        // It is closed, or there was a signal.
-        let _ = is_over.recv();
-    }
+    rest.send(until, at_once);
     drop(watched);
     Ok(exit_code(status))
-}
-
-/// Lets the connections of a tunnel send what they have not sent yet, in a thread of its own that
-/// tells of the end.
-fn close(stack: Stack, time: Duration, over: Sender<()>) {
-    thread::spawn(move || {
-        if !time.is_zero() {
-            stack.close(time);
-        }
-        // A signal may have come before.
-        let _ = over.send(());
-    });
 }
 
 /// Runs the gateway by a thread. If it fails, the command has no network any more, and ends.
@@ -189,8 +172,7 @@ struct Served {
     has_ended: Arc<AtomicBool>,
     device_end: DeviceEnd,
     watched: Watched,
-    /// The stack of a tunnel.
-    tunnel: Option<Arc<Stack>>,
+    rest: Rest,
 }
 
 /// A stack on the device of the sandbox, and the gateway on it. The process has given up its rights
@@ -229,12 +211,11 @@ fn serve(
     for (socket, publication) in bound.into_iter().flatten() {
         gateway.publish_socket(socket, publication).map_err(system("a published port"))?;
     }
-    let of_tunnel = tunnel.as_ref().map(|tunnel| tunnel.stack.clone());
-    let watched = way_out::serve(listening, &stack, &gateway, tunnel)?;
+    let (watched, rest) = way_out::serve(listening, &stack, &gateway, tunnel)?;
     let has_ended = Arc::<AtomicBool>::default();
     let device_end = end_with_device(&stack, pid_of(child), has_ended.clone());
     let device_end = device_end.map_err(system("the interface"))?;
-    Ok(Served { gateway, has_ended, device_end, watched, tunnel: of_tunnel })
+    Ok(Served { gateway, has_ended, device_end, watched, rest })
 }
 
 /// A command whose interface is gone has no network any more, and ends. The gateway goes on until

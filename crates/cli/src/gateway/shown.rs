@@ -3,6 +3,7 @@
 //! is told where there is no folder.
 
 use super::Failure;
+use super::ending::Rest;
 use super::watching::{Listening, Watched};
 use super::way_out::{self, Tunnelled};
 use neap::Stack;
@@ -36,7 +37,7 @@ impl Shown {
     }
 
     /// Serves the figures of a gateway, its stack and its tunnel until the returned value is
-    /// dropped.
+    /// dropped. Returns as well what the gateway leaves in the end.
     ///
     /// # Errors
     /// The system refuses a descriptor or a thread.
@@ -45,7 +46,7 @@ impl Shown {
         stack: &Stack,
         gateway: &Gateway,
         tunnel: Option<Tunnelled>,
-    ) -> Result<Watched, Failure> {
+    ) -> Result<(Watched, Rest), Failure> {
         way_out::serve(self.0, stack, gateway, tunnel)
     }
 }

@@ -3,7 +3,7 @@
 
 use super::command::not_ignored;
 use super::confine::{self, Needs};
-use super::ending::Ending;
+use super::ending::{self, AtOnce, Ending};
 use super::options::Options;
 use super::watching::{self, Watching};
 use super::way_out::{self, WayOut};
@@ -18,6 +18,7 @@ use signal_hook::iterator::Signals;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Connect everything that is routed into a TUN to the sockets of this machine
 ///
@@ -86,10 +87,14 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     if args.way_out.is_direct() {
         super::tell_of_echo(&gateway, |what| tracing::warn!("{what}"));
     }
-    let _watched = way_out::serve(listening, &stack, &gateway, tunnel)?;
+    let (_watched, rest) = way_out::serve(listening, &stack, &gateway, tunnel)?;
     let end = DeviceEnd::watch(&stack, gateway.handle()).map_err(|error| failed(&error))?;
-    args.ending.by(signals, gateway.handle()).map_err(|error| failed(&error))?;
+    let at_once = AtOnce::new();
+    let ended = args.ending.by(signals, gateway.handle(), at_once.teller());
+    ended.map_err(|error| failed(&error))?;
     gateway.run().map_err(|error| failed(&error))?;
+    drop(gateway);
+    rest.send(Instant::now() + ending::TIME, at_once);
     if end.has_come() {
         return Err(Failure::System(format!("the interface {name} is gone")));
     }

@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::confine::Needs;
+use super::ending::Rest;
 use super::tunnel::{self, Prepared, Settings, Shown};
 use super::watching::{self, Listening, Watched};
 use clap::Args;
@@ -131,7 +132,7 @@ pub(crate) enum Way {
 
 /// A tunnel that runs.
 pub(crate) struct Tunnelled {
-    pub(crate) stack: Arc<Stack>,
+    stack: Arc<Stack>,
     /// What others see of it, and its control socket.
     shown: Shown,
     control: Option<Control>,
@@ -221,7 +222,8 @@ impl Application for Both {
 }
 
 /// Serves what others see of a gateway, with or without a tunnel. The tunnel has a control socket
-/// of its own, and the metrics are those of both.
+/// of its own, and the metrics are those of both. Returns as well what the gateway leaves in the
+/// end.
 ///
 /// # Errors
 /// The system refuses a descriptor or a thread.
@@ -230,14 +232,15 @@ pub(super) fn serve(
     stack: &Stack,
     gateway: &Gateway,
     tunnel: Option<Tunnelled>,
-) -> Result<Watched, Failure> {
+) -> Result<(Watched, Rest), Failure> {
     let gateway = gateway.inspector();
     let shown: Arc<dyn Application> = Arc::new(gateway.clone());
-    let Some(Tunnelled { shown: tunnel, control, .. }) = tunnel else {
-        return listening.serve(stack, shown.clone(), shown);
+    let Some(Tunnelled { stack: of_tunnel, shown: tunnel, control }) = tunnel else {
+        return Ok((listening.serve(stack, shown.clone(), shown)?, Rest::new(None)));
     };
     let both = Arc::new(Both { gateway, tunnel });
-    Ok(listening.serve(stack, shown, both)?.with(control))
+    let watched = listening.serve(stack, shown, both)?.with(control);
+    Ok((watched, Rest::new(Some(of_tunnel))))
 }
 
 impl FromStr for Url {

@@ -17,6 +17,7 @@ use super::{Failure, NAME, netlink};
 use crate::background::Waiting;
 use crate::gateway::command::{exit_code, not_ignored};
 use crate::gateway::confine::{Needs, confine};
+use crate::gateway::ending::{self, AtOnce, Rest};
 use crate::gateway::face;
 use crate::gateway::shown::{Shown, control_socket};
 use crate::gateway::watching::Watched;
@@ -46,6 +47,7 @@ use std::process::{Child, ExitCode};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 /// Where `ip netns` keeps its names.
 const NAMED: &str = "/run/netns";
@@ -117,7 +119,7 @@ fn run(args: &Args, log: &Arc<Log>, waiting: Option<Waiting>) -> Result<ExitCode
         Ok((gateway, Ready { pid_file, waiting }, tables))
     });
     // It is there until the end.
-    let ((gateway, device_end, _shown), ready, tables) = match started {
+    let ((gateway, device_end, (_shown, rest)), ready, tables) = match started {
         Ok(started) => started,
         Err(failure) => {
             drop(agent);
@@ -130,7 +132,7 @@ fn run(args: &Args, log: &Arc<Log>, waiting: Option<Waiting>) -> Result<ExitCode
         tell_of_echo(&gateway, |what| log.info(&what));
     }
     let device = DeviceOfCommand { end: device_end, name: network.interface.clone() };
-    let running = Running::start(args, gateway, watch, signals)?;
+    let running = Running::start(args, gateway, watch, signals, rest)?;
     let (handle, log) = (running.handle.clone(), log.clone());
     let follower = Follower::new(args.clone(), network, ports, agent, handle, log, tables);
     let ended = serve(args, running, &device, follower, &mut child, ready);
@@ -283,6 +285,8 @@ fn give_up(
 struct Running {
     handle: GatewayHandle,
     engine: JoinHandle<std::io::Result<()>>,
+    rest: Rest,
+    at_once: AtOnce,
 }
 
 impl Running {
@@ -291,10 +295,12 @@ impl Running {
         mut gateway: Gateway,
         watch: Option<Watch>,
         signals: Vec<i32>,
+        rest: Rest,
     ) -> Result<Self, Failure> {
-        let handle = gateway.handle();
+        let (handle, at_once) = (gateway.handle(), AtOnce::new());
         let signals = Signals::new(signals).map_err(system("signals"))?;
-        args.own.ending.by(signals, handle.clone()).map_err(system("a thread"))?;
+        let ended = args.own.ending.by(signals, handle.clone(), at_once.teller());
+        ended.map_err(system("a thread"))?;
         if let Some(watch) = watch {
             let stop = handle.clone();
             spawn("namespace", move || {
@@ -305,18 +311,19 @@ impl Running {
             })?;
         }
         let engine = thread::Builder::new().name("gateway".to_owned()).spawn(move || gateway.run());
-        Ok(Self { handle, engine: engine.map_err(system("a thread"))? })
+        Ok(Self { handle, engine: engine.map_err(system("a thread"))?, rest, at_once })
     }
 
-    /// Waits until the gateway ends.
+    /// Waits until the gateway ends, and lets its tunnel send the rest.
     fn end(self) -> Result<(), Failure> {
-        let ended = self.engine.join();
-        let ended = ended.map_err(|_| Failure::System("the gateway has ended".to_owned()))?;
-        ended.map_err(system("the gateway"))
+        let ended = join(self.engine);
+        self.rest.send(Instant::now() + ending::TIME, self.at_once);
+        ended
     }
 
-    /// Waits until the command has ended, and then ends the gateway. When the gateway ends first,
-    /// `until` is dropped, and the process in the namespace ends with its command.
+    /// Waits until the command has ended, and then ends the gateway, once what the command has sent
+    /// has arrived. When the gateway ends first, `until` is dropped, and the process in the
+    /// namespace ends with its command.
     ///
     /// # Errors
     /// Why the command had to end: its gateway has failed, or the interface is gone.
@@ -327,20 +334,22 @@ impl Running {
         device: &DeviceOfCommand,
     ) -> Result<ExitCode, Failure> {
         let (tell, ended) = channel();
-        let handle = self.handle.clone();
+        let Self { handle, engine, rest, at_once } = self;
         spawn("end", move || {
             // Nobody listens when the command cannot be waited for.
-            let _ = tell.send(self.end());
+            let _ = tell.send(join(engine));
             drop(until);
         })?;
         let status = child.wait().map_err(system("the command"));
+        let rest_until = Instant::now() + ending::TIME;
         // The end of a command may end the interface, too.
         let ended_before = ended.try_recv().ok();
         if ended_before.is_none() {
-            handle.stop();
+            ending::finish(&handle, ending::TIME);
             // In the end it resets what is unfinished. Behind it the kernel would end the streams.
             let _ = ended.recv();
         }
+        rest.send(rest_until, at_once);
         let status = status?;
         match ended_before {
             Some(ended) if status.code() == Some(WITHOUT_GATEWAY.into()) => {
@@ -353,6 +362,13 @@ impl Running {
             _ => Ok(exit_code(status)),
         }
     }
+}
+
+/// Waits until the gateway ends.
+fn join(engine: JoinHandle<io::Result<()>>) -> Result<(), Failure> {
+    let ended = engine.join();
+    let ended = ended.map_err(|_| Failure::System("the gateway has ended".to_owned()))?;
+    ended.map_err(system("the gateway"))
 }
 
 /// The interface that a command has, and whether it is gone.
@@ -537,14 +553,15 @@ fn config(args: &Args, network: &Network, allowed: usize) -> Result<GatewayConfi
     Ok(config)
 }
 
-/// The stack, and the gateway on it with its published ports.
+/// The stack, and the gateway on it with its published ports, what others see of it, and what it
+/// leaves in the end.
 fn gateway(
     stack: Builder,
     way: Way,
     config: GatewayConfig,
     bound: Vec<Bound>,
     shown: Shown,
-) -> Result<(Gateway, DeviceEnd, Watched), Failure> {
+) -> Result<(Gateway, DeviceEnd, (Watched, Rest)), Failure> {
     let (upstream, tunnel) = way.start()?;
     let stack = Arc::new(stack.build().map_err(|error| Failure::System(error.to_string()))?);
     let gateway = Gateway::new(stack.clone(), upstream, config);

@@ -7,6 +7,7 @@ use super::outbound::outbound;
 use super::{Failure, NAME};
 use crate::gateway::command::not_ignored;
 use crate::gateway::confine::{Needs, confine};
+use crate::gateway::ending::{self, AtOnce};
 use crate::gateway::shown::{Shown, control_socket};
 use crate::gateway::watching;
 use crate::gateway::way_out::Way;
@@ -25,6 +26,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
+use std::time::Instant;
 
 pub(super) fn main(options: &Options) -> Result<(), Failure> {
     let take =
@@ -60,18 +62,21 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
 
     let handle = gateway.handle();
     DeviceEnd::watch(&stack, handle.clone()).map_err(system("the device"))?;
-    options.own.ending.by(signals, handle.clone()).map_err(system("a thread"))?;
+    let at_once = AtOnce::new();
+    let ended = options.own.ending.by(signals, handle.clone(), at_once.teller());
+    ended.map_err(system("a thread"))?;
     if let Some(exit) = exit {
         watch_exit(exit, handle.clone());
     }
-    let shown = shown.serve(&stack, &gateway, tunnel)?;
+    let (shown, rest) = shown.serve(&stack, &gateway, tunnel)?;
     let socket = api.map(|api| api.serve(handle, &options.network));
     if let Some(ready) = ready {
         // Nobody may wait for it any more.
         let _ = File::from(ready).write_all(b"1");
     }
     gateway.run().map_err(system("the gateway"))?;
-    drop((socket, shown));
+    drop((gateway, socket, shown));
+    rest.send(Instant::now() + ending::TIME, at_once);
     Ok(())
 }
 

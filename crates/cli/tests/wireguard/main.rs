@@ -22,6 +22,7 @@ mod peers;
 mod programs;
 mod queue;
 mod refused;
+mod rest;
 mod running;
 mod sandbox;
 #[path = "../clients/scripts.rs"]
