@@ -85,6 +85,8 @@ pub(crate) struct FaceWayOut {
 struct DnsOption {
     name: &'static str,
     way: Option<Dns>,
+    /// Whether the gateway answers questions at all.
+    is_needed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -339,7 +341,7 @@ impl UpstreamOptions {
             Some(Dns::Server(server)) if is_proxy => Resolver::Through(vec![server]),
             Some(Dns::Server(server)) => Resolver::Server(server),
         };
-        config.takes_all_dns = is_proxy || dns.way.is_some();
+        config.takes_all_dns = dns.is_needed && (is_proxy || dns.way.is_some());
         config.outbound = outbound.clone();
         let Url::Proxy { protocol, host, port } = url else {
             return Ok(Way::Ready(Box::new(DirectFrom(outbound))));
@@ -389,7 +391,7 @@ impl UpstreamOptions {
             }
             Some(Dns::Direct) => Resolver::Host,
             Some(Dns::Server(server)) => Resolver::Through(vec![server]),
-            None if !file.interface.dns.is_empty() => of_file(&file),
+            None if !file.interface.dns.is_empty() || !dns.is_needed => of_file(&file),
             None => {
                 let why = format!(
                     "{}: [Interface] has no DNS: name a resolver there, or with {} ADDRESS",
@@ -399,7 +401,7 @@ impl UpstreamOptions {
                 return Err(Failure::Arguments(why));
             }
         };
-        config.takes_all_dns = true;
+        config.takes_all_dns = dns.is_needed;
         let settings = Settings { congestion: self.congestion.clone(), ..Settings::default() };
         Prepared::open(file, &settings)
     }
@@ -415,7 +417,7 @@ impl WayOut {
             return Err(Failure::Arguments(why.to_owned()));
         }
         let outbound = if is_tunnel { Outbound::default() } else { self.outbound()? };
-        let dns = DnsOption { name: "--dns", way: self.dns };
+        let dns = DnsOption { name: "--dns", way: self.dns, is_needed: true };
         self.upstream.open(&url, dns, outbound, config, watching::listen)
     }
 
@@ -447,8 +449,9 @@ impl WayOut {
 
 impl FaceWayOut {
     /// The upstream, and what the engine has to know of it. A proxy is asked whether it is there.
-    /// Without one flows leave as `outbound` says. `listen` makes the control socket of a tunnel by
-    /// its name.
+    /// Without one flows leave as `outbound` says. Without `has_dns` the gateway takes no questions,
+    /// and guests ask whom they want, by way of the upstream. `listen` makes the control socket of a
+    /// tunnel by its name.
     ///
     /// # Errors
     /// Options that make no sense together, a file that is not understood, a proxy that does not
@@ -456,6 +459,7 @@ impl FaceWayOut {
     pub(crate) fn open(
         &self,
         outbound: Outbound,
+        has_dns: bool,
         config: &mut GatewayConfig,
         listen: impl FnOnce(&str) -> Option<ControlListener>,
     ) -> Result<Way, Failure> {
@@ -463,7 +467,8 @@ impl FaceWayOut {
             let why = "--upstream-dns is for an upstream: name one with --upstream";
             return Err(Failure::Arguments(why.to_owned()));
         }
-        let dns = DnsOption { name: "--upstream-dns", way: self.upstream_dns };
+        let (name, way) = ("--upstream-dns", self.upstream_dns);
+        let dns = DnsOption { name, way, is_needed: has_dns };
         self.upstream.open(&self.upstream.url()?, dns, outbound, config, listen)
     }
 

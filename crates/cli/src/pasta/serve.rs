@@ -84,7 +84,7 @@ fn run(args: &Args, log: &Arc<Log>, waiting: Option<Waiting>) -> Result<ExitCode
     let mut config = config(args, &network, allowed - taken)?;
     // Its files may be those of the present user alone.
     let of_user = |name: &str| control_socket(name, is_of_user);
-    let way = args.own.way_out.open(args.outbound(), &mut config, of_user)?;
+    let way = args.own.way_out.open(args.outbound(), true, &mut config, of_user)?;
     let bound = binder.bind_listed(&ports).map_err(Failure::System)?;
     // The host knows the names of its own domains alone.
     if let Some(domains) = way.search().filter(|_| config.resolver != Resolver::Host) {

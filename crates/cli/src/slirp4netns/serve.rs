@@ -38,9 +38,8 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
     let limit = raise_file_limit().map_err(Failure::System)?;
     let mut config = config(options, limit)?;
     let of_user = |name: &str| control_socket(name, true);
-    let way = options.own.way_out.open(outbound, &mut config, of_user)?;
-    // With --disable-dns guests ask whom they want, by way of the upstream.
-    config.takes_all_dns &= options.network.has_dns;
+    let has_dns = options.network.has_dns;
+    let way = options.own.way_out.open(outbound, has_dns, &mut config, of_user)?;
     let device = device(options)?;
     let api = options.api_socket.as_deref().map(Api::listen).transpose()?;
     let signals =

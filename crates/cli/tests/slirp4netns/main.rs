@@ -591,6 +591,23 @@ fn a_guest_gets_its_address_by_dhcp() {
     });
 }
 
+#[test]
+fn a_tunnel_without_a_resolver_is_one_for_guests_that_ask_whom_they_want() {
+    in_namespace(|| {
+        outside();
+        let file = std::env::temp_dir().join(format!("neap-slirp-{}.conf", std::process::id()));
+        let text = "[Interface]\nPrivateKey = AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n\
+                    Address = 10.9.0.1/32\n\
+                    [Peer]\nPublicKey = AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=\n";
+        fs::write(&file, text).expect("room");
+        let upstream = format!("wireguard:{}", file.display());
+        let options = ["-c", "--disable-dns", "--upstream", &upstream];
+        let guest = Guest::start(env!("CARGO_BIN_EXE_neap"), &options);
+        fs::remove_file(&file).expect("it was there");
+        guest.inside("ping -c1 -W 60 10.0.2.2");
+    });
+}
+
 /// Memory that a flood of requests for addresses may cost, bytes: 256 leases of 300 bytes, and what
 /// waits for the gateway.
 const MOST_LEASES: u64 = 12 << 20;
