@@ -13,6 +13,7 @@ use neap_gateway::{
     DirectFrom, Gateway, GatewayConfig, Inspector, Outbound, Resolver, StackUpstream, Upstream,
 };
 use rustix::process::{DumpableBehavior, geteuid, set_dumpable_behavior};
+use rustix::thread::CapabilitySet;
 use socket2::{Domain, Socket, Type};
 use std::fmt;
 use std::fs::File;
@@ -141,11 +142,11 @@ pub(crate) struct Tunnelled {
 }
 
 impl Way {
-    /// Whether it keeps capabilities that this process may have.
-    pub(crate) fn keeps_capabilities(&self) -> bool {
+    /// The capabilities that it keeps, of those that this process may have.
+    pub(crate) fn capabilities(&self) -> CapabilitySet {
         match self {
-            Self::Ready(_) => false,
-            Self::Tunnel(prepared, _) => !prepared.needs().capabilities.is_empty(),
+            Self::Ready(_) => CapabilitySet::empty(),
+            Self::Tunnel(prepared, _) => prepared.needs().capabilities,
         }
     }
 

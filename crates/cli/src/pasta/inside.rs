@@ -278,8 +278,9 @@ fn build(setup: &Setup) -> Result<Interface, String> {
     let other = setup.identity.filter(|identity| !identity.is_own());
     match other {
         Some(identity) => {
-            // In a user namespace its number may mean another user, or nobody.
-            identity.assume_with_capabilities()?;
+            // In a user namespace its number may mean another user, or nobody. Other namespaces
+            // are joined by capabilities.
+            identity.assume_with_capabilities(CapabilitySet::all())?;
             // The device of all TUNs may be root's, and rights to files end at a user namespace.
             Namespaces { user: None, ..namespaces.clone() }.join()?;
         }

@@ -144,13 +144,10 @@ fn system<E: fmt::Display>(what: &'static str) -> impl Fn(E) -> Failure {
     move |error| Failure::System(format!("{what}: {error}"))
 }
 
-/// Becomes another user, with the capabilities of the present one if the way out keeps some.
+/// Becomes another user, with the capabilities that the way out keeps and no others: what the
+/// present user may do, such as binding the ports of the host below 1024, that one may not.
 fn assume(identity: Option<Identity>, way: &Way) -> Result<(), Failure> {
-    let assume = if way.keeps_capabilities() {
-        Identity::assume_with_capabilities
-    } else {
-        Identity::assume
-    };
+    let assume = |identity: Identity| identity.assume_with_capabilities(way.capabilities());
     identity.map_or(Ok(()), assume).map_err(Failure::System)
 }
 

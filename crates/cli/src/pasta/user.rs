@@ -1,7 +1,9 @@
 //! The user that the face becomes when it has what it needs.
 
 use nix::unistd::{Gid, Group, Uid, User, setgid, setgroups, setuid};
-use rustix::thread::{CapabilitySets, capabilities, set_capabilities, set_keep_capabilities};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_keep_capabilities,
+};
 use serde::{Deserialize, Serialize};
 use std::fs;
 
@@ -91,18 +93,22 @@ impl Identity {
         })
     }
 
-    /// Becomes that user with the capabilities that this thread has, as they are needed for other
-    /// namespaces. Nothing else of the machine's root is left.
+    /// Becomes that user with those of these capabilities that this thread has. Nothing else of the
+    /// machine's root is left.
     ///
     /// # Errors
     /// This process may not.
-    pub(super) fn assume_with_capabilities(self) -> Result<(), String> {
+    pub(super) fn assume_with_capabilities(self, kept: CapabilitySet) -> Result<(), String> {
+        if kept.is_empty() || self.is_own() {
+            return self.assume();
+        }
         let failed = |error| format!("--runas: capabilities cannot be kept: {error}");
         let CapabilitySets { permitted, inheritable, .. } = capabilities(None).map_err(failed)?;
         set_keep_capabilities(true).map_err(failed)?;
         self.assume()?;
         set_keep_capabilities(false).map_err(failed)?;
-        // Another user has them, and none in effect (capabilities(7)).
+        let permitted = permitted & kept;
+        // Another user has all of them, and none in effect (capabilities(7)).
         let kept = CapabilitySets { effective: permitted, permitted, inheritable };
         set_capabilities(None, kept).map_err(failed)
     }

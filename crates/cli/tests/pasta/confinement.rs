@@ -117,6 +117,36 @@ fn a_resolver_that_an_option_names_is_asked_at_a_loopback_address() {
     });
 }
 
+/// The file of a tunnel whose packets have a mark. Its peer is nobody.
+const MARKED: &str = "[Interface]\nPrivateKey = AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n\
+    Address = 10.9.0.1/32\nDNS = 10.9.0.2\nFwMark = 7\n\
+    [Peer]\nPublicKey = AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=\n";
+
+#[test]
+fn a_user_that_is_not_root_keeps_the_capability_of_a_mark_alone() {
+    in_namespace(|| {
+        if fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !map.contains("4294967295")) {
+            return skip("this user namespace has no other users");
+        }
+        host();
+        let (folder, namespace) = (Folder::new("pasta-mark"), Namespace::new());
+        let file = folder.write("marked.conf", MARKED);
+        let pid_file = folder.path().join("pid");
+        let mut join = Command::new(env!("CARGO_BIN_EXE_neap"));
+        join.args(["pasta", "--config-net", "--quiet", "--runas", "12345", "-t", "auto"]);
+        join.args(["-u", "none", "--upstream", &format!("wireguard:{file}"), "-P"]);
+        join.arg(&pid_file).arg(namespace.pid()).stdin(Stdio::null());
+        succeed(join);
+        let pid = fs::read_to_string(pid_file).expect("the file of the process ID");
+        // `CAP_NET_RAW`, or `CAP_NET_ADMIN` where that does not suffice.
+        let of_marks = [1 << 13, 1 << 12];
+        let status = fs::read_to_string(format!("/proc/{}/status", pid.trim())).expect("it runs");
+        let permitted = status.lines().find_map(|line| line.strip_prefix("CapPrm:\t"));
+        let permitted = u64::from_str_radix(permitted.expect("a line"), 16).expect("a number");
+        assert!(of_marks.contains(&permitted), "{permitted:#x}");
+    });
+}
+
 /// The users that a process is, in the words of its status: real, effective, saved, of files.
 fn users_of(pid: u32) -> String {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
