@@ -13,7 +13,7 @@ use crate::holdings;
 use crate::host_echo::HostEcho;
 use crate::host_errors::{self, Manner, Undelivered};
 use crate::ip_header;
-use crate::outbound::{NotOwn, Outbound, Reach};
+use crate::outbound::{Outbound, Reach};
 use crate::refused::Refused;
 use crate::sending::{Sender, Sending, Service};
 use crate::token::{Generation, Slot, Token};
@@ -30,6 +30,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 /// Sockets at the same time; requests of more identifiers are dropped.
@@ -194,14 +195,7 @@ impl Echoes {
         let key = (message.source, identifier, reach);
         let at = match self.pinger_of(key, to.ip(), ways) {
             Ok(at) => at,
-            Err(error) if NotOwn::is_why(&error) => {
-                self.counters.count(|counters| &counters.no_address);
-                return self.refuse(&message, NO_ROUTE);
-            }
-            Err(_) => {
-                let which = refused_as_new(self.is_draining, |counters| &counters.full_echoes);
-                return self.counters.count(which);
-            }
+            Err(error) => return self.refuse_for(&error, &message),
         };
         let pinger = &mut self.pingers[at];
         (pinger.last_used, pinger.to) = (Instant::now(), to.ip());
@@ -292,6 +286,25 @@ impl Echoes {
         let (packet, seen) = (request.to_packet(), request.destination);
         if host_errors::pass_on(&self.socket, &packet, seen, undelivered) {
             self.counters.count(|counters| &counters.undelivered_echoes);
+        }
+    }
+
+    /// Counts a request for which there is no socket, and tells its sender if there is no way.
+    fn refuse_for(&self, error: &io::Error, message: &IcmpMessage) {
+        let (which, is_told): (fn(&Counters) -> &AtomicU64, _) = match Refused::of(error) {
+            Refused::NoAddress => (|counters| &counters.no_address, true),
+            Refused::Network | Refused::Host => (|counters| &counters.unsent_echoes, true),
+            Refused::Full | Refused::NoPort | Refused::Draining => {
+                (refused_as_new(self.is_draining, |counters| &counters.full_echoes), false)
+            }
+            // As where the host allowed no ping sockets from the start.
+            Refused::Prohibited | Refused::Reset | Refused::TimedOut => {
+                (|counters| &counters.unanswered_echoes, false)
+            }
+        };
+        self.counters.count(which);
+        if is_told {
+            self.refuse(message, NO_ROUTE);
         }
     }
 
@@ -421,9 +434,8 @@ fn open(
 }
 
 fn is_unreachable(error: &io::Error) -> bool {
-    use io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkUnreachable};
     // The host may have no address of the family (`disable_ipv6`).
-    matches!(error.kind(), NetworkUnreachable | HostUnreachable | AddrNotAvailable)
+    matches!(Refused::of(error), Refused::Network | Refused::Host | Refused::NoPort)
 }
 
 /// Whether the host did not take a message as it may not be cut.

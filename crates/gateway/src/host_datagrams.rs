@@ -362,8 +362,10 @@ impl AsFd for HostDatagrams {
 /// What an error of `sendto(2)` is for a guest.
 fn refusal(errno: Errno) -> Option<Refusal> {
     match errno {
-        // The host has no address of the family (`disable_ipv6`).
-        Errno::ENETUNREACH | Errno::EADDRNOTAVAIL => Some(Refusal::Network),
+        // The host has no address of the family (`disable_ipv6`), or the interface is gone.
+        Errno::ENETUNREACH | Errno::ENETDOWN | Errno::EADDRNOTAVAIL | Errno::ENODEV => {
+            Some(Refusal::Network)
+        }
         Errno::EHOSTUNREACH => Some(Refusal::Host),
         Errno::EACCES | Errno::EPERM => Some(Refusal::Prohibited),
         _ => None,
@@ -518,6 +520,19 @@ mod tests {
             let mut all = std::iter::from_fn(|| a.undelivered(&mut [0; 1280]));
             assert!(all.any(|error| error.to == closed));
             drop(b);
+        });
+    }
+
+    #[test]
+    fn there_is_no_way_by_an_interface_that_is_gone() {
+        namespace::in_namespace(|| {
+            namespace::run("ip link add away type veth peer name other");
+            let to = "192.0.2.7:9".parse().expect("an address");
+            let outbound = Outbound { interface: Some("away".into()), ..Outbound::default() };
+            let mut socket = HostDatagrams::open(to, &outbound).expect("a socket");
+            namespace::run("ip link delete away");
+            let sent = socket.send(&[Bytes::from_static(b"anybody?")], to, MANNER);
+            assert_eq!(sent, Sent { why: Some(Refusal::Network), ..Sent::default() });
         });
     }
 

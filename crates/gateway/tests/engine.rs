@@ -21,6 +21,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -237,6 +238,43 @@ fn a_lack_of_descriptors_does_not_say_that_pings_are_not_allowed() {
         let (gateway, _cable) = common::gateway(upstream, GatewayConfig::default());
         assert_eq!(gateway.passes_echo(), [passes; 2], "{errno}");
     }
+}
+
+/// An upstream that has pings at first, for which it has no room, and loses its interface.
+struct Lost(AtomicUsize);
+
+impl Upstream for Lost {
+    fn connect(&self, _: &Destination, _: Client) -> io::Result<Box<dyn Far>> {
+        Err(Errno::NODEV.into())
+    }
+
+    fn datagrams(&self, _: &Destination) -> io::Result<Box<dyn FarDatagrams>> {
+        Err(Errno::NODEV.into())
+    }
+
+    fn leaves_by_host(&self) -> bool {
+        false
+    }
+
+    fn echo(&self, _: bool) -> io::Result<Box<dyn FarEcho>> {
+        // It is asked for each family at the start.
+        let is_first = self.0.fetch_add(1, Relaxed) < 2;
+        Err(if is_first { Errno::MFILE } else { Errno::NODEV }.into())
+    }
+}
+
+#[test]
+fn a_ping_whose_interface_is_gone_is_told_that_there_is_no_way() {
+    let (_news, told) = channel();
+    let upstream = Box::new(Lost(AtomicUsize::new(0)));
+    let world = World::over(upstream, GatewayConfig::default(), told, Arc::default());
+    let mut bytes = Vec::new();
+    let request = PacketBuilder::ipv4(GUEST, FAR, 64).icmpv4_echo_request(7, 1);
+    request.write(&mut bytes, b"anybody").expect("a packet");
+    world.cable.send(&bytes).expect("sent");
+    assert_eq!(world.answer(), Some((3, 0)));
+    let figures = world.end();
+    assert_eq!((figures.unsent_echoes, figures.full_echoes), (1, 0));
 }
 
 #[test]
