@@ -78,9 +78,9 @@ pub struct Figures {
     /// (`EADDRNOTAVAIL`): all of `net.ipv4.ip_local_port_range` have connections to the
     /// destination, those in TIME-WAIT included.
     pub no_port: u64,
-    /// Connections, datagrams and echo requests that were refused since the host does not have the
-    /// address that they were to leave from ([`Outbound::v4`](crate::Outbound::v4) and
-    /// [`v6`](crate::Outbound::v6)).
+    /// Connections, datagrams, echo requests and questions for names that were refused since the
+    /// host does not have the address that they were to leave from
+    /// ([`Outbound::v4`](crate::Outbound::v4) and [`v6`](crate::Outbound::v6)).
     pub no_address: u64,
     /// Connections whose other half could not be opened, and those to an
     /// [own address](crate::GatewayConfig::own_addresses) of the gateway.
@@ -154,7 +154,7 @@ pub struct Figures {
     pub denied_echoes: u64,
     /// Echo requests that were dropped, as there were too many identifiers, or no descriptors.
     pub full_echoes: u64,
-    /// Echo requests that the host refused.
+    /// Echo requests that the host refused, or whose upstream could not be reached.
     pub unsent_echoes: u64,
     /// Echo replies that the stack did not take.
     pub lost_echoes: u64,

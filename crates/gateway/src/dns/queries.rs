@@ -297,10 +297,11 @@ impl Queries {
     /// Sends a question to the next resolver that takes it.
     fn send_on(&mut self, key: usize, ways: QuestionWays<'_>) {
         let QuestionWays { poller, upstream, guests } = ways;
+        let mut in_the_end: fn(&Counters) -> &AtomicU64 = |counters| &counters.unanswered_dns;
         loop {
             let query = &mut self.table[key];
             if query.is_at_end() {
-                return self.fail(key, guests, |counters| &counters.unanswered_dns);
+                return self.fail(key, guests, in_the_end);
             }
             let server = query.servers[query.attempts % query.servers.len()];
             query.attempts += 1;
@@ -312,8 +313,14 @@ impl Queries {
                 Err(error) if query.by.is_final(&error) => {
                     return self.fail(key, guests, |counters| &counters.full_dns);
                 }
-                // A host without IPv6 has none for a resolver of IPv6.
-                Err(_) => continue,
+                Err(error) => {
+                    // The host may have the address for the family of another resolver.
+                    if Refused::of(&error) == Refused::NoAddress {
+                        in_the_end = |counters| &counters.no_address;
+                    }
+                    // A host without IPv6 has none for a resolver of IPv6.
+                    continue;
+                }
             };
             let (generation, sent) = (self.generation.advance(), Instant::now());
             let slot = Slot { key, generation };
@@ -688,6 +695,20 @@ mod tests {
         let due = queries.next_expiry().expect("it waits");
         queries.expire(due, world.ways(), |_, _| panic!("it was told"));
         assert_eq!(queries.table.len(), 1);
+    }
+
+    #[test]
+    fn a_question_that_has_no_address_to_leave_from_is_counted_as_that() {
+        let world = World::new();
+        // An address of documents, which no host has.
+        let outbound = Outbound { v4: "192.0.2.99".parse().ok(), ..Outbound::default() };
+        let mut queries = world.queries(outbound);
+        let server = "198.51.100.53:53".parse().expect("an address");
+        queries.ask(&question(), ServerList::from_slice(&[server]), AskedBy::Host, world.ways());
+        let figures = world.counters.figures();
+        assert_eq!((figures.no_address, figures.unanswered_dns), (1, 0));
+        let mut answer = [0; 500];
+        world.cable.recv(&mut answer).expect("the guest is told");
     }
 
     /// The host's kernel, by which questions leave as datagrams.
