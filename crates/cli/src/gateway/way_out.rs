@@ -450,9 +450,9 @@ impl WayOut {
 
 impl FaceWayOut {
     /// The upstream, and what the engine has to know of it. A proxy is asked whether it is there.
-    /// Without one flows leave as `outbound` says. Without `has_dns` the gateway takes no questions,
-    /// and guests ask whom they want, by way of the upstream. `listen` makes the control socket of a
-    /// tunnel by its name.
+    /// Without one flows leave as `outbound` says. Without `has_dns` the gateway takes no
+    /// questions, and guests ask whom they want, by way of the upstream. `listen` makes the control
+    /// socket of a tunnel by its name.
     ///
     /// # Errors
     /// Options that make no sense together, a file that is not understood, a proxy that does not
