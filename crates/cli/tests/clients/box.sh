@@ -16,13 +16,21 @@ driver = "vfs"
 END
 }
 
+# What gives a container the programs of the host, and the files of the servers.
+programs="-v /usr:/usr:ro"
+files="-v /mnt/files:/files:ro"
+
 make_box() {
-    mkdir -p root/bin root/proc root/sys root/dev root/etc root/tmp root/www
+    mkdir -p root/bin root/proc root/sys root/dev root/etc root/tmp root/www root/usr root/files
+    # Where programs of the host are, if a container has its /usr.
+    ln -s usr/lib root/lib
+    ln -s usr/lib64 root/lib64
     cp "$(command -v busybox)" root/bin/busybox
-    for applet in sh ip wget nc sha256sum head cat ping sleep nslookup httpd echo tr true; do
+    for applet in sh ip wget nc sha256sum head cat ping sleep nslookup httpd echo tee tr true; do
         ln -s busybox "root/bin/$applet"
     done
     echo "a page" >root/www/page
+    ln -s /files/large root/www/large
     tar -C root -cf root.tar .
     podman import -q root.tar box:1 >/dev/null
 }

@@ -12,14 +12,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Addresses of the servers. They are not those of the host, which namespaces of pasta have, too.
-const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
-const SERVER_V6: &str = "2001:db8:3::1";
+pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
+pub(super) const SERVER_V6: &str = "2001:db8:3::1";
 
 /// Bytes of a large transfer, and of the largest.
 const LARGE: usize = 64 << 20;
 const HUGE: u64 = 1 << 30;
 /// A server that takes longer to begin does not work.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// The largest file has a page of data in each stretch of so many bytes, so that it takes 64 MiB.
 const STRETCH: u64 = 64 << 10;
 const PAGE: u64 = 4 << 10;
@@ -46,37 +46,60 @@ impl Drop for Outside {
 impl Outside {
     /// A host with a default route of both families, and the servers that all clients ask.
     pub(super) fn start() -> Self {
+        let mut outside = Self::host();
+        run(&format!("ip address add {SERVER}/32 dev far"));
+        run(&format!("ip address add {SERVER_V6}/128 dev far nodad"));
+        run("ip link set far up");
+        Self::connect();
+        outside.serve_files(&[]);
+        let folder = outside.folder.display().to_string();
+        outside.server("busybox", &["httpd", "-f", "-p", "127.0.0.1:8001", "-h", &folder]);
+        let program = format!("{folder}/datagrams.pl");
+        for address in [&SERVER.to_string(), SERVER_V6] {
+            outside.server("perl", &[&program, "serve", address, "7000"]);
+        }
+        let resolver = UdpSocket::bind((SERVER, 53)).expect("a port");
+        thread::spawn(move || resolve(&resolver));
+        outside
+    }
+
+    /// The files, and the host without its routes.
+    pub(super) fn host() -> Self {
         run("ip link set lo up");
         run("ip link add outside type veth peer name far");
         run("ip address add 192.0.2.1/24 dev outside");
         run("ip address add 2001:db8::1/64 dev outside nodad");
-        run(&format!("ip address add {SERVER}/32 dev far"));
-        run(&format!("ip address add {SERVER_V6}/128 dev far nodad"));
-        run("ip link set far up");
-        run("ip link set outside up");
-        run("ip route add default via 192.0.2.254 dev outside");
-        run("ip -6 route add default via fe80::1 dev outside");
         // Every user may send pings.
         fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647").expect("a setting");
         let folder = env::temp_dir().join(format!("neap-clients-{}", std::process::id()));
         fs::create_dir(&folder).expect("room");
-        let mut outside = Self { folder, servers: Vec::new() };
         let bytes: Vec<u8> = (0..LARGE).map(|at| (at * 7 + at / 251) as u8).collect();
-        fs::write(outside.folder.join("large"), bytes).expect("room");
-        fs::write(outside.folder.join("small"), "small\n").expect("room");
-        let folder = outside.folder.display().to_string();
+        fs::write(folder.join("large"), bytes).expect("room");
+        fs::write(folder.join("small"), "small\n").expect("room");
+        fs::write(folder.join("datagrams.pl"), include_str!("datagrams.pl")).expect("room");
+        Self { folder, servers: Vec::new() }
+    }
+
+    /// The link of the host comes, and with it its routes.
+    pub(super) fn connect() {
+        run("ip link set outside up");
+        run("ip route replace default via 192.0.2.254 dev outside");
+        run("ip -6 route replace default via fe80::1 dev outside");
+    }
+
+    /// Serves files and hashes: here, or where this program starts others.
+    pub(super) fn serve_files(&mut self, there: &[&str]) {
+        let folder = self.folder.display().to_string();
         let ports = [format!("{SERVER}:8000"), format!("[{SERVER_V6}]:8000")];
-        for port in ports.iter().map(String::as_str).chain(["127.0.0.1:8001"]) {
-            outside.server("busybox", &["httpd", "-f", "-p", port, "-h", &folder]);
+        let pages = ports.iter().map(|port| vec!["httpd", "-f", "-p", port, "-h", &folder]);
+        let hashes = vec!["nc", "-ll", "-p", "9000", "-e", "sha256sum"];
+        for words in pages.chain([hashes]) {
+            let line = [there, &["busybox"], &words].concat();
+            self.server(line[0], &line[1..]);
         }
-        outside.server("busybox", &["nc", "-ll", "-p", "9000", "-e", "sha256sum"]);
-        for at in &ports {
+        for at in ports.iter().chain([&format!("{SERVER}:9000")]) {
             until_served(at);
         }
-        until_served(&format!("{SERVER}:9000"));
-        let resolver = UdpSocket::bind((SERVER, 53)).expect("a port");
-        thread::spawn(move || resolve(&resolver));
-        outside
     }
 
     pub(super) fn folder(&self) -> &Path {
@@ -85,7 +108,11 @@ impl Outside {
 
     fn server(&mut self, program: &str, words: &[&str]) {
         let server = Command::new(program).args(words).stdin(Stdio::null()).spawn();
-        self.servers.push(server.expect("a server runs"));
+        self.own(server.expect("a server runs"));
+    }
+
+    pub(super) fn own(&mut self, server: Child) {
+        self.servers.push(server);
     }
 
     /// The servers of programs: nginx with a file of 1 GiB, a repository of git, iperf3.

@@ -35,7 +35,7 @@ mkdir /mnt/files
 [ -z "${FILES:-}" ] || mount --bind "$FILES" /mnt/files
 ln -s neap /mnt/bin/slirp4netns
 ln -s neap /mnt/bin/pasta
-cp "$script" "$(dirname "$script")/expect.sh" "$(dirname "$script")/box.sh" /mnt/user
+cp "$(dirname "$script")"/*.sh /mnt/user
 chown -R "$uid:$uid" /mnt/user "/run/user/$uid"
 chmod 700 "/run/user/$uid"
 cd /mnt/user
