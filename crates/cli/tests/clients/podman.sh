@@ -27,15 +27,20 @@ same "an upload" \
     "$(box "wget -q -O - http://$server:8000/large | nc $server 9000 | head -n 1")" "$sum"
 same "an upload over IPv6" \
     "$(box "wget -q -O - http://$server:8000/large | nc $server_v6 9000 | head -n 1")" "$sum"
+# shellcheck disable=SC2086
+same "datagrams outwards" "$(podman run --rm --network slirp4netns $programs $files box:1 \
+    /usr/bin/perl /files/datagrams.pl ask "$server" 7000)" "$server"
 box "! nc -w 3 10.0.2.2 8001 </dev/null" >log 2>&1 ||
     fail "the loopback address of the host is out of reach"
 echo "ok: the loopback address of the host is out of reach"
 
 # Published ports: by Podman's own handler, and by that of slirp4netns, which keeps addresses.
 for handler in rootlesskit slirp4netns; do
+    # shellcheck disable=SC2086
     podman run -d --name "web-$handler" --network "slirp4netns:port_handler=$handler" \
-        -p 18080:80 -p 19000:9000 box:1 \
-        /bin/sh -c "nc -ll -p 9000 -e sha256sum & exec httpd -f -v -p 80 -h /www" >/dev/null
+        -p 18080:80 -p 19000:9000 -p 5353:53/udp $programs $files box:1 \
+        /bin/sh -c "nc -ll -p 9000 -e sha256sum & /usr/bin/perl /files/datagrams.pl serve 0.0.0.0 53 &
+            exec httpd -f -v -p 80 -h /www" >/dev/null
     for address in 127.0.0.1 "$host"; do
         eventually "$handler: a page at $address" wget -q -O - "http://$address:18080/page"
         same "$handler: its text" "$(wget -q -O - "http://$address:18080/page")" "a page"
@@ -43,6 +48,15 @@ for handler in rootlesskit slirp4netns; do
     hashes "$host" 19000
     same "$handler: 64 MiB into the container" \
         "$(busybox nc "$host" 19000 </mnt/files/large | head -n 1)" "$sum"
+    same "$handler: 64 MiB out of the container" \
+        "$(wget -q -O - "http://$host:18080/large" | sha256sum)" "$sum"
+    clients=$(for address in "$host" 127.0.0.1; do
+        perl /mnt/files/datagrams.pl ask "$address" 5353
+    done | tr '\n' ' ')
+    # Podman's own handler has one address for all.
+    [ "$handler" = slirp4netns ] || clients=$(echo "$clients" | tr ' ' '\n' | sort -u | wc -w)
+    [ "$handler" = slirp4netns ] && expected="$host 10.0.2.2 " || expected=1
+    same "$handler: datagrams, and their clients" "$clients" "$expected"
     same "$handler: exec" "$(podman exec "web-$handler" \
         /bin/sh -c "wget -q -O - http://$name:8000/small")" "small"
     same "$handler: out of one container and into the other" \

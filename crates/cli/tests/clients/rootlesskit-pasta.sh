@@ -18,6 +18,12 @@ report() {
     kit "$1" "busybox httpd -p 18080 -h www; while [ ! -e done ]; do sleep 0.1; done" &
     eventually "a port that is followed" wget -q -O - "http://$host:18080/page"
     echo "page: $(wget -q -O - "http://$host:18080/page")"
+    touch done
+    wait
+    rm -f done
+    kit "$1" "perl /mnt/files/datagrams.pl serve 0.0.0.0 15353 &
+        while [ ! -e done ]; do sleep 0.1; done; kill \$!" &
+    echo "datagrams from $(perl /mnt/files/datagrams.pl ask "$host" 15353)"
     [ "$1" != "$bin" ] || runs "neap pasta-inside" || fail "RootlessKit does not use neap"
     touch done
     wait
@@ -29,6 +35,8 @@ sum=$(sha256sum </mnt/files/large)
 same "a download by name" \
     "$(kit "$bin" "wget -q -O - http://$name:8000/large | sha256sum")" "$sum"
 same "an upload" "$(kit "$bin" "busybox nc $server 9000 </mnt/files/large | head -n 1")" "$sum"
+same "datagrams outwards" \
+    "$(kit "$bin" "perl /mnt/files/datagrams.pl ask $server 7000")" "$server"
 report "$bin" >report-neap
 report /usr/bin >report-real
 diff report-real report-neap >log || fail "neap and pasta differ"

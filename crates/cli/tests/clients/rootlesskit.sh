@@ -9,6 +9,7 @@ kit() {
     rootlesskit --net=slirp4netns --slirp4netns-binary="$bin/slirp4netns" --mtu=65520 \
         --slirp4netns-sandbox="$confine" --slirp4netns-seccomp="$confine" \
         --disable-host-loopback --ipv6 --port-driver="$1" -p 127.0.0.1:18080:80/tcp \
+        -p 127.0.0.1:5353:53/udp \
         --copy-up=/etc --copy-up=/run sh -c "$2"
 }
 
@@ -22,13 +23,19 @@ same "an upload" \
     "$(kit builtin "busybox nc $server 9000 </mnt/files/large | head -n 1")" "$sum"
 mkdir www
 echo "a page" >www/page
+ln -s /mnt/files/large www/large
 for driver in builtin slirp4netns; do
     [ $driver = builtin ] || confine=false
     rm -f done
-    kit "$driver" "busybox httpd -p 80 -h www; while [ ! -e done ]; do sleep 0.1; done" \
-        >"kit-$driver" 2>&1 &
+    kit "$driver" "busybox httpd -p 80 -h www
+        perl /mnt/files/datagrams.pl serve 0.0.0.0 53 &
+        while [ ! -e done ]; do sleep 0.1; done; kill \$!" >"kit-$driver" 2>&1 &
     eventually "$driver: a page" wget -q -O - http://127.0.0.1:18080/page
     same "$driver: its text" "$(wget -q -O - http://127.0.0.1:18080/page)" "a page"
+    same "$driver: 64 MiB out" \
+        "$(wget -q -O - http://127.0.0.1:18080/large | sha256sum)" "$sum"
+    [ -n "$(perl /mnt/files/datagrams.pl ask 127.0.0.1 5353)" ] || fail "$driver: datagrams"
+    echo "ok: $driver: datagrams"
     touch done
     wait
 done
