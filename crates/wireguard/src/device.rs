@@ -105,6 +105,15 @@ fn capabilities(mtu: u16, largest: u16) -> Capabilities {
     }
 }
 
+/// Gives up the rights of this thread, of which large buffers and marks need one.
+#[cfg(test)]
+fn give_up_rights() {
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+    let none = CapabilitySet::empty();
+    let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    set_capabilities(None, none).expect("rights can be given up");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

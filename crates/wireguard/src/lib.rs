@@ -29,4 +29,4 @@ pub use config::{DEFAULT_MTU, Peer, WireguardConfig};
 pub use device::{Wireguard, WireguardHandle};
 pub use error::Error;
 pub use keys::{KeyError, PresharedKey, PrivateKey, PublicKey};
-pub use status::{PeerStatus, Status};
+pub use status::{PeerStatus, SocketBuffer, Status};

@@ -291,8 +291,11 @@ impl Shared {
             let mut engine = lock(&self.engine);
             (engine.public_key(), engine.status(clock::now(), unix()))
         };
+        let (send_buffer, receive_buffer) = self.socket.buffers();
         Status {
             public_key,
+            send_buffer,
+            receive_buffer,
             listen_port: self.socket.port(),
             fwmark: *lock(&self.fwmark),
             peers,

@@ -2,6 +2,7 @@
 
 use crate::engine::Ends;
 use crate::error::Error;
+use crate::status::SocketBuffer;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use nix::errno::Errno;
 use nix::libc::{
@@ -19,9 +20,9 @@ use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use smallvec::SmallVec;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Most bytes of a call: those of the largest UDP datagram over IPv4.
 pub(crate) const MOST_BYTES: usize = 65_507;
@@ -56,9 +57,6 @@ pub(crate) struct HostSocket {
     is_v6: bool,
     /// The way out cannot cut super-datagrams.
     is_plain: AtomicBool,
-    /// Datagrams for which the socket had no room, as the host has told last, and the socket that
-    /// it has told of.
-    lost: Mutex<(Weak<OwnedFd>, u32)>,
     /// Datagrams leave without DF: a path does not take a full packet.
     may_be_cut: AtomicBool,
     /// A call that sends has taken an error of ICMP away, whose record is still in the queue.
@@ -68,9 +66,39 @@ pub(crate) struct HostSocket {
 /// The socket, and those that it took the place of.
 #[derive(Debug)]
 struct Sockets {
-    current: Arc<OwnedFd>,
-    /// Those of which the host holds datagrams yet, oldest first. Nothing else is done with them.
-    old: Vec<Arc<OwnedFd>>,
+    current: Arc<Bound>,
+    /// Those of which the host holds datagrams yet, oldest first, or that a thread may still send
+    /// by. Nothing else is done with them.
+    old: Vec<Arc<Bound>>,
+}
+
+/// A socket at a port.
+#[derive(Debug)]
+struct Bound {
+    fd: OwnedFd,
+    /// Bytes, with the kernel's own, below which the host tells of completions.
+    quiet_bound: u64,
+    /// Datagrams for which it had no room, as the host has told last.
+    lost: AtomicU32,
+}
+
+impl AsFd for Bound {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsRawFd for Bound {
+    fn as_raw_fd(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+}
+
+impl Bound {
+    /// Bytes that the host still holds.
+    fn held(&self) -> u64 {
+        neap_device::udp::bytes_in_kernel(&self.fd).unwrap_or(0)
+    }
 }
 
 /// Datagrams of one sender that were received together.
@@ -135,13 +163,12 @@ impl HostSocket {
             source: errno.into(),
         };
         let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
-        watch(&events, &fd).map_err(failed)?;
+        watch(&events, &fd, false).map_err(failed)?;
         Ok(Self {
             sockets: RwLock::new(Sockets { current: fd, old: Vec::new() }),
             events: Arc::new(events),
             is_v6,
             is_plain: AtomicBool::new(false),
-            lost: Mutex::default(),
             may_be_cut: AtomicBool::new(false),
             has_errors: AtomicBool::new(false),
         })
@@ -149,35 +176,52 @@ impl HostSocket {
 
     /// Moves to another port. What the old socket has received and nobody has taken is lost, as
     /// datagrams may be; what it has sent leaves, and is [held](Self::held) until then. So is the
-    /// old port.
+    /// old port. Back at a port that is still held, its socket is used again.
+    ///
+    /// The buffers of a new socket are smaller if the right to have large ones was given up since.
     ///
     /// # Errors
     /// [`Error::Port`], [`Error::Mark`], [`Error::System`]; then nothing has changed.
     pub(crate) fn rebind(&self, port: u16, fwmark: Option<u32>) -> Result<(), Error> {
         let failed = |source| Error::Port { port, source };
-        if port != 0 {
-            // Back to a port whose socket is not done.
-            self.write().old.retain(|fd| port_of(fd) != port);
-        }
-        let socket = bind(port, self.is_v6).map_err(failed)?;
-        let fd = Arc::new(prepare(socket, self.is_v6, fwmark)?);
-        watch(&self.events, &fd).map_err(|errno| failed(errno.into()))?;
+        let is_at_port = |fd: &&Arc<Bound>| port != 0 && port_of(fd) == port;
+        let again = self.read().old.iter().find(is_at_port).cloned();
+        let fd = match again {
+            Some(fd) => {
+                // The mark may have changed since.
+                let mark = fwmark.unwrap_or(0);
+                let socket = SockRef::from(&fd);
+                if socket.mark().ok() != Some(mark) {
+                    socket.set_mark(mark).map_err(|source| Error::Mark { mark, source })?;
+                }
+                watch(&self.events, &fd, true).map_err(|errno| failed(errno.into()))?;
+                fd
+            }
+            None => {
+                let socket = bind(port, self.is_v6).map_err(failed)?;
+                let fd = Arc::new(prepare(socket, self.is_v6, fwmark)?);
+                watch(&self.events, &fd, false).map_err(|errno| failed(errno.into()))?;
+                fd
+            }
+        };
         let old = {
             let mut sockets = self.write();
             // With the lock: who says something else meanwhile sets it for the new socket, or has
             // said it before.
             let dont_fragment = !self.may_be_cut.load(Ordering::Relaxed);
-            set_dont_fragment(&fd, self.is_v6, dont_fragment).map_err(failed)?;
+            if let Err(source) = set_dont_fragment(&fd, self.is_v6, dont_fragment) {
+                ignore(&self.events, &fd);
+                return Err(failed(source));
+            }
+            sockets.old.retain(|old| !Arc::ptr_eq(old, &fd));
             let old = core::mem::replace(&mut sockets.current, fd);
             sockets.old.push(old.clone());
             let too_many = sockets.old.len().saturating_sub(OLD_MAX);
             sockets.old.drain(..too_many);
             old
         };
-        // What it receives is of no interest, and it may live on for a moment in a thread that
-        // sends by it.
-        let flags = epoll::EventFlags::OUT | epoll::EventFlags::ET;
-        let _ = epoll::modify(&self.events, &old, epoll::EventData::new_u64(0), flags);
+        // It may live on for a moment in a thread that sends by it.
+        ignore(&self.events, &old);
         drop(old);
         self.held();
         self.way_has_changed();
@@ -198,7 +242,7 @@ impl HostSocket {
         }
     }
 
-    fn fd(&self) -> Arc<OwnedFd> {
+    fn fd(&self) -> Arc<Bound> {
         self.read().current.clone()
     }
 
@@ -215,7 +259,7 @@ impl HostSocket {
     /// # Errors
     /// [`Error::Mark`].
     pub(crate) fn set_mark(&self, mark: u32) -> Result<(), Error> {
-        let set = SockRef::from(&*self.fd()).set_mark(mark);
+        let set = SockRef::from(&self.fd()).set_mark(mark);
         set.map_err(|source| Error::Mark { mark, source })
     }
 
@@ -242,7 +286,7 @@ impl HostSocket {
     /// The mark of packets.
     #[cfg(test)]
     pub(crate) fn mark(&self) -> u32 {
-        SockRef::from(&*self.fd()).mark().expect("a mark")
+        SockRef::from(&self.fd()).mark().expect("a mark")
     }
 
     /// A descriptor that has an event with each event of the socket.
@@ -255,27 +299,41 @@ impl HostSocket {
         port_of(&self.fd())
     }
 
-    /// Bytes, with the kernel's own, below which the host tells of completions.
+    /// Bytes, with the kernel's own, below which the host tells of completions. It changes with
+    /// the socket.
     pub(crate) fn quiet_bound(&self) -> u64 {
-        sockopt::socket_send_buffer_size(self.fd()).unwrap_or(0) as u64 / 2
+        self.read().current.quiet_bound
     }
 
-    /// Bytes that the host still holds, also of earlier sockets. One of which it holds nothing is
-    /// closed.
+    /// The buffers for what leaves and for what arrives.
+    pub(crate) fn buffers(&self) -> (SocketBuffer, SocketBuffer) {
+        let fd = self.fd();
+        let buffer = |granted: rustix::io::Result<usize>, asked: usize| SocketBuffer {
+            granted: granted.unwrap_or(0) as u64,
+            wanted: 2 * asked as u64,
+        };
+        let send = buffer(sockopt::socket_send_buffer_size(&fd), SEND_BUFFER / 2);
+        let receive = buffer(sockopt::socket_recv_buffer_size(&fd), RECEIVE_BUFFER);
+        (send, receive)
+    }
+
+    /// Bytes that the host still holds, also of earlier sockets. One of which it holds nothing, and
+    /// which no thread can still send by, is closed.
     pub(crate) fn held(&self) -> u64 {
-        let held = |fd: &Arc<OwnedFd>| neap_device::udp::bytes_in_kernel(fd).unwrap_or(0);
         let (mut sum, mut is_done) = (0, false);
         {
             let sockets = self.read();
-            sum += held(&sockets.current);
+            sum += sockets.current.held();
             for old in &sockets.old {
-                let bytes = held(old);
+                let bytes = old.held();
                 sum += bytes;
                 is_done |= bytes == 0;
             }
         }
         if is_done {
-            self.write().old.retain(|fd| held(fd) > 0);
+            // A thread that has taken the socket before the change may send by it, so it is looked
+            // at when that is over.
+            self.write().old.retain_mut(|old| Arc::get_mut(old).is_none_or(|old| old.held() > 0));
         }
         sum
     }
@@ -453,20 +511,14 @@ impl HostSocket {
                 ControlMessageOwned::Ipv6TClass(class) => ecn = class as u8 & 3,
                 ControlMessageOwned::Ipv4PacketInfo(info) => own = Some(PacketInfo::V4(info).own()),
                 ControlMessageOwned::Ipv6PacketInfo(info) => own = Some(PacketInfo::V6(info).own()),
-                ControlMessageOwned::RxqOvfl(all) => lost = self.lost_since(&fd, all),
+                ControlMessageOwned::RxqOvfl(all) => {
+                    lost = all.wrapping_sub(fd.lost.swap(all, Ordering::Relaxed));
+                }
                 _ => {}
             }
         }
         let peer = received.address.and_then(socket_addr).ok_or(Errno::EPROTO)?;
         Ok(Arrived { ends: Ends { peer, own }, len, segment: segment.max(1), ecn, lost })
-    }
-
-    /// How many more datagrams a socket has lost, of all that it has lost, modulo 2^32.
-    fn lost_since(&self, fd: &Arc<OwnedFd>, all: u32) -> u32 {
-        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = if lost.0.as_ptr() == Arc::as_ptr(fd) { lost.1 } else { 0 };
-        *lost = (Arc::downgrade(fd), all);
-        all.wrapping_sub(before)
     }
 
     /// Room for the control messages of [`receive`](Self::receive).
@@ -628,19 +680,26 @@ fn bind(port: u16, is_v6: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn port_of(socket: &OwnedFd) -> u16 {
+fn port_of(socket: &impl AsFd) -> u16 {
     let local = SockRef::from(socket).local_addr().ok();
     local.and_then(|local| local.as_socket()).map_or(0, |local| local.port())
 }
 
-/// Adds a socket to the events.
-fn watch(events: &OwnedFd, socket: &OwnedFd) -> rustix::io::Result<()> {
+/// Has the events tell of a socket, of which they have told `before` or not.
+fn watch(events: &OwnedFd, socket: &Bound, before: bool) -> rustix::io::Result<()> {
     let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
-    epoll::add(events, socket, epoll::EventData::new_u64(0), flags)
+    let call = if before { epoll::modify } else { epoll::add };
+    call(events, socket, epoll::EventData::new_u64(0), flags)
+}
+
+/// Has the events tell of no datagrams that arrive at a socket.
+fn ignore(events: &OwnedFd, socket: &Bound) {
+    let flags = epoll::EventFlags::OUT | epoll::EventFlags::ET;
+    let _ = epoll::modify(events, socket, epoll::EventData::new_u64(0), flags);
 }
 
 /// Gives a bound socket its options.
-fn prepare(socket: Socket, is_v6: bool, fwmark: Option<u32>) -> Result<OwnedFd, Error> {
+fn prepare(socket: Socket, is_v6: bool, fwmark: Option<u32>) -> Result<Bound, Error> {
     let failed = |call| move |source| Error::System { call, source };
     socket.set_nonblocking(true).map_err(failed("O_NONBLOCK"))?;
     if let Some(mark) = fwmark {
@@ -649,13 +708,26 @@ fn prepare(socket: Socket, is_v6: bool, fwmark: Option<u32>) -> Result<OwnedFd, 
     let fd = OwnedFd::from(socket);
     set_buffers(&fd).map_err(failed("SO_SNDBUF"))?;
     set_options(&fd, is_v6).map_err(failed("setsockopt"))?;
-    Ok(fd)
+    let quiet_bound = sockopt::socket_send_buffer_size(&fd).unwrap_or(0) as u64 / 2;
+    Ok(Bound { fd, quiet_bound, lost: AtomicU32::new(0) })
+}
+
+#[cfg(test)]
+std::thread_local! {
+    /// The most that the host lets a test of this thread have as a send buffer, in bytes.
+    pub(crate) static SEND_BUFFER_MAX: core::cell::Cell<usize> =
+        const { core::cell::Cell::new(usize::MAX) };
 }
 
 fn set_buffers(fd: &OwnedFd) -> io::Result<()> {
-    // More than `net.core.wmem_max` and `rmem_max` needs a right, and is not missed without.
-    if sockopt::set_socket_send_buffer_size_force(fd, SEND_BUFFER / 2).is_err() {
-        sockopt::set_socket_send_buffer_size(fd, SEND_BUFFER / 2)?;
+    #[cfg(test)]
+    let send = (SEND_BUFFER / 2).min(SEND_BUFFER_MAX.get());
+    #[cfg(not(test))]
+    let send = SEND_BUFFER / 2;
+    // More than `net.core.wmem_max` and `rmem_max` needs a right. Without it the host takes as much
+    // as it allows, which the status tells.
+    if sockopt::set_socket_send_buffer_size_force(fd, send).is_err() {
+        sockopt::set_socket_send_buffer_size(fd, send)?;
     }
     if sockopt::set_socket_recv_buffer_size_force(fd, RECEIVE_BUFFER).is_err() {
         sockopt::set_socket_recv_buffer_size(fd, RECEIVE_BUFFER)?;
@@ -686,7 +758,7 @@ fn set_options(fd: &OwnedFd, is_v6: bool) -> io::Result<()> {
     set_dont_fragment(fd, is_v6, true)
 }
 
-fn set_dont_fragment(fd: &OwnedFd, is_v6: bool, on: bool) -> io::Result<()> {
+fn set_dont_fragment(fd: &impl AsFd, is_v6: bool, on: bool) -> io::Result<()> {
     let v4 = if on { Ipv4PathMtuDiscovery::DO } else { Ipv4PathMtuDiscovery::DONT };
     sockopt::set_ip_mtu_discover(fd, v4)?;
     if is_v6 {

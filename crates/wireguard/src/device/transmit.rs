@@ -54,8 +54,6 @@ pub(crate) struct Sender {
     is_resuming: bool,
     retry_at: Instant,
     hole: BlackHole,
-    /// Bytes of memory below the socket up to which the host tells of completions.
-    bound: u64,
     is_latest_complete: bool,
     /// Frames in a row that were complete when they were taken.
     at_once: u32,
@@ -84,7 +82,6 @@ enum Outcome {
 impl Sender {
     /// The half that sends, with as many helpers.
     pub(crate) fn new(shared: Arc<Shared>, helpers: usize) -> Self {
-        let bound = shared.socket.quiet_bound();
         Self {
             shared,
             credits: Credits::default(),
@@ -99,7 +96,6 @@ impl Sender {
             is_resuming: false,
             retry_at: Instant::FAR_FUTURE,
             hole: BlackHole::default(),
-            bound,
             is_latest_complete: false,
             at_once: 0,
         }
@@ -109,7 +105,8 @@ impl Sender {
     fn has_room(&mut self, frame: &Frame) -> bool {
         let (count, bytes) = sizes(frame);
         let room = bytes as u64 + count as u64 * TRUESIZE;
-        let fits = |credits: &Credits| credits.is_empty() || credits.charged() + room <= self.bound;
+        let bound = self.shared.socket.quiet_bound();
+        let fits = |credits: &Credits| credits.is_empty() || credits.charged() + room <= bound;
         if fits(&self.credits) {
             return true;
         }
@@ -371,6 +368,7 @@ mod tests {
     use crate::config::{Peer, WireguardConfig};
     use crate::device::namespace::{in_namespace, run};
     use crate::device::receive::Receiver;
+    use crate::device::socket::SEND_BUFFER_MAX;
     use crate::keys::{PrivateKey, PublicKey};
     use core::net::SocketAddr;
     use neap_stack::device::RxQueue;
@@ -606,18 +604,44 @@ mod tests {
             put(&mut sender);
             assert!(shared.socket.held() > held);
             assert_eq!(sender.reap(now).frames, 0);
-            // Back to a port whose socket is not done: that one counts as done.
+            // Back to a port whose socket is not done.
             let second = shared.socket.port();
-            shared.set_listen_port(first).expect("the port is free");
-            assert_eq!(sender.reap(now).frames, 2);
+            shared.set_listen_port(first).expect("the port is there");
+            assert_eq!((shared.socket.port(), sender.reap(now).frames), (first, 0));
             shared.set_listen_port(0).expect("a port");
             run("tc qdisc del dev lo root");
-            while sender.reap(now).frames == 0 {
+            let mut done = 0;
+            while done < 3 {
+                done += sender.reap(now).frames;
                 std::thread::yield_now();
             }
             for port in [first, second] {
                 std::net::UdpSocket::bind(("0.0.0.0", port)).expect("it is free");
             }
+        });
+    }
+
+    #[test]
+    fn the_bound_below_the_socket_follows_a_port_with_a_smaller_buffer() {
+        in_namespace(|| {
+            run("ip link set lo up");
+            run("tc qdisc add dev lo root tbf rate 8bit burst 2000 limit 10mb");
+            let shared = shared(None);
+            let mut sender = Sender::new(shared.clone(), 0);
+            // As if the right to have more was given up.
+            SEND_BUFFER_MAX.set(SEND_BUFFER_MAX.get().min(212_992));
+            shared.set_listen_port(0).expect("a port");
+            let now = neap_device::clock::now();
+            let to: Ends = SocketAddr::from(([127, 0, 0, 1], 9)).into();
+            while sender.has_room(&numbered(0)) {
+                let (frame, account) = (numbered(0), Account::New);
+                let pending = Pending { frame, account, segment: 96, to, class: 0, done: 0 };
+                assert!(!matches!(sender.put(pending, now), Outcome::Pending));
+            }
+            let buffer = shared.socket.buffers().0;
+            assert!(buffer.is_capped(), "{buffer:?}");
+            // The host tells of completions below half of it.
+            assert!(sender.credits.charged() <= buffer.granted / 2, "{buffer:?}");
         });
     }
 

@@ -226,6 +226,82 @@ fn datagrams_that_find_no_room_in_the_socket_are_counted() {
 }
 
 #[test]
+fn a_port_that_is_held_is_taken_back_with_its_socket() {
+    let (a, b, _) = pair();
+    let (first, fd) = (b.port(), b.fd());
+    let send = |bytes: &[u8]| {
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, first)).into();
+        let (parts, segment): (&[&[u8]], _) = (&[bytes], bytes.len());
+        let mut batch = Batch { parts, segment, to, class: 0, may_be_cut: false };
+        assert_eq!(a.send(&mut batch, &mut 0), Ok(Sent::Whole));
+    };
+    // Some find no room, which the host tells with the one behind them.
+    (0..4 * RECEIVE_BUFFER / 60_000).for_each(|_| send(&[7; 60_000]));
+    take(&b);
+    send(b"one");
+    assert!(take(&b)[0].1.lost > 0);
+    // A thread that may still send by it holds it.
+    b.rebind(0, None).expect("a port");
+    assert!(b.has_old() && b.port() != first);
+    b.rebind(first, None).expect("its own port");
+    assert!(Arc::ptr_eq(&b.fd(), &fd) && b.port() == first);
+    let mut events =
+        [epoll::Event { flags: epoll::EventFlags::IN, data: epoll::EventData::new_u64(0) }];
+    let mut poll = || {
+        let now = Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 });
+        epoll::wait(&*b.events, &mut events, now).expect("an epoll set")
+    };
+    while poll() > 0 {}
+    send(b"one");
+    assert_eq!(poll(), 1, "its events are told of again");
+    let taken = take(&b);
+    assert_eq!((taken.len(), taken[0].1.lost), (1, 0), "losses are told once");
+    drop(fd);
+    b.rebind(0, None).expect("a port");
+    assert!(!b.has_old(), "nobody holds it");
+}
+
+#[test]
+fn a_port_that_cannot_be_taken_back_changes_nothing() {
+    in_namespace(|| {
+        run("ip link set lo up");
+        let (_, b, _) = pair();
+        let (first, fd) = (b.port(), b.fd());
+        b.rebind(0, None).expect("a port");
+        let second = b.port();
+        crate::device::give_up_rights();
+        let failed = b.rebind(first, Some(7));
+        assert!(matches!(failed, Err(Error::Mark { mark: 7, .. })), "{failed:?}");
+        assert_eq!(b.port(), second);
+        drop(fd);
+        assert!(b.has_old(), "it is still counted");
+        b.held();
+        assert!(!b.has_old());
+    });
+}
+
+#[test]
+fn buffers_are_what_the_host_grants() {
+    in_namespace(|| {
+        run("ip link set lo up");
+        let (a, ..) = pair();
+        crate::device::give_up_rights();
+        let capped = HostSocket::open(0, None).expect("a socket");
+        for (at_most, wanted) in [(a.buffers().0, SEND_BUFFER), (a.buffers().1, 2 * RECEIVE_BUFFER)]
+        {
+            assert_eq!(at_most.wanted, wanted as u64);
+        }
+        let most = |name: &str| -> u64 {
+            let limit = std::fs::read_to_string(format!("/proc/sys/net/core/{name}"));
+            2 * limit.ok().and_then(|limit| limit.trim().parse().ok()).unwrap_or(212_992)
+        };
+        let (send, receive) = capped.buffers();
+        assert_eq!(send.granted, send.wanted.min(most("wmem_max")));
+        assert_eq!(receive.granted, receive.wanted.min(most("rmem_max")));
+    });
+}
+
+#[test]
 fn a_host_without_receive_offload_is_taken_as_it_is() {
     // A socket of TCP does not know the option, as UDP of kernels before 5.0.
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
