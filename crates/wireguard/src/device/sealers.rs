@@ -308,7 +308,8 @@ mod tests {
             is_over = has_begun.load(Ordering::SeqCst) > 0;
             let mut chunks = offered().into();
             if !sealers.seal(&mut chunks) {
-                assert!(has_begun.load(Ordering::SeqCst) > 0 && chunks.len() < 2);
+                // A helper may have lost its processor before it does anything.
+                assert!(chunks.len() < 2);
                 continue;
             }
             let firsts: Vec<u8> = chunks.iter().map(|chunk| chunk.datagrams()[0]).collect();
