@@ -492,7 +492,8 @@ impl<P: Protocol> Engine<P> {
     }
 
     /// Finds the way of a frame of `count` packets, which will be `bytes` of datagrams, and
-    /// reserves a counter for each of them in `seals`.
+    /// reserves a counter for each of them in `seals`. A frame that is sealed again, and counted
+    /// already, has no `bytes`.
     ///
     /// Without a session a handshake begins.
     pub(crate) fn begin_send(
@@ -522,8 +523,10 @@ impl<P: Protocol> Engine<P> {
         if let Some(entry) = self.peers[id].as_mut() {
             entry.sent += bytes as u64;
         }
-        self.counters.frames_sealed.one();
-        self.counters.datagrams_sealed.add(count as u64);
+        if bytes > 0 {
+            self.counters.frames_sealed.one();
+            self.counters.datagrams_sealed.add(count as u64);
+        }
         self.plan(id, now);
         Way::To(to)
     }

@@ -646,6 +646,25 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_that_is_sealed_again_counts_once() {
+        let [near, far] = ends();
+        let now = neap_device::clock::now();
+        let to = core::net::IpAddr::from([10, 0, 0, 2]);
+        let mut receivers = [Receiver::new(near.clone()), Receiver::new(far.clone())];
+        let mut seals = Vec::new();
+        let mut begin =
+            |bytes| near.engine(|engine| engine.begin_send(to, (3, bytes), &mut seals, now));
+        assert_eq!(begin(400), Way::Waits(0));
+        for (end, receiver) in [(&far, 1), (&near, 0)] {
+            end.socket.wait(rustix::event::PollFlags::IN);
+            assert!(receivers[receiver].receive(now).is_none());
+        }
+        assert!([400, 0].into_iter().all(|bytes| matches!(begin(bytes), Way::To(_))));
+        let (frames, datagrams) = (&near.counters.frames_sealed, &near.counters.datagrams_sealed);
+        assert_eq!((frames.get(), datagrams.get()), (1, 3));
+    }
+
+    #[test]
     fn helpers_start_with_the_first_frame_that_wants_them() {
         let mut sender = Sender::new(shared(None), 1);
         let mut headers = Headers::default();
