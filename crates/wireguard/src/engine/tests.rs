@@ -485,6 +485,24 @@ fn an_idle_session_is_renewed_every_three_minutes_and_wakes_nobody_in_between() 
 }
 
 #[test]
+fn a_peer_that_only_sends_and_never_pauses_keeps_its_session() {
+    for from in [HERE, THERE] {
+        let mut two = Two::joined();
+        let before = [HERE, THERE].map(|end| two.count(end, "initiations_sent"));
+        let keepalives = two.count(1 - from, "keepalives_sent");
+        for _ in 0..60 * 20 {
+            assert!(two.say(from));
+            two.run(Nanos::from_millis(50));
+        }
+        let after = [HERE, THERE].map(|end| two.count(end, "initiations_sent"));
+        assert_eq!(after, before);
+        // Each counts from the first data after the one before, the first from the greeting.
+        let sent = two.count(1 - from, "keepalives_sent") - keepalives;
+        assert!((5..=6).contains(&sent), "{sent}");
+    }
+}
+
+#[test]
 fn other_preshared_keys_make_no_session() {
     let mut two = Two::with(|end, peer| {
         peer.preshared_key = Some(PresharedKey::from([end as u8; 32]));

@@ -13,6 +13,12 @@ use sanstun::{
 use std::collections::HashMap;
 use zeroize::Zeroizing;
 
+/// How long after data that were not answered a keepalive is sent (WireGuard's paper,
+/// `Keepalive-Timeout`).
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same for neap's clock.
+const WAIT: Nanos = Nanos::from_secs(10);
+
 /// An interface of `sanstun`.
 pub(crate) struct Sanstun {
     interface: Interface,
@@ -34,6 +40,9 @@ struct PeerTunnel {
     /// tunnels add to it what has passed. A tunnel whose times are all later begins with a later
     /// time of day.
     clock: Clock,
+    /// When the first data came that nothing was sent after. `sanstun` counts from the latest, so
+    /// that a peer that never pauses would get no keepalive, and take the session for dead.
+    unanswered: Option<Instant>,
 }
 
 /// `sanstun` takes the times of `std`, which have no epoch: those of neap are added to one that was
@@ -85,8 +94,16 @@ impl Sanstun {
         Some((peer.tunnel.as_ref()?, peer.clock))
     }
 
+    /// Something was sent to a peer in its session.
+    fn answered(&mut self, id: PeerId) {
+        if let Some(peer) = self.peers.get_mut(id).and_then(Option::as_mut) {
+            peer.unanswered = None;
+        }
+    }
+
     fn drop_tunnel(&mut self, id: PeerId) {
         let Some(peer) = self.peers.get_mut(id).and_then(Option::as_mut) else { return };
+        peer.unanswered = None;
         if let Some(tunnel) = peer.tunnel.take() {
             self.by_tunnel.remove(&tunnel.id());
         }
@@ -136,6 +153,7 @@ impl Protocol for Sanstun {
             keepalive: peer.persistent_keepalive.unwrap_or_default(),
             tunnel: None,
             clock: self.latest,
+            unanswered: None,
         });
         let is_good = self.tunnel(id, now).is_some();
         if !is_good {
@@ -153,7 +171,9 @@ impl Protocol for Sanstun {
 
     fn begin_seal(&mut self, id: PeerId, now: Instant) -> Option<PendingEncapsulate> {
         let (tunnel, at) = self.tunnel(id, now)?;
-        tunnel.begin_encapsulate(at).ok()
+        let seal = tunnel.begin_encapsulate(at).ok()?;
+        self.answered(id);
+        Some(seal)
     }
 
     fn receive(
@@ -189,6 +209,7 @@ impl Protocol for Sanstun {
                 let (id, tunnel, at) = self.named(response.tunnel_id(), now)?;
                 let keepalive = tunnel.handle_handshake_response(response, at).map_err(refused)?;
                 let message = Message::Keepalive(bytes(&keepalive));
+                self.answered(id);
                 Ok(Incoming::Handshake(id, message, Step::Completed))
             }
             ReceivedMessage::CookieReply(reply) => {
@@ -205,10 +226,13 @@ impl Protocol for Sanstun {
         opened: Decrypted<usize>,
         now: Instant,
     ) -> Result<Committed, Refused> {
-        let peer = self.peers.get_mut(id).and_then(Option::as_mut);
-        let (tunnel, at) = peer.and_then(|peer| peer.at(now)).ok_or(Refused::NoSession)?;
+        let peer = self.peers.get_mut(id).and_then(Option::as_mut).ok_or(Refused::NoSession)?;
+        let (tunnel, at) = peer.at(now).ok_or(Refused::NoSession)?;
         match tunnel.commit_decapsulate(opened, at).map_err(refused)? {
-            sanstun::Committed::Data { len, .. } => Ok(Committed::Data(len)),
+            sanstun::Committed::Data { len, .. } => {
+                peer.unanswered.get_or_insert(now);
+                Ok(Committed::Data(len))
+            }
             sanstun::Committed::Keepalive => Ok(Committed::Keepalive),
         }
     }
@@ -232,14 +256,17 @@ impl Protocol for Sanstun {
     }
 
     fn take_due(&mut self, id: PeerId, now: Instant) -> Option<Due> {
-        let (tunnel, at) = self.peers.get_mut(id)?.as_mut()?.at(now)?;
+        let peer = self.peers.get_mut(id)?.as_mut()?;
         let mut was_advanced = false;
         loop {
+            let is_due = peer.unanswered.is_some_and(|first| now >= first + WAIT);
+            let (tunnel, at) = peer.at(now)?;
             match tunnel.poll_event() {
                 Some(Event::SendHandshakeInitiation(datagram)) => {
                     return Some(Due::Send(Message::Initiation(bytes(&datagram))));
                 }
                 Some(Event::SendKeepalive(datagram)) => {
+                    peer.unanswered = None;
                     return Some(Due::Send(Message::Keepalive(bytes(&datagram))));
                 }
                 Some(Event::Established { .. }) => {}
@@ -249,7 +276,16 @@ impl Protocol for Sanstun {
                 }
                 None if was_advanced => return None,
                 None => {
+                    if is_due {
+                        // What has come since makes the keepalive due at once.
+                        tunnel.set_keepalive_timeout(Duration::ZERO);
+                    }
                     tunnel.handle_timeout(at);
+                    tunnel.set_keepalive_timeout(KEEPALIVE_TIMEOUT);
+                    if is_due {
+                        // Where a handshake is under way instead, that is an answer, too.
+                        peer.unanswered = None;
+                    }
                     was_advanced = true;
                 }
             }
@@ -258,7 +294,9 @@ impl Protocol for Sanstun {
 
     fn deadline(&self, id: PeerId) -> Instant {
         let deadline = |(tunnel, clock): (&Tunnel, Clock)| Some(clock.back(tunnel.poll_timeout()?));
-        self.existing(id).and_then(deadline).unwrap_or(Instant::FAR_FUTURE)
+        let deadline = self.existing(id).and_then(deadline).unwrap_or(Instant::FAR_FUTURE);
+        let unanswered = self.peers.get(id).and_then(|peer| peer.as_ref()?.unanswered);
+        unanswered.map_or(deadline, |first| deadline.min(first + WAIT))
     }
 }
 
