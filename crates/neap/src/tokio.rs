@@ -27,6 +27,9 @@
 //! [`Unsupported`](std::io::ErrorKind::Unsupported), unless a task of another runtime drives
 //! already: enable I/O. Such a runtime drives nothing. The worker does where no task of another
 //! runtime comes, and no connection is lost that is open.
+//! tokio tells of disabled I/O by a panic alone, which is caught. So the program's panic hook is
+//! called once for such a runtime and shard, and with `panic = "abort"` the program ends: enable
+//! I/O there.
 
 mod drive;
 mod icmp;

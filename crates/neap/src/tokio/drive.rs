@@ -69,10 +69,12 @@ impl AsRawFd for Set {
 fn register(set: Set) -> io::Result<AsyncFd<Set>> {
     #[expect(deprecated, reason = "its successor is unsafe: `Set` owns what it names to its end")]
     let register = || AsyncFd::with_interest(set, Interest::READABLE);
-    catch_unwind(AssertUnwindSafe(register)).unwrap_or_else(|_| {
-        let why = "the runtime has no I/O: build it with enable_io or enable_all";
-        Err(io::Error::new(io::ErrorKind::Unsupported, why))
-    })
+    catch_unwind(AssertUnwindSafe(register)).unwrap_or_else(|_| Err(without_io()))
+}
+
+fn without_io() -> io::Error {
+    let why = "the runtime has no I/O: build it with enable_io or enable_all";
+    io::Error::new(io::ErrorKind::Unsupported, why)
 }
 
 impl Task {
@@ -81,8 +83,10 @@ impl Task {
     fn begin(engine: &Arc<Engine>, shard: usize, runtime: &Handle) -> io::Result<Option<Self>> {
         let driver = engine.driver(shard);
         let mut runtimes = driver.runtimes();
-        let is_known = [runtimes.of_task, runtimes.without_io].contains(&Some(runtime.id()));
-        if driver.has_task() && is_known {
+        if runtimes.without_io == Some(runtime.id()) {
+            return if driver.has_task() { Ok(None) } else { Err(without_io()) };
+        }
+        if driver.has_task() && runtimes.of_task == Some(runtime.id()) {
             return Ok(None);
         }
         let set = register(Set(driver.sleeper()?)).inspect_err(|error| {

@@ -32,8 +32,9 @@ impl TcpForwarder {
     /// Makes a forwarder for tokio of a blocking one. It becomes non-blocking.
     ///
     /// # Errors
-    /// `Other` outside of a runtime. `EMFILE` of the system, which has no kind in std, if no task
-    /// drives the stack yet and the process has no descriptors left for one.
+    /// `Other` outside of a runtime. If no task drives the stack yet: `Unsupported` in a runtime
+    /// without I/O, and `EMFILE` of the system, which has no kind in std, if the process has no
+    /// descriptors left for a task.
     pub fn from_blocking(forwarder: blocking::TcpForwarder) -> io::Result<Self> {
         forwarder.set_nonblocking(true)?;
         drive::ensure(forwarder.engine(), 0)?;

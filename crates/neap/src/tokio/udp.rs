@@ -57,8 +57,9 @@ impl UdpSocket {
     /// Makes a socket for tokio of a blocking one that nobody else holds. It becomes non-blocking.
     ///
     /// # Errors
-    /// `Other` outside of a runtime. `EMFILE` of the system, which has no kind in std, if no task
-    /// drives the stack yet and the process has no descriptors left for one.
+    /// `Other` outside of a runtime. If no task drives the stack yet: `Unsupported` in a runtime
+    /// without I/O, and `EMFILE` of the system, which has no kind in std, if the process has no
+    /// descriptors left for a task.
     pub fn from_blocking(socket: blocking::UdpSocket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         drive::ensure(socket.engine(), 0)?;

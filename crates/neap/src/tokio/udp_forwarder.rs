@@ -29,8 +29,9 @@ impl UdpForwarder {
     /// Makes a forwarder for tokio of a blocking one. It becomes non-blocking.
     ///
     /// # Errors
-    /// `Other` outside of a runtime. `EMFILE` of the system, which has no kind in std, if no task
-    /// drives the stack yet and the process has no descriptors left for one.
+    /// `Other` outside of a runtime. If no task drives the stack yet: `Unsupported` in a runtime
+    /// without I/O, and `EMFILE` of the system, which has no kind in std, if the process has no
+    /// descriptors left for a task.
     pub fn from_blocking(forwarder: blocking::UdpForwarder) -> io::Result<Self> {
         let socket = UdpSocket::from_blocking(forwarder.socket().clone())?;
         Ok(Self { forwarder, socket })
