@@ -49,7 +49,7 @@ counters! {
     /// Peers whose address has changed.
     roamed,
     /// Datagrams for which the host's socket had no room. The host tells of them with the next one
-    /// that it has room for.
+    /// that it has room for. `Status::receive_buffer` says how much room there is.
     lost_in_socket,
     /// Received datagrams that are none of the protocol.
     dropped_malformed,
