@@ -4,6 +4,8 @@
 #[allow(dead_code, reason = "shared with tests that write files")]
 #[path = "common/folder.rs"]
 mod folder;
+#[path = "../../neap/tests/common/processes.rs"]
+mod processes;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,6 +19,9 @@ use serde_json::Value;
 
 /// Longest time a program may take before a test gives it up.
 const LIMIT: Duration = Duration::from_secs(30);
+
+/// The longest that a test may take: far above what it takes.
+const PATIENCE: Duration = Duration::from_secs(240);
 
 /// A program that does not outlive its test.
 struct ChildGuard {
@@ -134,9 +139,6 @@ const WAY: [&str; 6] = ["--tun", "t0", "--address", "10.9.0.2/24", "--host-addre
 const WAY6: [&str; 6] =
     ["--tun", "t0", "--address", "fd00:9::2/64", "--host-address", "fd00:9::1/64"];
 
-/// Names the environment variable that tells a test that it is in its namespace.
-const INSIDE: &str = "NEAP_TEST_NAMESPACE";
-
 /// Says that a test cannot run here; not by `eprintln!`, which the harness swallows.
 fn skip(reason: &str) {
     writeln!(std::io::stderr(), "SKIP: {reason}").expect("stderr");
@@ -146,7 +148,7 @@ fn skip(reason: &str) {
 /// binary starts itself again for that. Where this machine lacks a program or the right to make
 /// namespaces, says so and does nothing.
 fn in_namespace(name: &str, body: impl FnOnce(&World)) {
-    if std::env::var_os(INSIDE).is_some() {
+    if std::env::var_os(processes::INSIDE).is_some() {
         body(&IPV4);
         return;
     }
@@ -161,16 +163,11 @@ fn in_namespace(name: &str, body: impl FnOnce(&World)) {
     }) else {
         return skip("no right to make a network namespace with a TUN interface in it");
     };
-    let output = Command::new("unshare")
-        .args([flags, "sh", "-c", SETUP, "sh"])
-        .arg(std::env::current_exe().expect("the test knows its binary"))
-        .args(["--exact", name, "--nocapture"])
-        .env(INSIDE, "1")
-        .output()
-        .expect("unshare runs");
-    let (stdout, stderr) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && stdout.contains("1 passed"), "{stdout}{stderr}");
+    let own = std::env::current_exe().expect("the test knows its binary");
+    let mut command = Command::new("unshare");
+    command.args([flags, "sh", "-c", SETUP, "sh"]).arg(own);
+    command.args(["--exact", name, "--nocapture"]);
+    processes::run_inside(&mut command, PATIENCE).expect_passed(name);
 }
 
 /// Prepares a namespace and goes on as the program given.

@@ -6,15 +6,11 @@ mod processes;
 use std::any::type_name;
 use std::env;
 use std::io::{Read, Write};
-use std::process::{Command, Output, Stdio};
-use std::thread;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 /// The longest that a test may take: far above what it takes.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Tells a test that it is in its namespace.
-const INSIDE: &str = "NEAP_TEST_NAMESPACE";
 
 /// Says that a test cannot run here; not by `eprintln!`, which the harness swallows.
 pub(crate) fn skip(reason: &str) {
@@ -25,7 +21,7 @@ pub(crate) fn skip(reason: &str) {
 /// test binary starts itself again for that. `test` must be written in the test function itself,
 /// whose name is taken from it.
 pub(crate) fn in_namespace<F: FnOnce()>(test: F) {
-    if env::var_os(INSIDE).is_some() {
+    if env::var_os(processes::INSIDE).is_some() {
         return test();
     }
     let Some(flags) = ["-n", "-rn"].into_iter().find(|flags| {
@@ -38,33 +34,12 @@ pub(crate) fn in_namespace<F: FnOnce()>(test: F) {
     };
     let path = type_name::<F>().split_once("::").map_or("", |(_, path)| path);
     let name = path.split("::{{closure}}").next().unwrap_or_default();
-    let mut child = Command::new("unshare")
-        .arg(flags)
-        .arg(env::current_exe().expect("the test knows its binary"))
-        .args(["--exact", name, "--nocapture"])
-        .env(INSIDE, "1")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("unshare runs");
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let (ended, end) = std::sync::mpsc::channel();
-    let out = thread::spawn(move || {
-        let text = read_all(stdout.expect("a pipe"));
-        let _ = ended.send(());
-        text
-    });
-    let err = thread::spawn(move || read_all(stderr.expect("a pipe")));
-    let hangs = end.recv_timeout(PATIENCE).is_err();
-    if hangs {
-        processes::kill_all(child.id());
-    }
-    let status = child.wait().expect("a child can be waited for");
-    let (out, err) = (out.join().expect("read"), err.join().expect("read"));
-    let passed = status.success() && out.contains("1 passed");
-    assert!(passed, "{name} {}: {status}\n{out}{err}", if hangs { "hangs" } else { "failed" });
-    for line in err.lines().filter_map(|line| line.strip_prefix("SKIP: ")) {
+    let own = env::current_exe().expect("the test knows its binary");
+    let mut command = Command::new("unshare");
+    command.arg(flags).arg(own).args(["--exact", name, "--nocapture"]);
+    let ended = processes::run_inside(&mut command, PATIENCE);
+    ended.expect_passed(name);
+    for line in ended.err.lines().filter_map(|line| line.strip_prefix("SKIP: ")) {
         skip(line);
     }
 }

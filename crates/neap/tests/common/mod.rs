@@ -8,9 +8,8 @@ use std::env;
 use std::fmt::Debug;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
-use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,9 +20,6 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The longest that a test may take: far above what it takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
-
-/// Tells a test that it is in its namespace.
-const INSIDE: &str = "NEAP_TEST_NAMESPACE";
 
 /// Begin of what a test in a namespace prints and the test outside repeats.
 const FIGURES: &str = "figures: ";
@@ -37,7 +33,7 @@ pub(crate) fn skip(reason: &str) {
 /// test binary starts itself again for that. `test` must be written in the test function itself,
 /// whose name is taken from it.
 pub(crate) fn in_namespace<F: FnOnce()>(test: F) {
-    if env::var_os(INSIDE).is_some() {
+    if env::var_os(processes::INSIDE).is_some() {
         run("ip link set lo up");
         return test();
     }
@@ -47,45 +43,18 @@ pub(crate) fn in_namespace<F: FnOnce()>(test: F) {
     };
     let path = type_name::<F>().split_once("::").map_or("", |(_, path)| path);
     let name = path.split("::{{closure}}").next().unwrap_or_default();
-    let mut child = Command::new("unshare")
-        .arg(flags)
-        .arg(env::current_exe().expect("the test knows its binary"))
-        .args(["--exact", name, "--nocapture"])
-        .env(INSIDE, "1")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("unshare runs");
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let (ended, end) = channel();
-    let out = thread::spawn(move || {
-        let text = read_all(stdout.expect("a pipe"));
-        let _ = ended.send(());
-        text
-    });
-    let err = thread::spawn(move || read_all(stderr.expect("a pipe")));
-    let hangs = end.recv_timeout(PATIENCE).is_err();
-    if hangs {
-        processes::kill_all(child.id());
-    }
-    let status = child.wait().expect("a child can be waited for");
-    let (out, err) = (out.join().expect("read"), err.join().expect("read"));
-    let passed = status.success() && out.contains("1 passed");
-    let verdict = if hangs { "hangs" } else { "failed" };
-    assert!(passed, "{name} {verdict}: {status}\n{out}{err}");
+    let own = env::current_exe().expect("the test knows its binary");
+    let mut command = Command::new("unshare");
+    command.arg(flags).arg(own).args(["--exact", name, "--nocapture"]);
+    let ended = processes::run_inside(&mut command, PATIENCE);
+    ended.expect_passed(name);
+    let (out, err) = (ended.out, ended.err);
     for line in err.lines().filter_map(|line| line.strip_prefix("SKIP: ")) {
         skip(line);
     }
     for figures in out.lines().filter_map(|line| line.split_once(FIGURES)) {
         println!("{name}: {}", figures.1);
     }
-}
-
-fn read_all(mut from: impl Read) -> String {
-    let mut bytes = Vec::new();
-    let _ = from.read_to_end(&mut bytes);
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// How to make a namespace with a TUN interface here, if that is possible.

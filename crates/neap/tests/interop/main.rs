@@ -15,6 +15,7 @@ mod ethernet;
 mod fairness;
 mod forwarding;
 mod gateway;
+mod harness;
 mod idle;
 mod lifecycle;
 mod links;
