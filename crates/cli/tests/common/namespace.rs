@@ -44,6 +44,7 @@ pub(crate) fn in_namespace<F: FnOnce()>(test: F) {
     }
 }
 
+#[allow(dead_code, reason = "not all tests read from programs")]
 pub(crate) fn read_all(mut from: impl Read) -> String {
     let mut bytes = Vec::new();
     let _ = from.read_to_end(&mut bytes);
