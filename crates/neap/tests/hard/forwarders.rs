@@ -55,6 +55,8 @@ fn endure(
 ) {
     let mut ground = ground(family);
     let echo = SocketAddr::new(addresses(family)[1], ECHO);
+    let dropped = ["drop_tcp_pending_full", "drop_tcp_pending_source"];
+    ground.moves = dropped.map(str::to_owned).into();
     ground.newcomers = serves_newcomers.then_some(echo);
     ground.endure_and(
         MEMORY,
@@ -63,7 +65,6 @@ fn endure(
             packet::emit(source(family, rng), to, syn(rng))
         }),
         |report| {
-            let dropped = ["drop_tcp_pending_full", "drop_tcp_pending_source"];
             assert!(dropped.iter().any(|&name| report.contains_key(name)), "{report:?}");
             eventually(|| visit(echo).is_ok(), |is_served| *is_served);
         },
@@ -86,6 +87,7 @@ fn syns_that_nobody_decides_about(family: Family) {
 fn endure_datagrams(family: Family, source: fn(Family, &mut Rng) -> SocketAddr) {
     let mut ground = ground(family);
     ground.newcomers = Some(SocketAddr::new(addresses(family)[1], ECHO));
+    ground.moves = vec!["drop_rate_limited".to_owned()];
     ground.endure_and(
         MEMORY,
         &mut Flood::new(|rng| {

@@ -29,6 +29,8 @@ const RELIEF: Duration = Duration::from_secs(20);
 /// Time after which the attacker parts again from connections that are still there: longer than the
 /// pause between two challenges.
 const AGAIN: Duration = Duration::from_millis(600);
+/// How long an attack goes on at most until it reaches what it aims at.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Descriptors of a victim that lacks none.
 pub(crate) const DESCRIPTORS: u32 = 1024;
 
@@ -63,6 +65,9 @@ pub(crate) struct Ground {
     pub(crate) flow: Flow,
     /// Where new clients must be served while the attack goes on.
     pub(crate) newcomers: Option<SocketAddr>,
+    /// Figures of which the attack has to move one: a machine that is busy with others lets it take
+    /// longer for that. None where it is empty.
+    pub(crate) moves: Vec<String>,
 }
 
 impl Ground {
@@ -83,7 +88,7 @@ impl Ground {
         let wire = Wire::open(family);
         let flow = Flow::begin(to);
         flow.wait_for(20);
-        Self { victim, wire, flow, newcomers: None }
+        Self { victim, wire, flow, newcomers: None, moves: Vec::new() }
     }
 
     /// Has the victim attacked, and holds the result against the bars: memory never exceeds that
@@ -112,6 +117,7 @@ impl Ground {
             // Another program may have had the machine meanwhile.
             round = self.round(foe);
         }
+        self.attack_until_a_figure_moves(foe);
         let Round { before, during, cpu } = round;
         let peak = Memory::of(self.victim.pid()).peak;
         let report = self.victim.report();
@@ -151,6 +157,15 @@ impl Ground {
         let (during, ()) = flow.rate_during(|| wire.play(foe, length(), || false));
         let cpu = (victim.cpu() - worked).as_secs_f64() / began.elapsed().as_secs_f64();
         Round { before, during, cpu }
+    }
+
+    fn attack_until_a_figure_moves(&mut self, foe: &mut dyn Foe) {
+        let begin = Instant::now();
+        let Self { victim, wire, moves, .. } = self;
+        let has_moved = |report: &Figures| moves.iter().any(|name| report.contains_key(name));
+        while !(moves.is_empty() || has_moved(&victim.report())) && begin.elapsed() < PATIENCE {
+            wire.play(foe, LENGTH, || false);
+        }
     }
 
     /// The attacker parts from its connections, and is as if it was started anew. How long the
