@@ -23,14 +23,14 @@ same() {
     echo "ok: $1"
 }
 
-# eventually WHAT COMMAND...: until it succeeds
+# eventually WHAT COMMAND...: until it succeeds, for a minute
 eventually() {
     what="$1"
     shift
     tries=0
     until "$@" >log 2>&1; do
         tries=$((tries + 1))
-        [ $tries -lt 100 ] || fail "$what: $*"
+        [ $tries -lt 600 ] || fail "$what: $*"
         sleep 0.1
     done
     echo "ok: $what"
