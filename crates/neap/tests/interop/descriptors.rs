@@ -17,6 +17,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socket_with,
 };
 
+use crate::asleep::{announce, announcement, until_asleep};
 use crate::common::{eventually, in_namespace, run};
 use crate::links::{Elsewhere, add_address, veth};
 use crate::network::exchange;
@@ -76,7 +77,12 @@ fn connect(stack: &Stack, listener: &TcpListener) -> (neap::TcpStream, std::net:
 /// A read that waits fails when `delete` has taken the device away.
 fn is_told(mut ours: neap::TcpStream, delete: impl FnOnce()) {
     thread::scope(|scope| {
-        let reader = scope.spawn(|| ours.read(&mut [0; 10]).map(drop));
+        let (say, hear) = announcement();
+        let reader = scope.spawn(move || {
+            announce(&say);
+            ours.read(&mut [0; 10]).map(drop)
+        });
+        until_asleep(&hear);
         delete();
         let error = reader.join().expect("no panic").expect_err("it is gone");
         assert_eq!(error.kind(), ErrorKind::NetworkDown, "{error}");

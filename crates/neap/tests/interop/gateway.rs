@@ -12,6 +12,7 @@ use neap::net::{
 };
 use neap::{Event, Events, IcmpErrorKind, IcmpOptions, IcmpSocket, InterfaceConfig, Poller, Stack};
 
+use crate::asleep::{announce, announcement, until_asleep};
 use crate::common::{eventually, in_namespace, run, skip};
 
 fn prefix(text: &str) -> Prefix {
@@ -187,7 +188,13 @@ fn a_poller_and_a_non_blocking_socket_tell_of_pings() {
         assert_eq!(socket.recv().expect_err("none").kind(), std::io::ErrorKind::WouldBlock);
         socket.set_read_timeout(None).expect("a timeout");
         thread::scope(|scope| {
-            let waiting = scope.spawn(|| socket.recv().map(drop));
+            let (say, hear) = announcement();
+            let socket = &socket;
+            let waiting = scope.spawn(move || {
+                announce(&say);
+                socket.recv().map(drop)
+            });
+            until_asleep(&hear);
             drop(stack);
             waiting.join().expect("no panic").expect_err("the stack is gone");
         });

@@ -8,6 +8,7 @@ use std::time::Duration;
 use neap::Stack;
 use neap::info::Counter;
 
+use crate::asleep::{announce, announcement, until_all_asleep, until_asleep};
 use crate::common::{
     Family, Pattern, eventually, expect_end, expect_nothing_left, fill, in_namespace, run,
 };
@@ -141,7 +142,13 @@ fn a_clone_that_is_dropped_closes_nothing_and_a_close_is_for_all() {
         theirs.read_exact(&mut [0; 3]).expect("read");
         let (mut second, third) = (ours.clone(), ours.clone());
         thread::scope(|scope| {
-            let waiting = scope.spawn(|| (&third).read(&mut [0; 16]));
+            let (say, hear) = announcement();
+            let third = &third;
+            let waiting = scope.spawn(move || {
+                announce(&say);
+                { third }.read(&mut [0; 16])
+            });
+            until_asleep(&hear);
             ours.close().expect("closed");
             assert_eq!(waiting.join().expect("a reader").expect("the end"), 0);
         });
@@ -260,17 +267,26 @@ fn dropping_the_stack_resets_its_peers_and_ends_its_threads() {
         let (listener, address) = family.listener(&stack);
         let pairs: Vec<_> = (0..5).map(|_| family.pair(&stack)).collect();
         let client = TcpStream::connect(address).expect("connect");
+        // The last segment of its handshake may still be in the TUN.
+        eventually(|| stack.host().usage().tcp.waiting, |count| *count == 1);
         let (mut held, mut peers): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
         peers.push(client);
         let mut waiting = Vec::new();
+        let (say, hear) = announcement();
         for stream in held.drain(..3) {
-            waiting.push(thread::spawn(move || (&stream).read(&mut [0; 16])));
+            let say = say.clone();
+            waiting.push(thread::spawn(move || {
+                announce(&say);
+                (&stream).read(&mut [0; 16])
+            }));
         }
         waiting.push(thread::spawn(move || {
             // Held while it waits for another one: its end is the stack's, not ours.
             let _queued = listener.accept()?;
+            announce(&say);
             listener.accept().map(|_| 0)
         }));
+        until_all_asleep(&hear, 4);
         drop(stack);
         for thread in waiting {
             let error = thread.join().expect("no panic").expect_err("the stack is gone");
@@ -298,11 +314,11 @@ fn dropping_the_stack_resets_its_peers_and_ends_its_threads() {
     });
 }
 
-/// Bytes of memory that the process has.
-fn resident() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/statm").expect("procfs");
-    let pages = text.split_whitespace().nth(1).expect("a field");
-    pages.parse::<u64>().expect("a number") * rustix::param::page_size() as u64
+/// Bytes of memory that the process has and that belong to no file, as code does.
+fn own_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").expect("procfs");
+    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a line");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
 }
 
 /// Opens and closes connections: the kernel closes first, so nothing of them stays here.
@@ -351,14 +367,22 @@ fn ten_thousand_connections_leave_nothing() {
         let stack = family.stack();
         open_and_close(&stack, family, 2_000);
         expect_nothing_left(&stack, 0);
-        let before = resident();
-        open_and_close(&stack, family, 10_000);
-        expect_nothing_left(&stack, 0);
-        let growth = resident().saturating_sub(before);
-        assert!(growth < 2 << 20, "{growth} bytes more");
+        // What connections leave grows each time. A heap may grow once, where threads meet.
+        let mut rounds = 0;
+        let grows = |rounds: &mut u64| {
+            let before = own_memory();
+            open_and_close(&stack, family, 10_000);
+            expect_nothing_left(&stack, 0);
+            *rounds += 1;
+            own_memory().saturating_sub(before) >= 2 << 20
+        };
+        while grows(&mut rounds) {
+            assert!(rounds < 5, "each round takes memory");
+        }
         let opened = stack.host().tcp_counter(Counter::ActiveOpens);
         let accepted = stack.host().tcp_counter(Counter::PassiveOpens);
-        assert_eq!((opened, accepted), (6_000, 6_000));
+        let each = 1_000 + 5_000 * rounds;
+        assert_eq!((opened, accepted), (each, each));
     });
 }
 

@@ -6,6 +6,7 @@ mod common;
 #[path = "../../examples/transparent_echo.rs"]
 mod transparent_echo;
 
+mod asleep;
 mod bulk;
 mod datagrams;
 mod descriptors;

@@ -14,6 +14,7 @@ use neap::{
     TcpForwarderOptions, TcpStream,
 };
 
+use crate::asleep::{announce, announcement, until_asleep};
 use crate::common::foreign::{
     EACH, Forger, LONG, Link, Opening, addresses, interface, networks, seen, sniffer, stack,
     udp_client,
@@ -333,12 +334,18 @@ fn what_nobody_decides_about_expires() {
             let (client, pending) = knock(&forwarder, at(family, 80));
             let error = eventually(|| pending.take_error().expect("a state"), Option::is_some);
             assert_eq!(error.expect("over").kind(), ErrorKind::TimedOut);
-            assert_eq!(stack.host().drops_for(DropReason::PendingExpired), 1);
-            assert_eq!(stack.host().usage().pending, 0);
+            // On a busy machine those that the client sends again may have expired too.
+            assert!(stack.host().drops_for(DropReason::PendingExpired) >= 1);
+            eventually(|| stack.host().usage().pending, |pending| *pending == 0);
             let accepted = pending.accept().expect_err("its time is over");
             assert_eq!(accepted.kind(), ErrorKind::TimedOut);
             // The next SYN of the client is a new attempt.
-            let ours = forwarder.recv().expect("a SYN").accept().expect("a client");
+            let ours = loop {
+                match forwarder.recv().expect("a SYN").accept() {
+                    Ok(ours) => break ours,
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::TimedOut),
+                }
+            };
             drop(client.wait().expect("accepted"));
             expect_end(&mut &ours);
         }
@@ -527,7 +534,13 @@ fn a_thread_that_waits_is_woken_by_the_end() {
         let poller = Poller::new().expect("a poller");
         poller.add(&forwarder, 3, Events::IN).expect("added");
         thread::scope(|scope| {
-            let waiting = scope.spawn(|| forwarder.recv().map(drop));
+            let (say, hear) = announcement();
+            let forwarder = &forwarder;
+            let waiting = scope.spawn(move || {
+                announce(&say);
+                forwarder.recv().map(drop)
+            });
+            until_asleep(&hear);
             drop(stack);
             let error = waiting.join().expect("no panic").expect_err("the stack is gone");
             assert_eq!(error.kind(), ErrorKind::ConnectionAborted);

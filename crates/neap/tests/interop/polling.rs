@@ -434,7 +434,9 @@ fn is_readable(outer: &rustix::fd::OwnedFd, waits: bool) -> bool {
     let timeout = Timespec { tv_sec: if waits { 60 } else { 0 }, tv_nsec: 0 };
     let data = epoll::EventData::new_u64(0);
     let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data }; 4];
-    epoll::wait(outer, &mut events, Some(&timeout)).expect("a set") > 0
+    // A busy kernel interrupts the call without a signal.
+    let wait = || epoll::wait(outer, &mut events, Some(&timeout));
+    rustix::io::retry_on_intr(wait).expect("a set") > 0
 }
 
 #[test]

@@ -10,6 +10,7 @@ use neap::ConnectOptions;
 use neap::SocketOption;
 use neap::{Event, Events, Poller};
 
+use crate::asleep::{announce, announcement, until_all_asleep};
 use crate::common::{Family, Pattern, expect_end, in_namespace};
 
 /// Sends all that comes back until the end.
@@ -58,9 +59,17 @@ fn a_reader_that_waits_is_woken_by_shutdown_from_another_thread() {
     in_namespace(|| {
         let stack = Family::V4.stack();
         let (ours, theirs) = Family::V4.pair(&stack);
+        let (say, hear) = announcement();
         thread::scope(|scope| {
-            let readers: Vec<_> =
-                (0..3).map(|_| scope.spawn(|| (&ours).read(&mut [0; 16]))).collect();
+            let (ours, say) = (&ours, &say);
+            let read = |_| {
+                scope.spawn(move || {
+                    announce(say);
+                    { ours }.read(&mut [0; 16])
+                })
+            };
+            let readers: Vec<_> = (0..3).map(read).collect();
+            until_all_asleep(&hear, 3);
             ours.shutdown(Shutdown::Read).expect("shutdown");
             for reader in readers {
                 assert_eq!(reader.join().expect("a reader").expect("the end"), 0);

@@ -7,13 +7,13 @@ mod pipes;
 mod stress;
 mod threads;
 
+use crate::asleep::{announce, announcement, until_all_asleep, until_asleep};
 use crate::common::{Family, eventually};
 use neap::Stack;
 use neap::posix::abi::*;
 use neap::posix::sockaddr::{Encoded, encode};
 use neap::posix::{Fd, PollFd, Process};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 /// Time in which something that must not come would have come, in milliseconds.
@@ -70,38 +70,10 @@ fn poll_one(posix: &Process, fd: Fd, events: u32, timeout_ms: i32) -> u32 {
     u32::from(fds[0].revents as u16)
 }
 
-/// Waits until so many threads that announce themselves sleep.
-fn until_all_asleep(from: &Receiver<i32>, count: usize) {
-    for _ in 0..count {
-        until_asleep(from);
-    }
-}
-
 /// `SO_RCVTIMEO` or `SO_SNDTIMEO`.
 fn set_timeout(posix: &Process, fd: Fd, name: i32, timeout: Duration) {
     let mut value = [0; 16];
     value[..8].copy_from_slice(&timeout.as_secs().to_ne_bytes());
     value[8..].copy_from_slice(&u64::from(timeout.subsec_micros()).to_ne_bytes());
     posix.setsockopt(fd, SOL_SOCKET, name, &value).expect("a timeout");
-}
-
-/// Tells the name of the thread that is about to wait, to one who waits until it does.
-fn announcement() -> (Sender<i32>, Receiver<i32>) {
-    channel()
-}
-
-fn announce(to: &Sender<i32>) {
-    to.send(rustix::thread::gettid().as_raw_nonzero().get()).expect("somebody listens");
-}
-
-/// Waits until the thread that announces itself sleeps.
-fn until_asleep(from: &Receiver<i32>) -> i32 {
-    let thread = from.recv().expect("a thread");
-    let state = || {
-        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
-        let stat = stat.expect("a thread");
-        stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next())
-    };
-    eventually(state, |state| *state == Some('S'));
-    thread
 }
