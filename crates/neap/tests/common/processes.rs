@@ -32,8 +32,8 @@ impl Ended {
     }
 }
 
-/// Runs a test in a process of its own. Nothing that the test has started outlives it: programs that
-/// are left would keep its output open.
+/// Runs a test in a process of its own. Nothing that the test has started outlives it: programs
+/// that are left would keep its output open.
 pub(crate) fn run_inside(command: &mut Command, patience: Duration) -> Ended {
     static TESTS: AtomicU32 = AtomicU32::new(0);
     let mark = format!("{INSIDE}={}.{}", id(), TESTS.fetch_add(1, Relaxed));
