@@ -6,7 +6,7 @@
 //!
 //! Cost: one keyed hash per lookup; a timing wheel for entries that probe (an entry that is merely
 //! reachable or stale has no timer); a scan of the table only to make room in a full one. At most
-//! 1024 entries of 160 bytes, and 212,992 bytes of held frames each.
+//! 1024 entries of 160 bytes. Held frames take 212,992 bytes for one neighbour and 6 MiB for all.
 
 use crate::frame::Frame;
 use crate::keyed::Keyed;
@@ -38,6 +38,15 @@ const PROBES: u8 = 3;
 const UNRES_QLEN_BYTES: usize = 212_992;
 /// `unres_qlen`: frames held for one neighbour.
 const UNRES_QLEN: usize = 101;
+/// Bytes held for all neighbours, but for [`SPARE_BYTES`] of each. Linux has a bound of each only,
+/// and charges sockets for what waits.
+const HELD_BYTES: usize = 4 << 20;
+/// Bytes that wait for a neighbour however much waits for others, which may be many that do not
+/// exist: a packet of Ethernet, or a few short ones.
+const SPARE_BYTES: usize = 2 << 10;
+/// A neighbour that a frame has used within this time loses its place to none that is still to
+/// answer: as many of these as there are places may be addresses that nobody has.
+const IN_USE: Nanos = Nanos::from_secs(5);
 /// `locktime` of ARP: of several answers to one request the first counts.
 const LOCKTIME: Nanos = Nanos::from_secs(1);
 
@@ -192,20 +201,31 @@ impl Entry {
         self.deadline = now + RETRANS_TIME;
     }
 
-    fn hold(&mut self, frame: Frame, out: &mut Outcome) {
-        self.held_bytes += frame.len();
+    /// Holds a frame. `of_all` is what all entries hold, in bytes.
+    fn hold(&mut self, frame: Frame, of_all: &mut usize, out: &mut Outcome) {
+        *of_all += memory_of(&frame);
+        self.held_bytes += memory_of(&frame);
         self.held.push_back(frame);
-        while self.held.len() > UNRES_QLEN || self.held_bytes > UNRES_QLEN_BYTES {
+        while self.held.len() > UNRES_QLEN
+            || self.held_bytes > UNRES_QLEN_BYTES
+            || (*of_all > HELD_BYTES && self.held_bytes > SPARE_BYTES)
+        {
             let Some(oldest) = self.held.pop_front() else { break };
-            self.held_bytes -= oldest.len();
+            self.held_bytes -= memory_of(&oldest);
+            *of_all -= memory_of(&oldest);
             out.discarded.push(oldest);
         }
     }
 
-    fn take_held(&mut self) -> VecDeque<Frame> {
-        self.held_bytes = 0;
+    fn take_held(&mut self, of_all: &mut usize) -> VecDeque<Frame> {
+        *of_all -= core::mem::take(&mut self.held_bytes);
         core::mem::take(&mut self.held)
     }
+}
+
+/// What a frame that is held takes, in bytes: a short one is mostly what describes it.
+fn memory_of(frame: &Frame) -> usize {
+    frame.len() + size_of::<Frame>()
 }
 
 /// Neighbour table of one interface.
@@ -216,6 +236,8 @@ pub struct Neighbors {
     key: Keyed,
     random: u64,
     wheel: Wheel,
+    /// What all entries hold.
+    held_bytes: usize,
     overflows: u64,
     /// The interface is no longer part of a host.
     is_closed: bool,
@@ -230,6 +252,7 @@ impl Neighbors {
             key: Keyed::new(seed),
             random: seed,
             wheel: Wheel::new(Nanos::from_millis(1)),
+            held_bytes: 0,
             overflows: 0,
             is_closed: false,
         }
@@ -260,13 +283,15 @@ impl Neighbors {
     }
 
     /// Keeps a frame until its next hop has answered, and asks for that. At most 101 frames or
-    /// 212,992 bytes wait for one neighbour; the oldest are dropped.
+    /// 212,992 bytes wait for one neighbour, and 2 KiB once 4 MiB wait for all; its oldest are
+    /// dropped.
     pub fn hold(&mut self, now: Instant, address: IpAddr, frame: Frame, out: &mut Outcome) {
         if self.is_closed {
             out.discarded.push(frame);
             return;
         }
-        let Some(key) = self.find(address).or_else(|| self.add(now, address)) else {
+        // Whoever has shown nothing takes no place of a neighbour in use.
+        let Some(key) = self.find(address).or_else(|| self.add(now, IN_USE, address)) else {
             self.overflows += 1;
             out.failed.push((address, frame));
             return;
@@ -277,7 +302,7 @@ impl Neighbors {
             out.send.push((entry.link, frame));
             return;
         }
-        entry.hold(frame, out);
+        entry.hold(frame, &mut self.held_bytes, out);
         if entry.state == NeighborState::Failed {
             entry.state = NeighborState::Incomplete;
             entry.probes = 0;
@@ -329,7 +354,7 @@ impl Neighbors {
         link: LinkAddress,
         out: &mut Outcome,
     ) {
-        let Some(key) = self.find(address).or_else(|| self.add(now, address)) else {
+        let Some(key) = self.find(address).or_else(|| self.add(now, Nanos::ZERO, address)) else {
             self.overflows += 1;
             return;
         };
@@ -352,7 +377,7 @@ impl Neighbors {
         link: LinkAddress,
         out: &mut Outcome,
     ) -> bool {
-        let Some(key) = self.find(address).or_else(|| self.add(now, address)) else {
+        let Some(key) = self.find(address).or_else(|| self.add(now, Nanos::ZERO, address)) else {
             return false;
         };
         self.learn(now, key, link, NeighborState::Permanent, out);
@@ -389,7 +414,7 @@ impl Neighbors {
         if let Ok(place) = self.by_address.find_entry(hash, |&one| one == key) {
             place.remove();
         }
-        gone.take_held()
+        gone.take_held(&mut self.held_bytes)
     }
 
     /// Returns when to call [`on_deadline`](Self::on_deadline) next.
@@ -442,7 +467,8 @@ impl Neighbors {
                 entry.state = NeighborState::Failed;
                 entry.deadline = Instant::FAR_FUTURE;
                 let address = entry.address;
-                out.failed.extend(entry.take_held().into_iter().map(|frame| (address, frame)));
+                let held = entry.take_held(&mut self.held_bytes);
+                out.failed.extend(held.into_iter().map(|frame| (address, frame)));
             }
             NeighborState::Reachable
             | NeighborState::Stale
@@ -471,7 +497,7 @@ impl Neighbors {
         if state == NeighborState::Reachable {
             entry.reachable_until = reachable_until;
         }
-        let held = entry.take_held();
+        let held = entry.take_held(&mut self.held_bytes);
         if held.is_empty() {
             return;
         }
@@ -486,11 +512,17 @@ impl Neighbors {
         self.by_address.find(self.key.hash_one(address), same).copied()
     }
 
-    /// A new entry, in the place of the one that is missed least if the table is full.
-    fn add(&mut self, now: Instant, address: IpAddr) -> Option<usize> {
+    /// A new entry, in the place of the one that is missed least if the table is full: of one that
+    /// no frame has used for `idle`, if it is known.
+    fn add(&mut self, now: Instant, idle: Nanos, address: IpAddr) -> Option<usize> {
         if self.entries.len() >= MAX_ENTRIES {
             let worth = |(key, entry): (usize, &Entry)| Some((entry.worth(now)?, key));
             let (_, least) = self.entries.iter().filter_map(worth).min()?;
+            let entry = &self.entries[least];
+            let is_used = entry.used > Instant::ZERO && now.since(entry.used) < idle;
+            if is_used && entry.has_link() {
+                return None;
+            }
             let held = self.remove_entry(least);
             debug_assert!(held.is_empty(), "frames wait only for entries at work");
         }
@@ -627,6 +659,36 @@ mod tests {
     }
 
     #[test]
+    fn what_waits_for_all_neighbours_is_bounded_and_each_has_room_for_a_packet() {
+        let mut table = Neighbors::new(1);
+        let mut out = Outcome::default();
+        let held = |table: &Neighbors| {
+            let held = table.entries.iter().flat_map(|(_, entry)| &entry.held);
+            held.map(|frame| frame.len() + size_of::<Frame>()).sum::<usize>()
+        };
+        for n in 0..1000 {
+            for _ in 0..4 {
+                table.hold(at(0), host(n), test_frame(40_000), &mut out);
+            }
+        }
+        assert!(held(&table) <= 4 << 20, "{}", held(&table));
+        for n in 0..1024 {
+            table.hold(at(0), host(n), frame(n.into()), &mut out);
+        }
+        assert_eq!(out.discarded.iter().filter(|frame| frame.len() == 100).count(), 0);
+        for _ in 0..100 {
+            for n in 0..1024 {
+                table.hold(at(0), host(n), frame(n.into()), &mut out);
+            }
+        }
+        assert!(held(&table) <= 6 << 20, "{}", held(&table));
+        let waiting: usize = table.entries.iter().map(|(_, entry)| entry.held.len()).sum();
+        assert_eq!(out.discarded.len() + waiting, 4000 + 101 * 1024, "each is held or counted");
+        run(&mut table, at(3));
+        assert_eq!((held(&table), table.held_bytes), (0, 0));
+    }
+
+    #[test]
     fn a_stale_neighbour_in_use_is_asked_again() {
         let mut table = resolved();
         run(&mut table, at(200));
@@ -696,6 +758,28 @@ mod tests {
         assert_eq!(table.iter(at(2)).count(), 1024);
         assert_eq!(link(&mut table, 2), Some(MAC));
         assert_eq!(table.by_address.len(), 1024);
+    }
+
+    #[test]
+    fn addresses_that_nobody_has_do_not_push_out_a_neighbour_in_use() {
+        let mut table = resolved();
+        let mut out = Outcome::default();
+        table.resolve(at(2), host(1));
+        for n in 2..5000 {
+            table.hold(at(3), host(n), frame(1), &mut out);
+        }
+        assert_eq!(link(&mut table, 3), Some(MAC));
+        assert_eq!((out.failed.len(), table.overflows()), (4998 - 1023, 4998 - 1023), "counted");
+        for n in 5000..5002 {
+            table.on_solicited_by(at(3), host(n), OTHER, &mut out);
+        }
+        assert_eq!(table.iter(at(3)).count(), 1024);
+        // One that is not used any more makes room.
+        let mut table = resolved();
+        for n in 2..1026 {
+            table.hold(at(9), host(n), frame(1), &mut out);
+        }
+        assert_eq!((table.iter(at(9)).count(), table.overflows()), (1024, 0));
     }
 
     #[test]
