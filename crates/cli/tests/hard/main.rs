@@ -1,5 +1,6 @@
 //! A gateway under attack by its guests: the attacks of `crates/neap/tests/hard`, with
-//! `neap gateway tun` in the place of the stack, and those that only a gateway knows.
+//! `neap gateway tun` in the place of the stack, those that only a gateway knows, and frames of
+//! Ethernet from the namespace of `neap pasta` (`link.rs`).
 //!
 //! The gateway is a process of its own. It relays between a TUN and another network namespace, the
 //! world, where the servers are. The bars are those of `ground.rs`: memory, the rate of an honest
@@ -19,6 +20,8 @@ mod ground;
 mod guests;
 #[path = "../common/host.rs"]
 mod host;
+mod link;
+mod mac;
 #[allow(dead_code, reason = "shared with the tests of the stack")]
 #[path = "../../../neap/tests/hard/memory.rs"]
 mod memory;

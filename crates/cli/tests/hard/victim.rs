@@ -3,10 +3,14 @@
 use crate::common::{Family, run};
 use crate::ground::DESCRIPTORS;
 use crate::host::Host;
+use crate::mac;
 use crate::world::{self, MARK};
 use neap::control::{self, Endpoint};
 use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder};
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -17,11 +21,41 @@ pub(crate) const DISCARD: u16 = 9;
 pub(crate) const DAYTIME: u16 = 13;
 pub(crate) const SOURCE: u16 = 19;
 
+/// Runs a program with few descriptors.
+const LIMITED: &str = "ulimit -n \"$DESCRIPTORS\" && exec \"$0\" \"$@\"";
+/// Name of the guest's interface.
+pub(crate) const TAP: &str = "tap0";
+
 /// A gateway with its world. Both end when this is dropped.
 pub(crate) struct Victim {
     process: Child,
     control: Endpoint,
     _world: Host,
+    _links: Option<Links>,
+}
+
+/// A link to a control socket in another folder, which goes with that.
+struct Links {
+    runtime: PathBuf,
+    link: PathBuf,
+}
+
+impl Links {
+    fn new(runtime: PathBuf, pid: u32) -> Self {
+        let (name, folder) = (format!("{pid}-pasta.sock"), control::folder());
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+        made.expect("a folder of the user");
+        let link = folder.join(&name);
+        symlink(runtime.join("neap").join(name), &link).expect("room");
+        Self { runtime, link }
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.link);
+        let _ = fs::remove_dir_all(&self.runtime);
+    }
 }
 
 impl Victim {
@@ -29,13 +63,43 @@ impl Victim {
     pub(crate) fn start(family: Family, descriptors: u32) -> Self {
         let world = world::make(family);
         let own = family.text("10.0.2.2", "fd00:2::2");
-        let limited = format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"");
-        let mut process = Command::new("sh")
-            .args(["-c", &limited, env!("CARGO_BIN_EXE_neap"), "gateway", "tun", "--tun", "t0"])
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", LIMITED, env!("CARGO_BIN_EXE_neap"), "gateway", "tun", "--tun", "t0"])
             .args(["--address", &family.cidr(own)])
             .args(["--host-address", &family.cidr(family.kernel())])
             .args(["--mark", MARK, "--bind", "outside", "--log", "info"])
-            .args(["--dns", &world::resolver(family).to_string()])
+            .args(["--dns", &world::resolver(family).to_string()]);
+        Self::spawn(command, descriptors, world, None)
+    }
+
+    /// Starts a gateway as `pasta` has it, for the namespace of `guest`: behind a TAP, where it
+    /// answers for all addresses.
+    pub(crate) fn of_tap(family: Family, guest: &Host) -> Self {
+        let world = world::make(family);
+        world::make_default(family);
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", LIMITED, env!("CARGO_BIN_EXE_neap"), "pasta", "--foreground"])
+            .args(["--runas", "0", "--log", "info", "-M", &mac::show(mac::GATEWAY), "-I", TAP])
+            .args(["-t", "none", "-u", "none", "-T", "none", "-U", "none"])
+            .arg(guest.pid().to_string());
+        // Such a gateway has a control socket in a folder of the user alone, and this process may
+        // have none.
+        let runtime = std::env::temp_dir().join(format!("neap-hard-{}", std::process::id()));
+        DirBuilder::new().mode(0o700).create(&runtime).expect("a folder");
+        command.env("XDG_RUNTIME_DIR", &runtime);
+        Self::spawn(command, DESCRIPTORS, world, Some(runtime))
+    }
+
+    fn spawn(
+        mut command: Command,
+        descriptors: u32,
+        world: Host,
+        runtime: Option<PathBuf>,
+    ) -> Self {
+        let mut process = command
+            .env("DESCRIPTORS", descriptors.to_string())
             // Memory that is free goes back to the system at once, so that it can be measured:
             // buffers of data are mapped each for itself, and leave no holes in the heap.
             .env("MALLOC_ARENA_MAX", "1")
@@ -48,9 +112,10 @@ impl Victim {
         let mut log = BufReader::new(process.stderr.take().expect("a pipe")).lines();
         assert!(log.any(|line| line.expect("text").contains("gateway started")), "it has ended");
         thread::spawn(move || log.for_each(drop));
+        let links = runtime.map(|runtime| Links::new(runtime, process.id()));
         let endpoints = control::endpoints().expect("there is one");
         let control = endpoints.into_iter().find(|one| one.pid == process.id());
-        Self { process, control: control.expect("the gateway's own"), _world: world }
+        Self { process, control: control.expect("the gateway's own"), _world: world, _links: links }
     }
 
     /// Any gateway takes what goes to addresses of others.

@@ -16,7 +16,7 @@ const CHUNK: usize = 64 << 10;
 pub(crate) const MARK: &str = "7";
 
 /// The addresses of the link between the machine of the gateway and the world.
-fn link(family: Family) -> [IpAddr; 2] {
+pub(crate) fn link(family: Family) -> [IpAddr; 2] {
     [family.text("192.0.2.2", "fd00:192::2"), family.text("192.0.2.1", "fd00:192::1")]
 }
 
@@ -54,6 +54,12 @@ pub(crate) fn make(family: Family) -> Host {
     run(&format!("{ip} route add {any} via {far} dev outside table {MARK}"));
     world.inside(|| serve(family));
     world
+}
+
+/// Makes the world what is behind the machine of the gateway, for whatever is sent there.
+pub(crate) fn make_default(family: Family) {
+    let ip = if family == Family::V4 { "ip" } else { "ip -6" };
+    run(&format!("{ip} route add default via {} dev outside", link(family)[1]));
 }
 
 /// Starts the servers in the namespace of this thread.

@@ -85,7 +85,11 @@ impl Ground {
     }
 
     fn around(family: Family, victim: Victim, to: SocketAddr) -> Self {
-        let wire = Wire::open(family);
+        Self::on(victim, Wire::open(family), to)
+    }
+
+    /// A victim, an attacker's wire to it, and an honest flow to a server.
+    pub(crate) fn on(victim: Victim, wire: Wire, to: SocketAddr) -> Self {
         let flow = Flow::begin(to);
         flow.wait_for(20);
         Self { victim, wire, flow, newcomers: None, moves: Vec::new() }
@@ -214,7 +218,7 @@ struct Round {
 
 impl Round {
     fn is_fair(&self) -> bool {
-        self.during >= self.before * SHARE
+        self.before > 0.0 && self.during >= self.before * SHARE
     }
 }
 

@@ -18,15 +18,27 @@ use crate::victim::{DAYTIME, DISCARD, ECHO, SOURCE};
 
 /// Bytes of buffers and threads of the victim for each connection of a peer that lets it send:
 /// `tcp_wmem` and the overhead of its pages.
-const SENDER: u64 = 6 << 20;
+pub(crate) const SENDER: u64 = 6 << 20;
 /// The same for a peer that only sends.
-const RECEIVER: u64 = 1 << 20;
+pub(crate) const RECEIVER: u64 = 1 << 20;
 /// What an attack may cost in any case.
 const BASE: u64 = 16 << 20;
 
 /// An attack by so many connections to `port`, each of which sends `bytes`.
 fn endure(family: Family, attack: Attack, port: u16, count: u32, bytes: u32, each: u64) {
-    let ground = Ground::new(family);
+    endure_on(Ground::new(family), family, attack, port, count, bytes, each);
+}
+
+/// As [`endure`], on a ground that is there.
+pub(crate) fn endure_on(
+    ground: Ground,
+    family: Family,
+    attack: Attack,
+    port: u16,
+    count: u32,
+    bytes: u32,
+    each: u64,
+) {
     let (mut foe, plan) = Attacker::new(Rng::new(2));
     *plan.borrow_mut() = Some(AttackPlan {
         attack,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use neap::device::{Frame, RxQueue, Tun, TunConfig, TxQueue};
+use neap::device::{Frame, QueuePair, RxQueue, Tun, TunConfig, TxQueue};
 use neap_lab::hostile::packet;
 use neap_lab::world::{Actor, Outbox};
 use neap_tcp::segment::{Flags, Segment};
@@ -39,7 +39,6 @@ impl Wire {
             ..TunConfig::default()
         };
         let device = Tun::open(&config).expect("a TUN").into_device();
-        let queue = device.queues.into_iter().next().expect("a queue");
         let set = |name: &str, value: &str| {
             std::fs::write(format!("/proc/sys/net/{name}"), value).expect("a sysctl");
         };
@@ -59,6 +58,11 @@ impl Wire {
         let network = family.text("10.66.0.0", "fd00:66::");
         let prefix_len = if family == Family::V4 { 16 } else { 64 };
         run(&format!("ip route add {network}/{prefix_len} dev evil"));
+        Self::of(device.queues.into_iter().next().expect("a queue"))
+    }
+
+    /// The attacker's end of a device.
+    pub(crate) fn of(queue: QueuePair) -> Self {
         Self {
             tx: queue.tx,
             rx: queue.rx,
@@ -110,6 +114,7 @@ impl Wire {
             let _ = self.tx.submit(frame, now);
         }
         self.tx.flush(now);
+        self.tx.reap(now);
     }
 
     /// Sleeps until a packet comes or the time is over.
