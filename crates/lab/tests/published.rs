@@ -105,7 +105,9 @@ fn many_servers_that_answer_at_once_have_timeouts() {
         means
     };
     let [alone, timeouts] = query("RTOmin 300 ms", 10);
-    assert!(alone < 14.0 && timeouts < 0.02, "{alone} ms, {timeouts}");
+    // A query takes less than 10 ms, and one of fifty may wait for a timeout.
+    let longest = 10.0 + 0.02 * 300.0;
+    assert!(alone < longest && timeouts < 0.02, "{alone} ms, {timeouts}");
     let [slow, timeouts] = query("RTOmin 300 ms", 40);
     assert!(slow > 10.0 * alone && timeouts > 0.5, "{slow} ms, {timeouts}");
     let [quick, _] = query("RTOmin 10 ms", 40);

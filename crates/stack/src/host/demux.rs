@@ -105,7 +105,7 @@ pub struct SocketCounts {
 impl Demux {
     /// Empty tables, without a port to choose and without room in TIME-WAIT; see
     /// [`set_limits`](Self::set_limits).
-    pub(crate) fn new(key: FlowKey, seed: u64, counters: Arc<Counters>) -> Self {
+    pub(crate) fn new(key: FlowKey, counters: Arc<Counters>) -> Self {
         Self {
             key,
             tables: Mutex::new(Tables {
@@ -113,7 +113,7 @@ impl Demux {
                 listeners: HashTable::new(),
                 bound: HashTable::new(),
                 remains: RemainsTable::new(key, counters),
-                ports: Ports::new(key, seed),
+                ports: Ports::new(key),
                 is_closing: false,
                 is_shut_down: false,
             }),

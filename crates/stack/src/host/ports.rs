@@ -7,9 +7,13 @@ use hashbrown::HashTable;
 use neap_tcp::time::{Instant, Nanos};
 use std::collections::VecDeque;
 
-/// Counters of the double-hash algorithm; a remote's ports cannot be predicted from those of
-/// another unless both fall on the same counter and the key is known.
-const PERTURBATIONS: usize = 64;
+/// Counters of the double-hash algorithm, as many as Linux has (`INET_TABLE_PERTURB_SIZE`). Whoever
+/// makes a host connect to many of his ports learns which of them share a counter, and so knows the
+/// host again elsewhere (CVE-2022-32296), unless the counters are many more than such connections.
+const PERTURBATIONS: usize = 65_536;
+/// The next search of a counter begins up to so many ports behind the one that was found, less one.
+/// So nobody can count the connections to others that share it.
+const STEPS: u64 = 1 << 3;
 
 /// Remote ends and own addresses without a free port that are remembered. Connections in
 /// TIME-WAIT, 262,144 of them by default, use up the 28,232 ports towards nine remote ends.
@@ -29,11 +33,11 @@ pub(crate) struct Ports {
 }
 
 impl Ports {
-    /// `key` is that of the hashes, and `seed` starts the choice of ports.
-    pub(crate) fn new(key: FlowKey, seed: u64) -> Self {
+    /// `key` is that of the hashes and of the choice of ports.
+    pub(crate) fn new(key: FlowKey) -> Self {
         Self {
             uses: PortUses::new(key),
-            ephemeral: Ephemeral::new(seed),
+            ephemeral: Ephemeral::new(key),
             exhausted: Exhausted::default(),
         }
     }
@@ -207,23 +211,24 @@ impl PortUses {
     }
 }
 
-/// Chooses ephemeral ports by the double-hash algorithm (RFC 6056 section 3.3.4), as Linux does.
+/// Chooses ephemeral ports by the double-hash algorithm (RFC 6056 section 3.3.4) with random steps,
+/// as Linux does. It takes 256 KiB, of which the system gives pages as counters are used.
 #[derive(Debug)]
 pub(crate) struct Ephemeral {
     range: RangeInclusive<u16>,
-    perturbation: [u32; PERTURBATIONS],
+    key: FlowKey,
+    /// How many steps were drawn.
+    drawn: u64,
+    perturbation: Box<[u32]>,
 }
 
 impl Ephemeral {
-    /// Chooses nothing before it has a range; `seed` starts the counters.
-    pub(crate) fn new(seed: u64) -> Self {
-        let mut state = seed;
-        let perturbation = core::array::from_fn(|_| {
-            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-            (state >> 32) as u32
-        });
-        // An empty range: no port can be chosen until limits are set.
-        Self { range: RangeInclusive::new(1, 0), perturbation }
+    /// Chooses nothing before it has a range; steps are drawn under `key`.
+    pub(crate) fn new(key: FlowKey) -> Self {
+        // What is empty contains no port to choose until limits are set. All counters begin at 0,
+        // as the key makes each hash begin elsewhere.
+        let perturbation = vec![0; PERTURBATIONS].into_boxed_slice();
+        Self { range: NO_PORTS, key, drawn: 0, perturbation }
     }
 
     /// Chooses within `range` from now on (`net.ipv4.ip_local_port_range`).
@@ -234,24 +239,36 @@ impl Ephemeral {
     /// The first port that `is_free` for a flow whose remote end and local address hash to `hash`.
     /// O(1) while ports are plenty; tries the whole range before it gives up.
     pub(crate) fn choose(&mut self, hash: u64, is_free: impl Fn(u16) -> bool) -> Option<u16> {
-        let (low, high) = (u32::from(*self.range.start()), u32::from(*self.range.end()));
-        let count = (high + 1).checked_sub(low).filter(|&count| count > 0)?;
-        let perturbation = &mut self.perturbation[(hash >> 58) as usize % PERTURBATIONS];
+        let perturbation = &mut self.perturbation[(hash >> 32) as usize % PERTURBATIONS];
         let offset = (hash as u32).wrapping_add(*perturbation);
-        for tried in 0..count {
-            let port = (low + offset.wrapping_add(tried) % count) as u16;
-            if is_free(port) {
-                *perturbation = perturbation.wrapping_add(tried + 1);
-                return Some(port);
-            }
-        }
-        None
+        let (port, tried) = search(&self.range, offset, is_free)?;
+        self.drawn += 1;
+        // The lower half of such a number chooses ports of datagrams, which are seen outside.
+        let step = (self.key.hash_number(self.drawn) >> 32 & (STEPS - 1)) as u32;
+        *perturbation = perturbation.wrapping_add(tried.max(step) + 1);
+        Some(port)
     }
 
     /// Whether this port may be chosen.
     pub(crate) fn contains(&self, port: u16) -> bool {
         self.range.contains(&port)
     }
+}
+
+/// The range before limits are set.
+pub(crate) const NO_PORTS: RangeInclusive<u16> = RangeInclusive::new(1, 0);
+
+/// The first port of `range` from `offset` on that `is_free`, and how many were not.
+pub(crate) fn search(
+    range: &RangeInclusive<u16>,
+    offset: u32,
+    is_free: impl Fn(u16) -> bool,
+) -> Option<(u16, u32)> {
+    let (low, high) = (u32::from(*range.start()), u32::from(*range.end()));
+    let count = (high + 1).checked_sub(low).filter(|&count| count > 0)?;
+    (0..count)
+        .map(|tried| ((low + offset.wrapping_add(tried) % count) as u16, tried))
+        .find(|&(port, _)| is_free(port))
 }
 
 /// Addresses of sockets for which a search has found no free port. Such a search tries the whole
@@ -424,8 +441,8 @@ mod tests {
 
     const NOW: Instant = Instant::from_nanos(5_000_000_000);
 
-    fn within(range: RangeInclusive<u16>, seed: u64) -> Ephemeral {
-        let mut ephemeral = Ephemeral::new(seed);
+    fn within(range: RangeInclusive<u16>, key: u64) -> Ephemeral {
+        let mut ephemeral = Ephemeral::new(FlowKey::new(key, 2));
         assert_eq!(ephemeral.choose(3, |_| true), None, "no range yet");
         ephemeral.set_range(range);
         ephemeral
@@ -554,7 +571,7 @@ mod tests {
 
     #[test]
     fn ports_that_applications_gave_and_get_back_lead_to_no_search() {
-        let mut ports = Ports::new(FlowKey::new(1, 2), 3);
+        let mut ports = Ports::new(FlowKey::new(1, 2));
         ports.ephemeral.set_range(40_000..=40_009);
         let mut searches = 0;
         let mut choose = |ports: &mut Ports, is_free: &dyn Fn(u16) -> bool| {
@@ -708,5 +725,31 @@ mod tests {
     fn two_opens_to_one_peer_get_different_ports_even_if_the_first_is_free_again() {
         let mut ephemeral = within(32_768..=60_999, 9);
         assert_ne!(ephemeral.choose(7, |_| true), ephemeral.choose(7, |_| true));
+    }
+
+    #[test]
+    fn ports_to_one_peer_do_not_tell_how_many_connections_others_had() {
+        let mut ephemeral = within(32_768..=60_999, 9);
+        // Linux draws one of eight.
+        let mut steps = [0; 9];
+        let mut last = ephemeral.choose(7, |_| true).unwrap();
+        for _ in 0..800 {
+            let port = ephemeral.choose(7, |_| true).unwrap();
+            steps[(port - 32_768 + 28_232 - (last - 32_768)) as usize % 28_232] += 1;
+            last = port;
+        }
+        assert!(steps[0] == 0 && steps[1..].iter().all(|&count| count > 50), "{steps:?}");
+    }
+
+    #[test]
+    fn few_peers_share_a_counter() {
+        let key = FlowKey::new(1, 2);
+        let mut ephemeral = within(32_768..=60_999, 9);
+        let of = |port| key.hash(&towards(port, 0));
+        let first = |ephemeral: &mut Ephemeral, port| ephemeral.choose(of(port), |_| true).unwrap();
+        // What the first port towards a peer would be if nobody had moved its counter.
+        let alone = |port| first(&mut within(32_768..=60_999, 9), port);
+        let moved = (1..=500).filter(|&port| first(&mut ephemeral, port) != alone(port)).count();
+        assert!(moved < 10, "{moved}");
     }
 }

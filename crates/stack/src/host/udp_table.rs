@@ -6,7 +6,7 @@
 use super::Host;
 use super::error::SocketError;
 use super::listed::UdpInfo;
-use super::ports::{Ephemeral, FullAddresses};
+use super::ports::{FullAddresses, NO_PORTS, search};
 use super::udp::{Binding, Delivered, UdpForwarderOptions, UdpSocket};
 use super::udp_memory::UdpMemory;
 use super::udp_queue::ReceivedDatagram;
@@ -28,7 +28,8 @@ struct UdpSockets {
     by_port: HashTable<Arc<UdpSocket>>,
     /// In the order in which they were made.
     forwarders: Vec<Arc<UdpSocket>>,
-    ephemeral: Ephemeral,
+    /// Ports that are chosen.
+    ephemeral: RangeInclusive<u16>,
     full: FullAddresses,
     bound: u64,
     is_shut_down: bool,
@@ -55,11 +56,11 @@ fn hash(port: u16) -> u64 {
 
 impl UdpTable {
     /// An empty table, without a port to choose; see [`set_ports`](Self::set_ports).
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new() -> Self {
         let sockets = Mutex::new(UdpSockets {
             by_port: HashTable::new(),
             forwarders: Vec::new(),
-            ephemeral: Ephemeral::new(seed),
+            ephemeral: NO_PORTS,
             full: FullAddresses::default(),
             bound: 0,
             is_shut_down: false,
@@ -75,7 +76,7 @@ impl UdpTable {
     /// Chooses ports from `ports` (`net.ipv4.ip_local_port_range`) from now on.
     pub(crate) fn set_ports(&self, ports: RangeInclusive<u16>) {
         let mut sockets = lock(&self.sockets);
-        sockets.ephemeral.set_range(ports);
+        sockets.ephemeral = ports;
         sockets.full.clear();
     }
 
@@ -97,7 +98,8 @@ impl UdpTable {
                 candidate.local.set_port(port);
                 !by_port.iter_hash(hash(port)).any(|one| one.binding.overlaps(&candidate))
             };
-            let search = || ephemeral.choose(key.hash_number(*bound), is_free);
+            let offset = key.hash_number(*bound) as u32;
+            let search = || search(ephemeral, offset, is_free).map(|(port, _)| port);
             let port = full.choose(binding.local, binding.is_dual, search);
             binding.local.set_port(port.ok_or(SocketError::AddressInUse)?);
         }
