@@ -57,11 +57,10 @@ impl TxQueue for Tx {
     fn submit(&mut self, frame: Frame, now: Instant) -> Result<(), Frame> {
         let is_packet = kind_of(&frame.to_bytes()).is_some();
         let frame = if is_packet { around(FOE, &frame) } else { frame };
-        self.0.submit(frame, now).or_else(|frame| {
-            self.0.flush(now);
-            self.0.reap(now);
-            self.0.submit(frame, now)
-        })
+        let Err(frame) = self.0.submit(frame, now) else { return Ok(()) };
+        self.0.flush(now);
+        self.0.reap(now);
+        self.0.submit(frame, now)
     }
 
     fn flush(&mut self, now: Instant) {
