@@ -10,7 +10,7 @@ use super::bound::Bound;
 use super::error::SocketError;
 use super::listed::BucketInfo;
 use super::listener::Listener;
-use super::ports::{PortUses, Ports};
+use super::ports::{Claim, PortUses, Ports};
 use super::remains::{Looked, RemainsTable, Reuse};
 use super::tcp::TcpSocket;
 use crate::flow::{FlowKey, FourTuple};
@@ -68,11 +68,18 @@ pub(crate) enum PortOwner {
     /// `connect` chose it, or it is one of others: it may be chosen for connections to other ends.
     Nobody,
     /// A socket that is bound to it, or the listener that accepted the connection. It is not chosen
-    /// before the last connection that has it is over.
+    /// as long as anything is left of the connection.
     Bound,
     /// The connection itself. As with `Bound`, and its own end has to be free as for
     /// [`bind`](Demux::bind).
     Itself,
+}
+
+impl PortOwner {
+    /// Whether the port was not chosen for the connection.
+    pub(crate) fn is_given(self) -> bool {
+        self != Self::Nobody
+    }
 }
 
 /// All that a host has to end when it is shut down.
@@ -181,10 +188,10 @@ impl Demux {
     ) -> Result<bool, SocketError> {
         let mut tables = self.lock();
         if owner == PortOwner::Itself {
-            let (local, reuse) = (socket.tuple().local_addr(), socket.cell.reuse_address());
+            let (local, reuse) = (socket.tuple().local_addr(), socket.cell.claim().reuse);
             tables.check(&Bound::new(local, false, reuse), None)?;
         }
-        tables.insert(self.key, socket, owner, heritage)
+        tables.insert(self.key, socket, heritage)
     }
 
     /// What a connection of this flow begins with if it is to take the place of one in TIME-WAIT.
@@ -239,12 +246,13 @@ impl Demux {
         let mut tables = self.lock();
         let Tables { connections, ports, .. } = &mut *tables;
         let is_it = |one: &Arc<TcpSocket>| Arc::ptr_eq(one, socket);
-        if socket.cell.reuse_address() != on && connections.find(hash, is_it).is_some() {
+        let claim = socket.cell.claim();
+        if claim.reuse != on && connections.find(hash, is_it).is_some() {
             let local = socket.tuple().local_addr();
-            ports.uses.add(local, on, false);
-            ports.uses.remove(local, !on);
+            ports.uses.add(local, Claim { reuse: on, ..claim });
+            ports.uses.remove(local, claim);
         }
-        socket.cell.store_reuse_address(on);
+        socket.cell.store_claim(Claim { reuse: on, ..claim });
     }
 
     /// Takes a connection out. Whether it was there.
@@ -256,16 +264,14 @@ impl Demux {
     pub(crate) fn enter_remains(&self, socket: &TcpSocket, remains: Remains, options: IpOptions) {
         let tuple = *socket.tuple();
         let mut tables = self.lock();
-        // A given port stays so: this may be the last connection that has it.
-        let is_given = tables.ports.uses.is_given(tuple.local_port);
         if !tables.remove(self.key, socket) || tables.is_shut_down {
             return;
         }
         let Tables { remains: table, ports, .. } = &mut *tables;
-        let reuse = socket.cell.reuse_address();
-        let gone = &mut |gone: &FourTuple, reuse| ports.free(gone, reuse);
-        if table.insert((tuple, reuse), remains, options, gone) {
-            ports.uses.add(tuple.local_addr(), reuse, is_given);
+        let claim = socket.cell.claim();
+        let gone = &mut |gone: &FourTuple, claim| ports.free(gone, claim);
+        if table.insert((tuple, claim), remains, options, gone) {
+            ports.uses.add(tuple.local_addr(), claim);
             tables.note_reusable(self.key, &tuple);
         }
     }
@@ -281,7 +287,7 @@ impl Demux {
         let mut tables = self.lock();
         let slot = tables.remains.find(hash, tuple)?;
         let Tables { remains, ports, .. } = &mut *tables;
-        let looked = remains.look(slot, f, &mut |gone, reuse| ports.free(gone, reuse));
+        let looked = remains.look(slot, f, &mut |gone, claim| ports.free(gone, claim));
         tables.note_reusable(self.key, tuple);
         Some(looked)
     }
@@ -295,7 +301,7 @@ impl Demux {
     ) -> Instant {
         let mut tables = self.lock();
         let Tables { remains, ports, .. } = &mut *tables;
-        remains.expire(now, f, &mut |gone, reuse| ports.free(gone, reuse))
+        remains.expire(now, f, &mut |gone, claim| ports.free(gone, claim))
     }
 
     /// Adds a listener. `reuse` is `SO_REUSEADDR`: connections at its address that have it too do
@@ -487,7 +493,6 @@ impl Tables {
         &mut self,
         key: FlowKey,
         socket: &Arc<TcpSocket>,
-        owner: PortOwner,
         heritage: Option<Heritage>,
     ) -> Result<bool, SocketError> {
         if self.is_closing {
@@ -505,10 +510,9 @@ impl Tables {
             if heritage.is_none() || remains.heritage(slot) != heritage {
                 return Err(SocketError::AddressInUse);
             }
-            remains.remove(slot, &mut |gone, reuse| ports.free(gone, reuse));
+            remains.remove(slot, &mut |gone, claim| ports.free(gone, claim));
         }
-        let is_given = owner != PortOwner::Nobody;
-        ports.uses.add(tuple.local_addr(), socket.cell.reuse_address(), is_given);
+        ports.uses.add(tuple.local_addr(), socket.cell.claim());
         connections.insert_unique(hash, socket.clone(), |one| key.hash(one.tuple()));
         Ok(old.is_some())
     }
@@ -532,8 +536,7 @@ impl Tables {
             return false;
         };
         entry.remove();
-        let reuse = socket.cell.reuse_address();
-        self.ports.free(socket.tuple(), reuse);
+        self.ports.free(socket.tuple(), socket.cell.claim());
         let connections = &mut self.connections;
         // Memory of a burst is given back; each shrink is paid for by the removals before it.
         if connections.capacity() > 1024 && connections.len() * 8 < connections.capacity() {

@@ -6,6 +6,7 @@ use super::demux::PortOwner;
 use super::error::SocketError;
 use super::forwarder::{Decided, Forwarder, Pending, TcpForwarderOptions};
 use super::listener::{Inherited, ListenContext, Listener};
+use super::ports::Claim;
 use super::registry::Target;
 use super::tcp::TcpSocket;
 use super::udp::{Binding, UdpForwarderOptions, UdpOptions, UdpSocket, is_dual};
@@ -320,7 +321,8 @@ impl Host {
             path: TcpSocket::path(&tuple, mtu),
             options,
         };
-        let ends = (tuple, reuse_address);
+        let claim = Claim { reuse: reuse_address, is_given: owner.is_given() };
+        let ends = (tuple, claim);
         let socket = Arc::new(TcpSocket::new(ends, make(setup), route, mtu, cell));
         let target = Target::Tcp(socket.clone());
         let insert = || self.demux.insert(&socket, owner, heritage);

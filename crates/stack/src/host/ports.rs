@@ -42,11 +42,11 @@ impl Ports {
         }
     }
 
-    /// A connection no longer has its local port. `reuse` is its `SO_REUSEADDR`.
-    pub(crate) fn free(&mut self, tuple: &FourTuple, reuse: bool) {
-        let was_given = self.uses.remove(tuple.local_addr(), reuse);
+    /// A connection no longer has its local port. `claim` is what it was counted with.
+    pub(crate) fn free(&mut self, tuple: &FourTuple, claim: Claim) {
+        let is_given_back = self.uses.remove(tuple.local_addr(), claim);
         self.exhausted.on_freed(tuple);
-        if was_given && self.ephemeral.contains(tuple.local_port) {
+        if is_given_back && self.ephemeral.contains(tuple.local_port) {
             self.exhausted.on_port_freed(tuple.local_port);
         }
     }
@@ -61,7 +61,7 @@ impl Ports {
 }
 
 /// How many connections use each local port, and each address with a port. What is left of a
-/// connection counts as one. O(1) per open and close, with one hash; 20 bytes per port in use, and
+/// connection counts as one. O(1) per open and close, with one hash; 24 bytes per port in use, and
 /// 28 bytes per address and port.
 #[derive(Debug)]
 pub(crate) struct PortUses {
@@ -69,6 +69,15 @@ pub(crate) struct PortUses {
     ports: HashTable<PortUse>,
     /// Hashed under the key: where connections to foreign addresses are taken, peers choose them.
     addresses: HashTable<(IpAddr, u16, Uses)>,
+}
+
+/// How a connection has its local port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claim {
+    /// `SO_REUSEADDR`
+    pub(crate) reuse: bool,
+    /// The port was not chosen for the connection, nor is it one of others (`sk_is_connect_bind`).
+    pub(crate) is_given: bool,
 }
 
 /// Connections at one place.
@@ -99,9 +108,9 @@ impl Uses {
 #[derive(Debug)]
 struct PortUse {
     port: u16,
-    /// An application gave it to one of the connections, until the last of them is over
+    /// Connections that it was given to. While there are some, it is not chosen for others
     /// (`fastreuse` of `inet_bind_bucket`).
-    is_given: bool,
+    given: u32,
     v4: Uses,
     v6: Uses,
 }
@@ -126,17 +135,17 @@ impl PortUses {
         key.hash(&FourTuple { local_port: port, ..FourTuple::without_ports(ip, ip) })
     }
 
-    /// One more connection has this address and port. `reuse` is its `SO_REUSEADDR`, and
-    /// `is_given` says that an application gave the port.
-    pub(crate) fn add(&mut self, local: SocketAddr, reuse: bool, is_given: bool) {
+    /// One more connection has this address and port.
+    pub(crate) fn add(&mut self, local: SocketAddr, claim: Claim) {
+        let Claim { reuse, is_given } = claim;
         let (ip, port) = (local.ip(), local.port());
         let (v4, v6) = (Uses::default(), Uses::default());
         let used = self
             .ports
             .entry(Self::hash(port), |used| used.port == port, |used| Self::hash(used.port))
-            .or_insert(PortUse { port, is_given, v4, v6 })
+            .or_insert(PortUse { port, given: 0, v4, v6 })
             .into_mut();
-        used.is_given |= is_given;
+        used.given += u32::from(is_given);
         used.of(ip).add(reuse);
         let key = self.key;
         let hash = Self::hash_address(key, ip, port);
@@ -149,9 +158,10 @@ impl PortUses {
             .add(reuse);
     }
 
-    /// One connection less. `reuse` is what it was counted with. Whether the port was given, and
-    /// no other connection has it.
-    pub(crate) fn remove(&mut self, local: SocketAddr, reuse: bool) -> bool {
+    /// One connection less. `claim` is what it was counted with. Whether the port is no longer
+    /// given: it was to this connection, and is to no other one (`inet_bind2_bucket_destroy`).
+    pub(crate) fn remove(&mut self, local: SocketAddr, claim: Claim) -> bool {
+        let Claim { reuse, is_given } = claim;
         let (ip, port) = (local.ip(), local.port());
         let key = self.key;
         let hash = Self::hash_address(key, ip, port);
@@ -170,17 +180,19 @@ impl PortUses {
         }
         let found = self.ports.find_entry(Self::hash(port), |used| used.port == port);
         let Ok(mut entry) = found else { return false };
-        entry.get_mut().of(ip).remove(reuse);
-        if entry.get().v4.all + entry.get().v6.all > 0 {
-            return false;
+        let used = entry.get_mut();
+        used.of(ip).remove(reuse);
+        used.given -= u32::from(is_given);
+        let is_given_back = is_given && used.given == 0;
+        if used.v4.all + used.v6.all == 0 {
+            entry.remove();
         }
-        entry.remove().0.is_given
+        is_given_back
     }
 
-    /// Whether an application gave this port to one of the connections that have it, or to one that
-    /// had it together with them.
+    /// Whether this port was given to one of the connections that have it.
     pub(crate) fn is_given(&self, port: u16) -> bool {
-        self.get(port).is_some_and(|used| used.is_given)
+        self.get(port).is_some_and(|used| used.given > 0)
     }
 
     fn get(&self, port: u16) -> Option<&PortUse> {
@@ -440,6 +452,9 @@ mod tests {
     use core::cell::Cell;
 
     const NOW: Instant = Instant::from_nanos(5_000_000_000);
+    const CHOSEN: Claim = Claim { reuse: false, is_given: false };
+    const SHARED: Claim = Claim { reuse: true, is_given: false };
+    const GIVEN: Claim = Claim { reuse: false, is_given: true };
 
     fn within(range: RangeInclusive<u16>, key: u64) -> Ephemeral {
         let mut ephemeral = Ephemeral::new(FlowKey::new(key, 2));
@@ -452,20 +467,20 @@ mod tests {
     fn uses_are_counted_down_to_nothing() {
         let mut uses = PortUses::new(FlowKey::new(1, 2));
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
-        uses.add(at("10.0.0.1:80"), false, false);
-        uses.add(at("10.0.0.1:80"), false, false);
-        uses.remove(at("10.0.0.1:80"), false);
+        uses.add(at("10.0.0.1:80"), CHOSEN);
+        uses.add(at("10.0.0.1:80"), CHOSEN);
+        uses.remove(at("10.0.0.1:80"), CHOSEN);
         assert!(uses.obstruct(at("10.0.0.1:80"), false, false));
-        uses.add(at("[fd00::1]:80"), false, false);
+        uses.add(at("[fd00::1]:80"), CHOSEN);
         assert_eq!(uses.len(), (1, 2));
-        uses.remove(at("10.0.0.1:80"), false);
+        uses.remove(at("10.0.0.1:80"), CHOSEN);
         assert!(
             uses.obstruct(at("[::]:80"), false, false)
                 && !uses.obstruct(at("0.0.0.0:80"), false, false)
         );
-        uses.remove(at("10.0.0.1:80"), false);
-        uses.remove(at("[fd00::1]:80"), false);
-        uses.remove(at("[fd00::1]:80"), false);
+        uses.remove(at("10.0.0.1:80"), CHOSEN);
+        uses.remove(at("[fd00::1]:80"), CHOSEN);
+        uses.remove(at("[fd00::1]:80"), CHOSEN);
         assert!(!uses.obstruct(at("[::]:80"), true, false) && uses.len() == (0, 0));
     }
 
@@ -475,7 +490,7 @@ mod tests {
         let all = ["10.0.0.1:80", "10.0.0.2:80", "0.0.0.0:80", "[fd00::1]:80", "[::]:80"];
         let met = |used: &str, is_dual| {
             let mut uses = PortUses::new(FlowKey::new(1, 2));
-            uses.add(at(used), false, false);
+            uses.add(at(used), CHOSEN);
             assert!(
                 !uses.obstruct(at("10.0.0.1:81"), false, false)
                     && !uses.obstruct(at("[::]:81"), true, false)
@@ -502,32 +517,31 @@ mod tests {
             assert_eq!(uses.obstruct(at("[::]:80"), true, reuse), found);
             found
         };
-        uses.add(own, true, false);
+        uses.add(own, SHARED);
         assert_eq!([true, false].map(|reuse| obstruct(&uses, reuse)), [false, true]);
-        uses.add(own, false, false);
+        uses.add(own, CHOSEN);
         assert_eq!([true, false].map(|reuse| obstruct(&uses, reuse)), [true, true]);
-        uses.remove(own, false);
+        uses.remove(own, CHOSEN);
         assert_eq!([true, false].map(|reuse| obstruct(&uses, reuse)), [false, true]);
-        uses.remove(own, true);
+        uses.remove(own, SHARED);
         assert_eq!([true, false].map(|reuse| obstruct(&uses, reuse)), [false, false]);
     }
 
     #[test]
-    fn a_given_port_stays_so_until_its_last_connection_is_over() {
+    fn a_given_port_stays_so_until_the_last_connection_that_it_was_given_to_is_over() {
         let mut uses = PortUses::new(FlowKey::new(1, 2));
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
         let (one, other) = (at("10.0.0.1:80"), at("[fd00::1]:80"));
-        uses.add(one, false, false);
+        uses.add(one, CHOSEN);
         assert!(!uses.is_given(80));
-        uses.add(one, false, true);
-        uses.add(other, true, false);
+        uses.add(one, GIVEN);
+        uses.add(other, GIVEN);
         assert!(uses.is_given(80) && !uses.is_given(81));
-        assert!(!uses.remove(one, false) && !uses.remove(one, false));
-        assert!(uses.is_given(80));
-        assert!(uses.remove(other, true));
-        assert!(!uses.is_given(80));
-        uses.add(other, true, false);
-        assert!(!uses.is_given(80) && !uses.remove(other, true), "nobody gave it");
+        assert!(!uses.remove(one, GIVEN) && uses.is_given(80), "it is to the other one");
+        assert!(uses.remove(other, GIVEN) && !uses.is_given(80));
+        assert_eq!(uses.len(), (1, 1), "the first one stays");
+        assert!(!uses.remove(one, CHOSEN), "it was given to nobody");
+        assert_eq!(uses.len(), (0, 0));
     }
 
     #[test]
@@ -590,17 +604,18 @@ mod tests {
         let close = |ports: &mut Ports, port, is_given, others: bool| {
             let tuple = towards(7, port);
             if others {
-                ports.uses.add(tuple.local_addr(), true, false);
+                ports.uses.add(tuple.local_addr(), GIVEN);
             }
-            ports.uses.add(tuple.local_addr(), true, is_given);
-            ports.free(&tuple, true);
+            let claim = if is_given { GIVEN } else { CHOSEN };
+            ports.uses.add(tuple.local_addr(), claim);
+            ports.free(&tuple, claim);
         };
         for _ in 0..2 * FREED {
             close(&mut ports, 5000, true, false);
             close(&mut ports, 40_001, false, false);
             ports.on_unbound(5001);
         }
-        // Others have it still.
+        // It was given to others too, who have it still.
         close(&mut ports, 40_002, true, true);
         assert_eq!(choose(&mut ports, &nobody), 2, "none of these is free for others");
         close(&mut ports, 40_003, true, false);

@@ -7,6 +7,7 @@
 //! before it gets here.
 
 use super::listed::BucketInfo;
+use super::ports::Claim;
 use crate::flow::{FlowKey, FourTuple};
 use crate::net::egress::IpOptions;
 use crate::wheel::Wheel;
@@ -34,8 +35,8 @@ struct Entry {
     serial: u32,
     /// Options of answers: they stay in the band of the socket (`tw_priority`).
     options: IpOptions,
-    /// `SO_REUSEADDR` of the socket, as it was (`tw_reuse`).
-    reuse_address: bool,
+    /// How the socket had its port (`tw_reuse`, `tw_connect_bind`).
+    claim: Claim,
 }
 
 /// When a connection that this host opens may take the place of one in TIME-WAIT.
@@ -175,22 +176,22 @@ impl RemainsTable {
         self.by_flow.find(hash, is_it).copied()
     }
 
-    /// Adds what remains of a flow that is not here, with the `SO_REUSEADDR` of its socket. Beyond
-    /// the bound the oldest entry in TIME-WAIT goes, and `gone` gets its flow and its
-    /// `SO_REUSEADDR`. Whether it was added.
+    /// Adds what remains of a flow that is not here, and how its socket had the port. Beyond the
+    /// bound the oldest entry in TIME-WAIT goes, and `gone` gets the same of it. Whether it was
+    /// added.
     pub(crate) fn insert(
         &mut self,
-        (tuple, reuse_address): (FourTuple, bool),
+        (tuple, claim): (FourTuple, Claim),
         remains: Remains,
         options: IpOptions,
-        gone: &mut impl FnMut(&FourTuple, bool),
+        gone: &mut impl FnMut(&FourTuple, Claim),
     ) -> bool {
         if !remains.is_orphan() && !self.make_room(1, gone) {
             return false;
         }
         self.next_serial = self.next_serial.wrapping_add(1);
         let serial = self.next_serial;
-        let entry = Entry { tuple, remains, serial, options, reuse_address };
+        let entry = Entry { tuple, remains, serial, options, claim };
         let slot = self.entries.insert(entry) as u32;
         if remains.is_orphan() {
             self.count_orphan();
@@ -209,7 +210,7 @@ impl RemainsTable {
         &mut self,
         slot: u32,
         f: impl FnOnce(&mut Remains) -> (R, bool),
-        gone: &mut impl FnMut(&FourTuple, bool),
+        gone: &mut impl FnMut(&FourTuple, Claim),
     ) -> Looked<R> {
         let entry = &mut self.entries[slot as usize];
         let (before, options) = (entry.remains, entry.options);
@@ -244,7 +245,7 @@ impl RemainsTable {
         &mut self,
         now: Instant,
         mut f: impl FnMut(&FourTuple, IpOptions, &mut Remains) -> bool,
-        gone: &mut impl FnMut(&FourTuple, bool),
+        gone: &mut impl FnMut(&FourTuple, Claim),
     ) -> Instant {
         while let Some(&(queued_for, slot, serial)) = self.expiry.front() {
             if queued_for > now {
@@ -303,7 +304,7 @@ impl RemainsTable {
     }
 
     /// Whether `more` can wait within the bound, after the oldest in TIME-WAIT have gone.
-    fn make_room(&mut self, more: usize, gone: &mut impl FnMut(&FourTuple, bool)) -> bool {
+    fn make_room(&mut self, more: usize, gone: &mut impl FnMut(&FourTuple, Claim)) -> bool {
         while self.waiting() + more > self.most_waiting {
             let Some((_, slot, serial)) = self.expiry.pop_front() else {
                 self.counters.add(Counter::TimeWaitOverflow, 1);
@@ -341,8 +342,8 @@ impl RemainsTable {
         }
     }
 
-    /// Removes the entry in a place, and `gone` gets its flow and its `SO_REUSEADDR`.
-    pub(crate) fn remove(&mut self, slot: u32, gone: &mut impl FnMut(&FourTuple, bool)) {
+    /// Removes the entry in a place, and `gone` gets its flow and how it had the port.
+    pub(crate) fn remove(&mut self, slot: u32, gone: &mut impl FnMut(&FourTuple, Claim)) {
         let entry = self.entries.remove(slot as usize);
         if entry.remains.is_orphan() {
             self.orphans -= 1;
@@ -355,7 +356,7 @@ impl RemainsTable {
         if let Ok(found) = self.by_flow.find_entry(hash, |&other| other == slot) {
             found.remove();
         }
-        gone(&entry.tuple, entry.reuse_address);
+        gone(&entry.tuple, entry.claim);
     }
 }
 
@@ -372,6 +373,7 @@ mod tests {
     use neap_tcp::time_wait::{Ends, TimeWait};
 
     const NOW: Instant = Instant::ZERO;
+    const CLAIM: Claim = Claim { reuse: true, is_given: true };
     const LATER: Instant = Instant::from_nanos(60_000_000_000);
 
     fn ends() -> Ends {
@@ -414,8 +416,8 @@ mod tests {
         table.set_most_waiting(1);
         let mut gone = Vec::new();
         let mut note = |tuple: &FourTuple, _| gone.push(tuple.remote_port);
-        assert!(table.insert((flow(1), true), fin_wait_2(), IpOptions::default(), &mut note));
-        assert!(table.insert((flow(2), true), orphan(), IpOptions::default(), &mut note));
+        assert!(table.insert((flow(1), CLAIM), fin_wait_2(), IpOptions::default(), &mut note));
+        assert!(table.insert((flow(2), CLAIM), orphan(), IpOptions::default(), &mut note));
         assert_eq!((table.waiting(), table.orphans()), (1, 1));
         let slot = table.find(key.hash(&flow(2)), &flow(2)).expect("it was added");
         let acknowledged = |remains: &mut Remains| {
@@ -436,7 +438,7 @@ mod tests {
         table.set_most_waiting(16);
         let waiting = Remains::TimeWait(TimeWait::new(NOW, ends()));
         for _ in 0..100_000 {
-            assert!(table.insert((flow(1), true), waiting, IpOptions::default(), &mut |_, _| {}));
+            assert!(table.insert((flow(1), CLAIM), waiting, IpOptions::default(), &mut |_, _| {}));
             // A reset, or a SYN of the same peer that opens a new connection.
             let slot = table.find(key.hash(&flow(1)), &flow(1)).expect("it was added");
             assert!(table.look(slot, |_| ((), true), &mut |_, _| {}).is_over);

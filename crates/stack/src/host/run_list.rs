@@ -3,6 +3,7 @@
 //! A socket is on the list of its shard at most once, so the list is bounded by the number of
 //! sockets, and a push allocates only while the list grows for the first time.
 
+use super::ports::Claim;
 use super::socket_id::SocketId;
 use super::turns::{Share, Turns};
 use crate::driving::doorbell::Doorbell;
@@ -163,6 +164,8 @@ pub(crate) struct RunCell {
     work: AtomicU8,
     /// `SO_REUSEADDR` of a connection, which is here because a byte in its socket would be eight.
     reuse_address: AtomicBool,
+    /// Whether its port was given to it; here for the same reason.
+    has_given_port: AtomicBool,
 }
 
 #[cfg(all(target_pointer_width = "64", not(loom)))]
@@ -178,17 +181,22 @@ impl RunCell {
             is_queued: AtomicBool::new(false),
             work: AtomicU8::new(0),
             reuse_address: AtomicBool::new(false),
+            has_given_port: AtomicBool::new(false),
         })
     }
 
-    /// `SO_REUSEADDR`, as the tables of ports have counted it.
-    pub(crate) fn reuse_address(&self) -> bool {
-        self.reuse_address.load(Ordering::Relaxed)
+    /// How a connection has its port, as the tables of ports have counted it.
+    pub(crate) fn claim(&self) -> Claim {
+        Claim {
+            reuse: self.reuse_address.load(Ordering::Relaxed),
+            is_given: self.has_given_port.load(Ordering::Relaxed),
+        }
     }
 
-    /// Stores `SO_REUSEADDR`, under the lock of the tables of ports.
-    pub(crate) fn store_reuse_address(&self, on: bool) {
-        self.reuse_address.store(on, Ordering::Relaxed);
+    /// Stores how a connection has its port, under the lock of the tables of ports.
+    pub(crate) fn store_claim(&self, claim: Claim) {
+        self.reuse_address.store(claim.reuse, Ordering::Relaxed);
+        self.has_given_port.store(claim.is_given, Ordering::Relaxed);
     }
 
     pub(crate) fn id(&self) -> SocketId {

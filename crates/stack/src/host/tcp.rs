@@ -4,6 +4,7 @@ use super::Host;
 use super::bulk::Volume;
 use super::error_queue::{ErrorQueue, ErrorRecord, ErrorReport};
 use super::forwarder::{Arrival, Place};
+use super::ports::Claim;
 use super::readiness::{Readiness, Ready};
 use super::run_list::{RunCell, Work};
 use super::tcp_egress::TcpEgress;
@@ -396,10 +397,10 @@ impl core::fmt::Debug for TcpSocket {
 }
 
 impl TcpSocket {
-    /// A socket around `connection`, which knows `told_mtu` as the MTU of its path.
-    /// `reuse_address` is `SO_REUSEADDR`.
+    /// A socket around `connection`, which knows `told_mtu` as the MTU of its path. `claim` says
+    /// how it has its port.
     pub(crate) fn new(
-        (tuple, reuse_address): (FourTuple, bool),
+        (tuple, claim): (FourTuple, Claim),
         connection: Connection,
         route: CachedRoute,
         told_mtu: u32,
@@ -418,7 +419,7 @@ impl TcpSocket {
             place: None,
             is_retired: false,
         };
-        cell.store_reuse_address(reuse_address);
+        cell.store_claim(claim);
         let (state, readiness) = (HandOff::new(state), Readiness::new());
         Self { tuple, state, readiness, cell, backlog_limit }
     }

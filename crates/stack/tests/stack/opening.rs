@@ -234,7 +234,7 @@ fn a_port_that_a_connection_was_given_is_not_chosen_for_another() {
 
 #[test]
 fn a_given_port_is_not_chosen_before_nothing_is_left_of_its_connection() {
-    // The last owner of an `inet_bind_bucket` ends it: accepted connections and those in TIME-WAIT
+    // Owners of an `inet_bind_bucket` keep it as it is: accepted connections and those in TIME-WAIT
     // are owners too (`__inet_inherit_port`, `inet_twsk_bind_unhash`).
     let of_connection = |world: &mut World| {
         let listener = listen_on(&world.b, "10.0.0.2:7");
@@ -287,6 +287,43 @@ fn a_given_port_is_not_chosen_before_nothing_is_left_of_its_connection() {
         assert_eq!(world.a.usage().tcp.time_wait, 0);
         assert_eq!(chosen(&world), Ok(40000), "{way}");
     }
+}
+
+#[test]
+fn a_port_is_chosen_again_when_nothing_is_left_of_those_that_it_was_given_to() {
+    // The last owner that `connect` did not bind takes the state of the bucket with it, and others
+    // may stay (`inet_bind2_bucket_destroy`).
+    let mut world = World::new(&WireConfig::default());
+    world.a.add_address(world.a_interface, "10.0.0.9/32".parse().unwrap()).unwrap();
+    world.a.set_sysctl("net.ipv4.ip_local_port_range", "40000 40000").unwrap();
+    let connect = |world: &World, local: Option<&str>, port: u16| {
+        let local = local.map(address);
+        let options = ConnectOptions { local, ..ConnectOptions::default() };
+        world.a.connect(world.now, address(&format!("10.0.0.2:{port}")), options)
+    };
+    let port = |world: &World, port| connect(world, None, port).map(|one| one.local_addr().port());
+    let refused = Err(SocketError::AddressNotAvailable);
+    let listeners = ["10.0.0.2:7", "10.0.0.2:9"].map(|to| listen_on(&world.b, to));
+    let long = connect(&world, None, 7).unwrap();
+    let given = connect(&world, Some("10.0.0.9:40000"), 9).unwrap();
+    assert_eq!(port(&world, 8), refused);
+    given.abort(world.now);
+    assert_eq!(port(&world, 8), Ok(40_000), "it was reset");
+
+    let given = connect(&world, Some("10.0.0.9:40000"), 9).unwrap();
+    given.set_reuse(true);
+    world.run(Nanos::from_millis(5));
+    let (peer, _) = listeners[1].accept().unwrap();
+    given.close(world.now);
+    world.run(Nanos::from_millis(5));
+    peer.close(world.now);
+    world.run(Nanos::from_millis(5));
+    assert_eq!(world.a.usage().tcp.time_wait, 1);
+    assert_eq!(port(&world, 8), refused, "TIME-WAIT");
+    world.run(Nanos::from_secs(61));
+    assert_eq!(world.a.usage().tcp.time_wait, 0);
+    assert_eq!(port(&world, 8), Ok(40_000), "TIME-WAIT is over");
+    drop(long);
 }
 
 #[test]
