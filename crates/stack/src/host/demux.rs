@@ -220,7 +220,9 @@ impl Demux {
             let hash = self.key.hash(&candidate);
             let is_left = |slot| {
                 let after = remains.reusable_after(slot);
-                first_reusable.set(first_reusable.get().min(after));
+                if now <= after {
+                    first_reusable.set(first_reusable.get().min(after));
+                }
                 now > after
             };
             listeners.find(port_hash(port), |one| one.local().port() == port).is_none()
@@ -230,6 +232,10 @@ impl Demux {
                 && remains.find(hash, &candidate).is_none_or(is_left)
         };
         let known = exhausted.choose(now, tuple, |port| ephemeral.contains(port) && is_free(port));
+        if known.is_some() {
+            // Ports whose listener or bound socket went may be in TIME-WAIT still.
+            exhausted.on_waiting(tuple, first_reusable.get());
+        }
         let found = known.unwrap_or_else(|| {
             let found = ephemeral.choose(offset, is_free);
             if found.is_none() {

@@ -327,6 +327,36 @@ fn a_port_is_chosen_again_when_nothing_is_left_of_those_that_it_was_given_to() {
 }
 
 #[test]
+fn a_port_in_time_wait_is_had_again_where_a_listener_had_it_meanwhile() {
+    let mut world = World::new(&WireConfig::default());
+    world.a.add_address(world.a_interface, "10.0.0.9/32".parse().unwrap()).unwrap();
+    world.a.set_sysctl("net.ipv4.tcp_tw_reuse", "1").unwrap();
+    world.a.set_sysctl("net.ipv4.ip_local_port_range", "40000 40001").unwrap();
+    let server = listen_on(&world.b, "10.0.0.2:80");
+    let to = server.local_addr();
+    let connect = |world: &World| world.a.connect(world.now, to, ConnectOptions::default());
+    let refused = |world: &World| {
+        assert_eq!(connect(world).map(drop), Err(SocketError::AddressNotAvailable));
+    };
+    let client = connect(&world).unwrap();
+    let port = client.local_addr().port();
+    world.run(Nanos::from_millis(5));
+    let (peer, _) = server.accept().unwrap();
+    client.close(world.now);
+    world.run(Nanos::from_millis(5));
+    peer.close(world.now);
+    world.run(Nanos::from_millis(5));
+    assert_eq!(world.a.usage().tcp.time_wait, 1);
+    let listener = listen_on(&world.a, &format!("10.0.0.9:{port}"));
+    let _other = connect(&world).unwrap();
+    refused(&world);
+    listener.close(world.now);
+    refused(&world);
+    world.run(Nanos::from_millis(1100));
+    assert_eq!(connect(&world).unwrap().local_addr().port(), port);
+}
+
+#[test]
 fn a_port_in_time_wait_is_opened_again_by_a_new_syn() {
     let mut world = World::new(&WireConfig::default());
     let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
