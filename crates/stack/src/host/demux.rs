@@ -65,8 +65,11 @@ struct Tables {
 /// Whose the own port of a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortOwner {
-    /// `connect` chose it, or it is one of others: it may be chosen for connections to other ends.
-    Nobody,
+    /// `connect` [chose](Demux::choose_port) it, and may choose it for connections to other ends.
+    /// No socket may have got it since.
+    Chosen,
+    /// It is one of others, who share it as they like. It may be chosen.
+    Others,
     /// A socket that is bound to it, or the listener that accepted the connection. It is not chosen
     /// as long as anything is left of the connection.
     Bound,
@@ -78,7 +81,7 @@ pub(crate) enum PortOwner {
 impl PortOwner {
     /// Whether the port was not chosen for the connection.
     pub(crate) fn is_given(self) -> bool {
-        self != Self::Nobody
+        matches!(self, Self::Bound | Self::Itself)
     }
 }
 
@@ -187,9 +190,16 @@ impl Demux {
         heritage: Option<Heritage>,
     ) -> Result<bool, SocketError> {
         let mut tables = self.lock();
-        if owner == PortOwner::Itself {
-            let (local, reuse) = (socket.tuple().local_addr(), socket.cell.claim().reuse);
-            tables.check(&Bound::new(local, false, reuse), None)?;
+        let local = socket.tuple().local_addr();
+        match owner {
+            PortOwner::Chosen if !tables.may_choose(local.port()) => {
+                return Err(SocketError::AddressInUse);
+            }
+            PortOwner::Itself => {
+                let reuse = socket.cell.claim().reuse;
+                tables.check(&Bound::new(local, false, reuse), None)?;
+            }
+            PortOwner::Chosen | PortOwner::Others | PortOwner::Bound => {}
         }
         tables.insert(self.key, socket, heritage)
     }
@@ -225,9 +235,7 @@ impl Demux {
                 }
                 now > after
             };
-            listeners.find(port_hash(port), |one| one.local().port() == port).is_none()
-                && bound.find(port_hash(port), |one| one.local().port() == port).is_none()
-                && !uses.is_given(port)
+            is_shareable(listeners, bound, uses, port)
                 && connections.find(hash, |socket| *socket.tuple() == candidate).is_none()
                 && remains.find(hash, &candidate).is_none_or(is_left)
         };
@@ -458,6 +466,11 @@ impl Tables {
         Ok(())
     }
 
+    /// Whether connections may have this port without being given it.
+    fn may_choose(&self, port: u16) -> bool {
+        is_shareable(&self.listeners, &self.bound, &self.ports.uses, port)
+    }
+
     /// A port that a socket with this address may have without `SO_REUSEADDR`.
     ///
     /// # Errors
@@ -550,6 +563,19 @@ impl Tables {
         }
         true
     }
+}
+
+/// Whether nobody has this port but connections that it was chosen for (`__inet_hash_connect`).
+fn is_shareable(
+    listeners: &HashTable<Arc<Listener>>,
+    bound: &HashTable<Arc<Bound>>,
+    uses: &PortUses,
+    port: u16,
+) -> bool {
+    let hash = port_hash(port);
+    listeners.find(hash, |one| one.local().port() == port).is_none()
+        && bound.find(hash, |one| one.local().port() == port).is_none()
+        && !uses.is_given(port)
 }
 
 /// Whether another socket is in the way of one with this address (`inet_csk_bind_conflict`).

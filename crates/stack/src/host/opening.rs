@@ -113,10 +113,10 @@ fn check(options: &SocketOptions) -> Result<(), SocketError> {
 /// socket, or one of others.
 fn port_owner(is_ephemeral: bool, is_bound: bool, is_foreign: bool) -> PortOwner {
     match (is_ephemeral, is_bound, is_foreign) {
-        (true, ..) => PortOwner::Nobody,
+        (true, ..) => PortOwner::Chosen,
         (false, true, _) => PortOwner::Bound,
         // The ports of others are theirs to share.
-        (false, false, true) => PortOwner::Nobody,
+        (false, false, true) => PortOwner::Others,
         (false, false, false) => PortOwner::Itself,
     }
 }
@@ -183,7 +183,7 @@ impl Host {
             };
             let wanted = Wanted { tuple, reuse_address, owner, heritage };
             match self.open(visit, wanted, options.clone(), route.clone(), open) {
-                // Another thread took the port in between.
+                // Another thread took the port or the ends in between.
                 Err(SocketError::AddressInUse) if is_ephemeral => {}
                 Err(error) => return Err(error),
                 Ok(socket) => {
@@ -272,7 +272,7 @@ impl Host {
             Connection::answer(now, Setup { isn, ..setup }, &syn.segment())
         };
         // The address is not the application's choice: no server of it is to be in the way.
-        let owner = PortOwner::Nobody;
+        let owner = PortOwner::Others;
         let wanted = Wanted { tuple, reuse_address: true, owner, heritage: None };
         let socket = self.open(visit, wanted, options, route, answer);
         // The socket is in the tables before the pending connection leaves its own, so a SYN that

@@ -1,13 +1,16 @@
 //! Connections that are opened anew where others have just ended, and ports that run out.
 
+use core::any::Any;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
-use neap_stack::stack::{BindOptions, ConnectOptions, ListenOptions, Stack};
+use neap_stack::stack::{BindOptions, ConnectOptions, ListenOptions, Stack, StackConfig};
+use neap_tcp::congestion::{AckSample, CongestionControl, CongestionEvent, Window};
 use neap_tcp::counters::Counter;
 use neap_tcp::options::SocketOptions;
-use neap_tcp::time::Nanos;
+use neap_tcp::time::{Instant, Nanos};
+use std::sync::{Arc, Mutex, mpsc};
 
 use crate::common::{WireConfig, World};
 use crate::{SECOND, address, pattern, transfer};
@@ -354,6 +357,60 @@ fn a_port_in_time_wait_is_had_again_where_a_listener_had_it_meanwhile() {
     refused(&world);
     world.run(Nanos::from_millis(1100));
     assert_eq!(connect(&world).unwrap().local_addr().port(), port);
+}
+
+/// A controller whose factory is where a test acts while a connection is opened.
+#[derive(Debug)]
+struct Meanwhile;
+
+impl CongestionControl for Meanwhile {
+    fn name(&self) -> &'static str {
+        "meanwhile"
+    }
+
+    fn on_ack(&mut self, _sample: &AckSample, _window: &mut Window) {}
+
+    fn ssthresh(&mut self, _now: Instant, window: &Window) -> u32 {
+        window.cwnd
+    }
+
+    fn on_event(&mut self, _event: CongestionEvent, _now: Instant, _window: &mut Window) {}
+}
+
+#[test]
+fn a_port_that_a_socket_gets_after_it_was_chosen_is_chosen_no_more() {
+    const OWN: &str = "127.0.0.1:40000";
+    type Take = fn(&Stack) -> Box<dyn Any + Send>;
+    let bind: Take = |stack| Box::new(stack.bind_tcp(address(OWN), BindOptions::default()));
+    let listen: Take = |stack| Box::new(stack.listen(address(OWN), ListenOptions::default()));
+    let connect: Take = |stack| {
+        let options = ConnectOptions { local: Some(address(OWN)), ..ConnectOptions::default() };
+        Box::new(stack.connect(Instant::ZERO, address("127.0.0.1:7"), options))
+    };
+    for (how, take) in [("bound", bind), ("listens", listen), ("was given it", connect)] {
+        type Act = Box<dyn FnOnce() + Send>;
+        let act: Arc<Mutex<Option<Act>>> = Arc::default();
+        let mut config = StackConfig::default();
+        let later = act.clone();
+        let factory = move || -> Box<dyn CongestionControl> {
+            if let Some(act) = later.lock().unwrap().take() {
+                act();
+            }
+            Box::new(Meanwhile)
+        };
+        config.config.controllers.register("meanwhile", factory).unwrap();
+        let stack = Arc::new(Stack::new(config).unwrap());
+        stack.set_sysctl("net.ipv4.ip_local_port_range", "40000 40000").unwrap();
+        let (sender, taken) = mpsc::channel();
+        let other = stack.clone();
+        *act.lock().unwrap() = Some(Box::new(move || sender.send(take(&other)).unwrap()));
+        let options = SocketOptions { congestion: Some("meanwhile"), ..SocketOptions::default() };
+        let options = ConnectOptions { options, ..ConnectOptions::default() };
+        let opened = stack.connect(Instant::ZERO, address("127.0.0.1:80"), options);
+        assert_eq!(opened.map(drop), Err(SocketError::AddressNotAvailable), "a socket {how}");
+        // What it took is there until now.
+        drop(taken.try_recv().expect("the controller was made"));
+    }
 }
 
 #[test]
