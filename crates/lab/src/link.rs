@@ -186,6 +186,13 @@ impl Link {
         self.wires().0[end].path.trace_bytes(from, to)
     }
 
+    /// Returns the bytes that packets have taken of the trace of the path from `end` on, as
+    /// [`trace_bytes`](Self::trace_bytes) counts them: a small packet takes less than it has on the
+    /// wire. `None` without a trace.
+    pub fn trace_used(&self, end: usize, now: Instant) -> Option<u64> {
+        self.wires().0[end].trace_used(now)
+    }
+
     /// Returns packets and bytes in the queue of the hop from `end` on.
     pub fn backlog(&self, end: usize, now: Instant) -> (usize, u64) {
         self.wires().0[end].path.backlog(now)

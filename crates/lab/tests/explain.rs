@@ -4,8 +4,9 @@ use neap_lab::library::SCENARIOS;
 use neap_lab::report::{Explanation, Gate, Watch};
 use neap_lab::scenario::{Choice, Experiment};
 
+/// A trace of one opportunity per millisecond, and no other file.
 fn files(name: &str) -> Result<String, String> {
-    Err(format!("there is no file {name}"))
+    if name == "steady" { Ok("1\n".into()) } else { Err(format!("there is no file {name}")) }
 }
 
 /// The explanations of all applications of one run.
@@ -114,6 +115,20 @@ fn the_rate_of_a_link_is_that_of_the_time_that_was_measured() {
     let hop = "there = { bottleneck = { rate = \"5mbit\" } }";
     let hop = one(&format!("kind = \"bulk\"\n{}", event.replace("50mbit", "1mbit")), hop);
     says(&hop, "of the 4.00 Mbit/s that");
+}
+
+#[test]
+fn small_packets_take_of_a_trace_what_it_counts_for_them() {
+    // A packet of 128 bytes is 132 of an opportunity of 1504, and 166 on the wire.
+    let text = "about = \"a trace\"\nduration = \"4s\"\n[host.a]\n[host.b]\n[link.wire]\n\
+                ends = [\"a\", \"b\"]\nrate = \"100mbit\"\ndelay = \"10ms\"\n\
+                there = { trace = \"steady\" }\n[app.flow]\nkind = \"udp\"\nfrom = \"a\"\n\
+                to = \"b\"\nmessage = 100\ninterval = \"110us\"\n";
+    let text = explain(text, &Vec::new()).remove(0).sentences.remove(0);
+    assert!(text.contains("of the 12.3 Mbit/s that the slowest link"), "{text}");
+    let used = text.split("included, took ").nth(1).and_then(|rest| rest.split(' ').next());
+    let used: f64 = used.expect("a share").parse().expect("a number");
+    assert!((79.0..=80.5).contains(&used), "{text}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::config::{Coalescing, LinkChange, NicConfig, PathConfig};
 use super::offload;
 use super::packet::{Packet, on_wire};
 use super::path::Path;
-use super::service::{Serializer, Unsent};
+use super::service::{Serializer, Trace, Unsent};
 use super::stats::{Departed, LinkStats};
 use crate::rng::{Rng, mix};
 use neap_stack::device::Received;
@@ -188,12 +188,16 @@ impl Direction {
     fn unsent(&self, now: Instant) -> Unsent {
         let of_card = self.wire.unsent(now);
         let of_port = self.path.unsent(now).filter(|_| self.path.is_wire()).unwrap_or_default();
-        Unsent { time: of_card.time + of_port.time, bytes: of_card.bytes + of_port.bytes }
+        Unsent {
+            time: of_card.time + of_port.time,
+            bytes: of_card.bytes + of_port.bytes,
+            traced: of_port.traced,
+        }
     }
 
-    /// Bytes that were counted as carried and have not left hop or card at `now`.
-    fn uncarried(&self, now: Instant) -> u64 {
-        self.path.unsent(now).unwrap_or_else(|| self.wire.unsent(now)).bytes
+    /// What was counted as carried and has not left hop or card at `now`.
+    fn uncarried(&self, now: Instant) -> Unsent {
+        self.path.unsent(now).unwrap_or_else(|| self.wire.unsent(now))
     }
 
     /// The figures at `now`.
@@ -201,17 +205,25 @@ impl Direction {
         let (mut stats, unsent) = (self.stats.clone(), self.unsent(now));
         stats.busy = Nanos(stats.busy.0.saturating_sub(unsent.time.0));
         stats.wire_bytes = stats.wire_bytes.saturating_sub(unsent.bytes);
-        stats.carried_bytes = stats.carried_bytes.saturating_sub(self.uncarried(now));
+        let uncarried = self.uncarried(now);
+        stats.carried_bytes = stats.carried_bytes.saturating_sub(uncarried.bytes);
         stats
+    }
+
+    /// Bytes that packets have taken of the trace by `now`; `None` without a trace.
+    pub(super) fn trace_used(&self, now: Instant) -> Option<u64> {
+        self.path.config.trace.as_ref()?;
+        let left = self.stats.traced.saturating_sub(self.uncarried(now).traced);
+        Some(Trace::on_wire(left))
     }
 
     /// Begins anew at `now`: what is still to be sent counts from here on.
     pub(super) fn clear_stats(&mut self, now: Instant) {
-        let Unsent { time, bytes } = self.unsent(now);
-        let carried_bytes = self.uncarried(now);
+        let Unsent { time, bytes, .. } = self.unsent(now);
+        let uncarried = self.uncarried(now);
         self.stats.clear();
         self.stats.on_wire(bytes, time);
-        self.stats.carried_bytes = carried_bytes;
+        self.stats.carried(uncarried.bytes, uncarried.traced);
     }
 
     pub(super) fn completes_at_once(&self) -> bool {

@@ -80,7 +80,7 @@ impl Path {
             return None;
         }
         let Some(hop) = &mut self.hop else {
-            stats.carried_bytes += on_wire;
+            stats.carried(on_wire, 0);
             self.carry(at, packet, stats);
             return None;
         };

@@ -145,7 +145,7 @@ impl Hop {
             queue: VecDeque::new(),
             bytes: 0,
             free: Instant::ZERO,
-            last: 0,
+            last: Unsent::default(),
             since: Vec::new(),
         })))
     }
@@ -238,6 +238,8 @@ struct Known {
     at: Instant,
     left: Instant,
     on_wire: u64,
+    /// Bytes that it takes of a trace.
+    traced: u64,
 }
 
 /// Decides when a packet comes. O(1) per packet.
@@ -320,13 +322,15 @@ impl AtArrival {
                 return None;
             }
         }
-        let (left, took) = self.service.push(at, on_wire, network_len(&packet.frame) as u64);
+        let network_len = network_len(&packet.frame) as u64;
+        let (left, took) = self.service.push(at, on_wire, network_len);
+        let traced = self.service.traced(network_len);
         if self.is_wire {
             stats.on_wire(on_wire, took);
         }
-        stats.carried_bytes += on_wire;
+        stats.carried(on_wire, traced);
         stats.queued.record(left.since(at));
-        self.known.push_back(Known { at, left, on_wire });
+        self.known.push_back(Known { at, left, on_wire, traced });
         self.bytes += on_wire;
         stats.most_queued = stats.most_queued.max(self.bytes);
         Some((left, packet))
@@ -339,7 +343,11 @@ impl AtArrival {
             Service::Constant(serializer) => serializer.unsent(now),
             Service::Trace(_) => {
                 let unsent = self.known.iter().rev().take_while(|one| one.left > now);
-                Unsent { time: Nanos::ZERO, bytes: unsent.map(|one| one.on_wire).sum() }
+                unsent.fold(Unsent::default(), |sum, one| Unsent {
+                    bytes: sum.bytes + one.on_wire,
+                    traced: sum.traced + one.traced,
+                    ..sum
+                })
             }
         }
     }
@@ -367,8 +375,8 @@ pub(super) struct AtDeparture {
     queue: VecDeque<Queued>,
     bytes: u64,
     free: Instant,
-    /// Bytes of what leaves at `free`.
-    last: u64,
+    /// What leaves at `free`, where a trace serves it.
+    last: Unsent,
     /// When the packets came that are leaving; empty between the turns.
     since: Vec<Instant>,
 }
@@ -377,7 +385,7 @@ impl AtDeparture {
     fn unsent(&self, now: Instant) -> Unsent {
         match &self.service {
             Service::Constant(serializer) => serializer.unsent(now),
-            Service::Trace(_) if self.free > now => Unsent { time: Nanos::ZERO, bytes: self.last },
+            Service::Trace(_) if self.free > now => self.last,
             Service::Trace(_) => Unsent::default(),
         }
     }
@@ -436,7 +444,7 @@ impl AtDeparture {
             begin += wifi.overhead;
         }
         let mut end = begin;
-        self.last = 0;
+        self.last = Unsent::default();
         for taken in 0..frames {
             if taken > 0 {
                 let airtime = self.wifi.map_or(Nanos::ZERO, |wifi| wifi.airtime);
@@ -451,8 +459,10 @@ impl AtDeparture {
             if self.is_wire {
                 stats.on_wire(next.on_wire, took);
             }
-            stats.carried_bytes += next.on_wire;
-            self.last += next.on_wire;
+            let traced = self.service.traced(network_len);
+            stats.carried(next.on_wire, traced);
+            self.last.bytes += next.on_wire;
+            self.last.traced += traced;
             end = left;
             self.since.push(next.at);
             out.push((end, next.packet));

@@ -33,6 +33,8 @@ pub(super) struct Unsent {
     pub(super) time: Nanos,
     /// Bytes of it. A packet that is being sent counts with the part that is left.
     pub(super) bytes: u64,
+    /// Bytes of it as opportunities of a trace count them; zero without a trace.
+    pub(super) traced: u64,
 }
 
 impl Serializer {
@@ -70,7 +72,7 @@ impl Serializer {
             bytes += rate.bytes_in(until.since(at));
             at = at.max(until);
         }
-        Unsent { time: self.free.since(from), bytes }
+        Unsent { time: self.free.since(from), bytes, traced: 0 }
     }
 
     /// Another rate for what is pushed from here on.
@@ -138,6 +140,12 @@ impl Trace {
         (until(to).saturating_sub(until(from)) + 1) * FULL_PACKET
     }
 
+    /// Bytes that packets take of opportunities, as bytes on the wire: an opportunity is as much as
+    /// the full packet that fills it, as [`bytes_between`](Self::bytes_between) counts it.
+    pub(super) fn on_wire(traced: u64) -> u64 {
+        (u128::from(traced) * u128::from(FULL_PACKET) / u128::from(OPPORTUNITY)) as u64
+    }
+
     /// Mean time from one opportunity to the next.
     fn mean_gap(&self) -> Nanos {
         self.period() / self.0.len() as u64
@@ -177,6 +185,11 @@ impl Follower {
         }
     }
 
+    /// Bytes of opportunities that an IP packet of so many bytes takes.
+    fn bytes_of(network_len: u64) -> u64 {
+        network_len + TUN_HEADER
+    }
+
     /// When an IP packet of so many bytes that is ready at `ready` has left.
     fn push(&mut self, ready: Instant, network_len: u64) -> Instant {
         let period = self.trace.period();
@@ -190,7 +203,7 @@ impl Follower {
         while self.at() < ready {
             self.step();
         }
-        let mut rest = network_len + TUN_HEADER;
+        let mut rest = Self::bytes_of(network_len);
         while rest > self.left {
             rest -= self.left;
             self.step();
@@ -219,6 +232,14 @@ impl Service {
         match self {
             Self::Constant(serializer) => serializer.push(ready, on_wire),
             Self::Trace(follower) => (follower.push(ready, network_len), Nanos::ZERO),
+        }
+    }
+
+    /// Bytes of a trace's opportunities that an IP packet of so many bytes takes; zero at a rate.
+    pub(super) fn traced(&self, network_len: u64) -> u64 {
+        match self {
+            Self::Constant(_) => 0,
+            Self::Trace(_) => Follower::bytes_of(network_len),
         }
     }
 
@@ -262,7 +283,7 @@ mod tests {
         let at = Instant::from_nanos;
         let mut wire = Serializer::new(Rate(1_000_000_000));
         wire.push(at(100), 1000);
-        let unsent = |time, bytes| Unsent { time: Nanos(time), bytes };
+        let unsent = |time, bytes| Unsent { time: Nanos(time), bytes, traced: 0 };
         assert_eq!(wire.unsent(at(50)), unsent(1000, 1000), "it begins at 100");
         assert_eq!(wire.unsent(at(700)), unsent(400, 400));
         wire.set_rate(Rate(500_000_000));
@@ -286,7 +307,7 @@ mod tests {
         let bytes = [200, 1100, 1200, 1300, 1400, 1500].map(|now| wire.unsent(at(now)).bytes);
         assert_eq!(bytes, [900 + 150, 150, 100, 50, 25, 0]);
         wire.push(at(2000), 100);
-        assert_eq!(wire.unsent(at(2000)), Unsent { time: Nanos(400), bytes: 100 });
+        assert_eq!(wire.unsent(at(2000)), Unsent { time: Nanos(400), bytes: 100, traced: 0 });
         assert!(wire.earlier.is_empty(), "an idle wire needs no memory of its rates");
     }
 

@@ -23,6 +23,9 @@ pub struct LinkStats {
     /// Bytes that policer and hop have passed, or the card where there is neither; as
     /// [`wire_bytes`](Self::wire_bytes).
     pub carried_bytes: u64,
+    /// Bytes of its trace's opportunities that those packets took, those included that have not
+    /// left; zero without a trace.
+    pub(super) traced: u64,
     /// Packets lost at random, by script, or on a link that is down.
     pub lost: u64,
     /// Packets dropped at the tail of the hop's queue.
@@ -73,6 +76,12 @@ impl LinkStats {
     pub(super) fn on_wire(&mut self, bytes: u64, took: Nanos) {
         self.wire_bytes += bytes;
         self.busy = self.busy + took;
+    }
+
+    /// Policer and hop have passed so many bytes, and a trace counts them as `traced`.
+    pub(super) fn carried(&mut self, bytes: u64, traced: u64) {
+        self.carried_bytes += bytes;
+        self.traced += traced;
     }
 }
 

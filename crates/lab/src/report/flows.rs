@@ -229,7 +229,9 @@ pub struct Slowest {
     pub link: String,
     /// Most that the link carries, Mbit/s, headers included.
     pub mbit: f64,
-    /// What it carried, Mbit/s, headers and all other traffic included.
+    /// What it carried, Mbit/s, headers and all other traffic included. Where a trace limits the
+    /// link, both count opportunities, each as a full packet: small packets have more bytes on the
+    /// wire than they take of an opportunity.
     pub carried_mbit: f64,
 }
 

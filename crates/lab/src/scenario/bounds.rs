@@ -55,17 +55,24 @@ impl Way {
     }
 
     /// Bytes that it can carry between two times of a world that began at `start`, at the rates
-    /// that it has in them.
-    fn room(&self, world: &World, start: Instant, [from, to]: [Instant; 2]) -> u64 {
+    /// that it has in them, and those that it has carried since its figures began. Both are counted
+    /// as what limits it does: on the wire, or as parts of the opportunities of a trace.
+    fn room_and_use(&self, world: &World, start: Instant, [from, to]: [Instant; 2]) -> [u64; 2] {
         let ends = self.rates.iter().skip(1).map(|(at, _)| (start + *at).min(to)).chain([to]);
         let parts = self.rates.iter().zip(ends).map(|((at, rate), end)| {
             let begin = (start + *at).max(from);
             rate.bytes_in(end.since(begin))
         });
-        self.passes_at_most(parts.fold(0, u64::saturating_add), world, from, to)
+        let at_rates = parts.fold(self.burst, u64::saturating_add);
+        let link = world.link(self.link);
+        let traced = link.trace_bytes(self.end, from, to).zip(link.trace_used(self.end, to));
+        match traced {
+            Some((room, used)) if room <= at_rates => [room, used],
+            _ => [at_rates, link.stats(self.end, to).carried_bytes],
+        }
     }
 
-    /// The same with what passes beside the rate, and no more than a trace has.
+    /// Bytes at the rate, with what passes beside it, and no more than a trace has.
     fn passes_at_most(&self, bytes: u64, world: &World, from: Instant, to: Instant) -> u64 {
         let bytes = bytes.saturating_add(self.burst);
         if self.has_trace {
@@ -274,8 +281,8 @@ impl Bounds {
             let link = |name: &String| {
                 let way = self.ways.get(name)?;
                 let is_limited = way.carries != Rate::UNLIMITED || way.has_trace;
-                let most = is_limited.then(|| way.room(world, start, [from, to]))?;
-                let carried = world.link(way.link).stats(way.end, to).carried_bytes;
+                let [most, carried] =
+                    is_limited.then(|| way.room_and_use(world, start, [from, to]))?;
                 let (link, direction) = name.rsplit_once('.')?;
                 Some(Slowest {
                     link: format!("{link} {direction}"),
