@@ -29,6 +29,9 @@ const CONGESTION: &str = "net.ipv4.tcp_congestion_control";
 /// has no more, so BBR would stay in its first phase, and keep a queue on the path. What is not
 /// sent yet has a bound of its own.
 const SEND_BUFFERS: (&str, &str) = ("net.ipv4.tcp_wmem", "4096 16384 33554432");
+/// What it means that a tunnel has no mark.
+const NO_MARK: &str =
+    "the tunnel goes on without it, and rules by fwmark take its packets for those of others";
 /// Longest name of an interface, bytes: what a control socket takes.
 const LONGEST_NAME: usize = 32;
 
@@ -79,6 +82,8 @@ pub(crate) struct Settings {
     pub(crate) congestion: Option<String>,
     /// Threads that help to encrypt.
     pub(crate) sealers: u16,
+    /// Goes on without the mark of the file, with a warning, where the machine refuses it.
+    pub(crate) may_lack_mark: bool,
 }
 
 /// A tunnel with its socket, and without a stack yet: rights can be given up now.
@@ -88,6 +93,8 @@ pub(crate) struct Prepared {
     names: Names,
     network: Network,
     builder: Builder,
+    /// As in [`Tunnel`].
+    unmarked: Option<u32>,
 }
 
 impl Prepared {
@@ -95,12 +102,22 @@ impl Prepared {
     ///
     /// # Errors
     /// The port or the mark cannot be had, or a peer is refused.
-    pub(crate) fn open(file: File, settings: &Settings) -> Result<Self, Failure> {
+    pub(crate) fn open(mut file: File, settings: &Settings) -> Result<Self, Failure> {
         let names = Names::new(&file.peers);
         let mut config = file.wireguard(|endpoint| names.known(endpoint));
         config.sealers = settings.sealers.into();
-        let wireguard = Wireguard::open(&config)
-            .map_err(|error| Failure::System(refused(&file.interface, &error)))?;
+        let mut opened = Wireguard::open(&config);
+        let mut unmarked = None;
+        if let Err(error @ neap_wireguard::Error::Mark { .. }) = &opened
+            && settings.may_lack_mark
+        {
+            tracing::warn!("{}: {NO_MARK}", refused(&file.interface, error));
+            unmarked = file.interface.fwmark.take();
+            config.fwmark = None;
+            opened = Wireguard::open(&config);
+        }
+        let wireguard =
+            opened.map_err(|error| Failure::System(refused(&file.interface, &error)))?;
         let handle = wireguard.handle();
         let network = Network::of(&file);
         let interface = network.configure(InterfaceConfig::new(wireguard.into_device()));
@@ -109,7 +126,7 @@ impl Prepared {
         if let Some(name) = &settings.congestion {
             builder = builder.sysctl(CONGESTION, name);
         }
-        Ok(Self { file, handle, names, network, builder })
+        Ok(Self { file, handle, names, network, builder, unmarked })
     }
 
     /// What the tunnel keeps: names of the host, and rights that ports and marks need.
@@ -162,10 +179,10 @@ impl Prepared {
     /// # Errors
     /// The stack refuses a setting, or the system a thread.
     pub(crate) fn start(self) -> Result<Tunnel, Failure> {
-        let Self { file, handle, names, network, builder } = self;
+        let Self { file, handle, names, network, builder, unmarked } = self;
         let stack = Arc::new(builder.build().map_err(|error| failed(&error))?);
         names.watch(handle.clone()).map_err(|error| failed(&error))?;
-        Ok(Tunnel { file, stack, handle, names, network })
+        Ok(Tunnel { file, stack, handle, names, network, unmarked })
     }
 }
 
@@ -188,6 +205,8 @@ pub(crate) struct Tunnel {
     pub(crate) handle: WireguardHandle,
     names: Names,
     network: Network,
+    /// The mark that the machine refused at the start: the right to it does not come later.
+    unmarked: Option<u32>,
 }
 
 impl Tunnel {
@@ -236,6 +255,9 @@ impl Tunnel {
         };
         let least_mtu = file.least_mtu();
         let (old, new) = (&self.file.interface, &mut file.interface);
+        if self.unmarked.is_some() && new.fwmark == self.unmarked {
+            new.fwmark = None;
+        }
         if old.fwmark != new.fwmark && !is_done(self.handle.set_fwmark(new.fwmark)) {
             new.fwmark = old.fwmark;
         }
@@ -315,6 +337,7 @@ impl Application for Shown {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use rustix::thread::{CapabilitySets, set_capabilities};
     use std::net::{Ipv4Addr, UdpSocket};
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
@@ -356,6 +379,28 @@ pub(super) mod tests {
         let config = tunnel.stack.config();
         assert!(config.tcp_wmem.max > Config::default().tcp_wmem.max);
         assert_eq!(config.tcp_wmem.max, config.tcp_rmem.max);
+    }
+
+    #[test]
+    fn a_mark_that_is_refused_is_left_out_only_where_it_may_be() {
+        let without_rights = || {
+            let empty = CapabilitySet::empty();
+            let none = CapabilitySets { effective: empty, permitted: empty, inheritable: empty };
+            set_capabilities(None, none).expect("fewer are possible");
+            let marked = || file("FwMark = 7", "");
+            let failed = Prepared::open(marked(), &Settings::default()).err();
+            let Some(Failure::System(why)) = failed else { panic!("it has a mark") };
+            assert!(why.contains(":4: [Interface] FwMark: fwmark 0x7 needs"), "{why}");
+            let settings = Settings { may_lack_mark: true, ..Settings::default() };
+            let tunnel = Prepared::open(marked(), &settings).and_then(Prepared::start);
+            let mut tunnel = tunnel.unwrap_or_else(|_| panic!("it may lack the mark"));
+            assert_eq!(tunnel.handle.status().fwmark, None);
+            assert_eq!(tunnel.change(marked()), Ok(()), "the file is as it was");
+            let failures = tunnel.change(file("FwMark = 8", "")).expect_err("it is another mark");
+            assert!(failures[0].contains("FwMark: fwmark 0x8 needs"), "{failures:?}");
+        };
+        // Rights belong to threads.
+        std::thread::scope(|scope| scope.spawn(without_rights).join()).expect("no panic");
     }
 
     #[test]

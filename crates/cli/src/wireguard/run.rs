@@ -126,7 +126,12 @@ impl Running {
         let pages = args.info.as_ref().map(listen_for_pages).transpose()?;
         let limit = raise_file_limit().map_err(Failure::System)?;
         doors::warn_of_targets(&file);
-        let settings = Settings { congestion: args.congestion.clone(), sealers: args.sealers };
+        let settings = Settings {
+            congestion: args.congestion.clone(),
+            sealers: args.sealers,
+            // Files of wireproxy have marks, which it ignores.
+            may_lack_mark: true,
+        };
         let prepared = Prepared::open(file, &settings)?;
         let mut needs = prepared.needs();
         needs.readable = prepared.folders();

@@ -347,6 +347,37 @@ fn of_nobody(program: &str) -> Command {
 }
 
 #[test]
+fn a_user_without_rights_has_a_tunnel_without_the_mark_of_its_file() {
+    let neap = env!("CARGO_BIN_EXE_neap");
+    let can_run = of_nobody(neap).arg("--version").output();
+    if !can_run.is_ok_and(|output| output.status.success()) {
+        return skip("no other user can run neap");
+    }
+    in_namespace(|| {
+        let folder = Folder::new("unmarked");
+        let far_host = Host::new(false);
+        veth(&far_host);
+        let keys = Keys::new();
+        let far = folder.write("far.conf", &keys.far("", SERVER));
+        let near = folder.write("near.conf", &keys.near("FwMark = 0xca6c\n", &client(9001)));
+        chown(&near, Some(NOBODY), Some(NOBODY)).expect("root may");
+        let (_far, _echo) = far_host.inside(|| (Tunnel::start(&folder, &["-c", &far]), echo()));
+        let mut command = of_nobody(neap);
+        command.arg("wireguard").env("XDG_RUNTIME_DIR", "/nowhere");
+        let tunnel = Tunnel::spawn(&folder, command, &["-c", &near]);
+        let stream = TcpStream::connect("127.0.0.1:9001").expect("a door");
+        say(&stream, "without a mark");
+        tunnel.reload();
+        say(&stream, "still without");
+        let log = tunnel.end();
+        let told: Vec<_> = log.lines().filter(|line| line.contains("FwMark")).collect();
+        assert_eq!(told.len(), 1, "{log}");
+        let why = "near.conf:4: [Interface] FwMark: fwmark 0xca6c needs CAP_NET_ADMIN: ";
+        assert!(told[0].contains(why) && told[0].contains("rules by fwmark"), "{log}");
+    });
+}
+
+#[test]
 fn no_other_process_of_the_user_can_look_into_a_tunnel() {
     let neap = env!("CARGO_BIN_EXE_neap");
     let can_run = of_nobody(neap).arg("--version").output();
