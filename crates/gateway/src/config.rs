@@ -46,6 +46,8 @@ pub struct GatewayConfig {
     pub dhcp6: Option<Dhcp6Config>,
     /// Addresses that guests have. A client of a published port with such an address is the host,
     /// whose addresses they are as well; the guest sees the stand-in, as for a loopback address.
+    /// What a guest sends from a link-local address to a link-local stand-in is an answer of the
+    /// published port of these addresses.
     pub guest_addresses: Vec<IpAddr>,
     /// Whether connections of guests pass. What does not pass is not answered.
     pub passes_tcp: bool,

@@ -20,7 +20,7 @@ use crate::host_datagrams::{Arrived, HostDatagrams, MOST_SEGMENTS, RECEIVE_ROOM,
 use crate::host_errors::{self, Manner, Undelivered};
 use crate::outbound::{Outbound, Reach};
 use crate::peers::Peers;
-use crate::published::{Publication, shown};
+use crate::published::{Publication, is_of_link, shown};
 use crate::refused::Refused;
 use crate::sending::{Sender, Sending, Service};
 use crate::token::{Generation, Slot, Token};
@@ -267,8 +267,8 @@ impl Datagrams {
     ) -> Option<(usize, Destination)> {
         let wanted = datagram.local?;
         // An answer to a client of a published port goes back to it, whatever it is called.
-        let ports = self.published.get(&datagram.peer);
-        if let Some(client) = ports.and_then(|ports| ports.clients.real(wanted)) {
+        let guests = &ways.config.guest_addresses;
+        if let Some(client) = self.answered(datagram.peer, wanted, guests) {
             let to = Destination { from: client.asked, ..client.address.into() };
             return Some((client.mapping, to));
         }
@@ -305,6 +305,23 @@ impl Datagrams {
         mapping.asks_resolvers_only &= to.address.port() == RESOLVER_PORT;
         mapping.translated.note(to.address, wanted);
         Some((key, to))
+    }
+
+    /// The client of a published port that a guest answers. To a link-local stand-in the guest
+    /// answers from its own link-local address (RFC 6724 section 5, rule 2), unless its server
+    /// names the address that was asked. One of `guests` is then the one that was asked.
+    fn answered(
+        &self,
+        guest: SocketAddr,
+        seen: SocketAddr,
+        guests: &[IpAddr],
+    ) -> Option<PortClient> {
+        let of = |guest: SocketAddr| self.published.get(&guest)?.clients.real(seen);
+        of(guest).or_else(|| {
+            let mut asked =
+                guests.iter().filter(|_| is_of_link(guest.ip()) && is_of_link(seen.ip()));
+            asked.find_map(|&address| of(SocketAddr::new(address, guest.port())))
+        })
     }
 
     /// Datagrams are not passed on, as they can have no mapping.

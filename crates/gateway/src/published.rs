@@ -224,11 +224,16 @@ impl AsFd for Listener {
 pub(crate) fn shown(client: SocketAddr, stand_in: IpAddr, guests: &[IpAddr]) -> SocketAddr {
     let client = SocketAddr::new(client.ip().to_canonical(), client.port());
     let is_foreign = client.is_ipv6() != stand_in.is_ipv6();
-    let is_of_link = matches!(client.ip(), IpAddr::V6(v6) if v6.is_unicast_link_local());
+    let is_of_link = is_of_link(client.ip());
     if client.ip().is_loopback() || is_of_link || is_foreign || guests.contains(&client.ip()) {
         return SocketAddr::new(stand_in, client.port());
     }
     client
+}
+
+/// Whether it is a link-local address of IPv6.
+pub(crate) fn is_of_link(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
 #[cfg(test)]

@@ -114,6 +114,7 @@ fn inside() {
         "answer datagrams" => options::answer_datagrams(target),
         "answer two by datagram" => published::answer_two_by_datagram(target),
         "answer two" => published::answer_two(target),
+        "answer each by datagram" => published::answer_each_by_datagram(target),
         "ask from a port" => published::ask_from_a_port(target),
         "connect in the end" => while TcpStream::connect(target).is_err() {},
         "try to connect" => own::try_to_connect(target),

@@ -31,6 +31,16 @@ pub(super) fn answer_two_by_datagram(at: SocketAddr) {
     }
 }
 
+/// In the namespace: answers each datagram, from the address that the route prefers.
+pub(super) fn answer_each_by_datagram(at: SocketAddr) {
+    let socket = UdpSocket::bind(at).expect("a port");
+    println!("listening");
+    let mut question = [0];
+    while let Ok((_, client)) = socket.recv_from(&mut question) {
+        socket.send_to(&question, client).expect("sent");
+    }
+}
+
 /// In the namespace: once two clients are there, answers each by its question.
 pub(super) fn answer_two(at: SocketAddr) {
     let listener = TcpListener::bind(at).expect("a port");
@@ -96,6 +106,33 @@ fn clients_with_the_same_port_get_each_their_own_datagrams() {
                     is_answered[question] = true;
                 }
             }
+        }
+    });
+}
+
+/// The stand-in is the router's link-local address, which a server answers from its own one.
+#[test]
+fn a_server_of_ipv6_that_is_bound_to_no_address_answers_by_datagram() {
+    in_namespace(|| {
+        host();
+        let namespace = Namespace::new();
+        // The link-local address is there at once.
+        let setting = "echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad";
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &namespace.pid(), "-n", "sh", "-c", setting]);
+        succeed(command);
+        join(&namespace, &["-t", "none", "-u", "5557", "-T", "none", "-U", "none"]);
+        let _server = Server::start(&namespace, "answer each by datagram", "[::]:5557");
+        for (question, host) in ["::1", "2001:db8::10", "127.0.0.1"].into_iter().enumerate() {
+            let client = UdpSocket::bind(if host.contains(':') { "[::]:0" } else { "0.0.0.0:0" });
+            let client = client.expect("a port");
+            client.set_read_timeout(Some(AGAIN)).expect("a timeout");
+            client.connect((host, 5557)).expect("a way");
+            let mut answer = [u8::MAX];
+            while client.recv(&mut answer).is_err() {
+                client.send(&[question as u8]).expect("sent");
+            }
+            assert_eq!(usize::from(answer[0]), question);
         }
     });
 }
