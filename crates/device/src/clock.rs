@@ -30,8 +30,8 @@ fn read(clock: ClockId) -> Instant {
 /// A call is over within this time.
 const LONGEST_CALL: Nanos = Nanos::from_secs(10);
 
-/// Returns the present time for a call that began at `now`: everything that was received by then had
-/// come, and everything that was sent had left.
+/// Returns the present time for a call that began at `now`: everything that was received by then
+/// had come, and everything that was sent had left.
 ///
 /// A program that drives a stack by itself may have a clock with another epoch. A difference of
 /// more than ten seconds shows it, and `now` is returned.

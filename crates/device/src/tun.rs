@@ -125,8 +125,8 @@ pub struct TunConfig {
     /// are busy and the session or the control group of the process has a much larger share, frames
     /// wait for the thread. They have waited for seconds beside a session with 14 times its share.
     ///
-    /// Where the process is the machine's superuser, the thread is one of `SCHED_BATCH`. It keeps its
-    /// share then, and does not interrupt the program that reads what it has brought.
+    /// Where the process is the machine's superuser, the thread is one of `SCHED_BATCH`. It keeps
+    /// its share then, and does not interrupt the program that reads what it has brought.
     ///
     /// It needs `CAP_SYS_ADMIN` and `CAP_NET_ADMIN` in the user namespace of the network namespace,
     /// a kernel of version 5.12 or newer, and no other mount over parts of `/sys`. Otherwise the

@@ -759,8 +759,7 @@ impl Sender {
             counters.add(Counter::DSACKIgnoredDubious, 1);
             return;
         }
-        facts.dsack = true;
-        facts.dsacked = segments;
+        (facts.dsack, facts.dsacked) = (true, segments);
         self.count_dsack(block, segments, facts.dsack_of_probe);
     }
 
