@@ -96,6 +96,8 @@ fn in_sandbox(program: &str, target: &str, options: &[&str]) {
 fn inside() {
     let Ok(program) = env::var(PROGRAM) else { return };
     let target = env::var(TARGET).expect("a target");
+    // With one processor the harness has begun a line.
+    println!();
     if proxies::inside(&program, &target)
         || ports::inside(&program, &target)
         || names::inside(&program, &target)
