@@ -41,20 +41,21 @@ fn write(path: &str) -> rustix::io::Result<()> {
 }
 
 /// Threads of the kernel that serve NAPI instances of interfaces, before some of ours were made.
-pub(crate) struct Known(HashSet<Pid>);
+/// `None` where the process has no right over them.
+pub(crate) struct Known(Option<HashSet<Pid>>);
 
 impl Known {
-    /// Those that there are. The process must see the kernel's threads and have the right over
-    /// them, as the superuser has outside of containers; otherwise none is known.
+    /// Those that there are. The superuser has the right over them, and sees them outside of
+    /// containers.
     ///
     /// Cost: a file is read for each process of the machine.
     pub(crate) fn look() -> Self {
-        Self(if geteuid().is_root() { serving("") } else { HashSet::new() })
+        Self(geteuid().is_root().then(|| serving().map(|(thread, _)| thread).collect()))
     }
 
     /// Keeps the threads that were made since for an interface of this name from taking a processor
     /// before the turn of whoever has it is over (`SCHED_BATCH`). Their share of the processors
-    /// stays.
+    /// stays. Cost: that of [`look`](Self::look).
     ///
     /// Such a thread is woken for each frame. If it then interrupted the program that reads what
     /// the frame before has brought, that program would be woken again for each frame, too. As it
@@ -62,35 +63,34 @@ impl Known {
     ///
     /// Nothing happens without the right. Namespaces may have interfaces of the same name. The
     /// thread of one that is made at the same time cannot be told from ours, and does not need to.
-    pub(crate) fn calm_others(&self, interface: &str) {
-        if !geteuid().is_root() {
-            return;
-        }
-        for thread in serving(interface).difference(&self.0) {
-            let batch = sys::scheduling(Some(*thread)).map(|now| libc::sched_attr {
+    pub(crate) fn calm_new(&self, interface: &str) {
+        let Some(known) = &self.0 else { return };
+        let is_new = |thread: &Pid| !known.contains(thread);
+        for thread in of_interface(interface).filter(is_new) {
+            let batch = sys::scheduling(Some(thread)).map(|now| libc::sched_attr {
                 sched_policy: libc::SCHED_BATCH.cast_unsigned(),
                 ..now
             });
-            let _ = batch.and_then(|batch| sys::set_scheduling(Some(*thread), &batch));
+            let _ = batch.and_then(|batch| sys::set_scheduling(Some(thread), &batch));
         }
     }
 }
 
-/// The threads of the kernel that serve NAPI instances of interfaces whose name begins so; with a
-/// whole name, those of that interface. They are known by their own names: the kernel does not list
-/// the NAPI instances of a TUN, which have no number (`netif_napi_add_tx`).
-pub(crate) fn serving(interface: &str) -> HashSet<Pid> {
-    let prefix = format!("napi/{interface}");
-    let is_one = |name: &str| match interface {
-        "" => name.starts_with(&prefix),
-        _ => name.trim_end().rsplit_once('-').is_some_and(|(served, _)| served == prefix),
-    };
+/// The threads of the kernel that serve NAPI instances of interfaces of this name.
+pub(crate) fn of_interface(interface: &str) -> impl Iterator<Item = Pid> {
+    serving().filter(move |(_, served)| served == interface).map(|(thread, _)| thread)
+}
+
+/// All threads of the kernel that serve NAPI instances, each with the name of its interface. They
+/// are known by their own names: the kernel does not list the NAPI instances of a TUN, which have
+/// no number (`netif_napi_add_tx`).
+fn serving() -> impl Iterator<Item = (Pid, String)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let threads = entries.filter_map(|entry| {
+    entries.filter_map(|entry| {
         let pid = entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
         // A process that ended meanwhile has no name.
         let name = fs::read_to_string(entry.path().join("comm")).ok()?;
-        is_one(&name).then_some(pid)
-    });
-    threads.collect()
+        let (interface, _) = name.strip_prefix("napi/")?.rsplit_once('-')?;
+        Some((pid, interface.to_owned()))
+    })
 }

@@ -469,7 +469,7 @@ fn open_bulk_queues(name: &mut String, config: &TunConfig) -> Result<Vec<Bulk>, 
         let queues = open_each(&mut threaded, config, flags)?;
         let bound = || sys::tun_set_send_buffer(&queues[0], BULK_SEND_BUFFER);
         if threaded::enable(&threaded).and_then(|()| bound()).is_ok() {
-            known.calm_others(&threaded);
+            known.calm_new(&threaded);
             *name = threaded;
             return Ok(queues.into_iter().map(bulk(true)).collect());
         }

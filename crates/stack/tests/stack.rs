@@ -43,6 +43,7 @@ use common::{WireConfig, World};
 use core::net::SocketAddr;
 use neap_stack::drop_reason::DropReason;
 use neap_stack::socket::SocketError;
+use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::udp::SendDatagram;
@@ -71,6 +72,27 @@ fn connect(world: &mut World, to: &str) -> (TcpHandle, TcpHandle) {
     }));
     assert!(client.readiness().bits().contains(Ready::WRITABLE));
     (client, server.unwrap().0)
+}
+
+/// Opens so many connections from a to a listener of b, and accepts them all: what a has, and what
+/// b has with the addresses of a.
+fn connect_many(
+    world: &mut World,
+    listener: &ListenerHandle,
+    count: usize,
+) -> (Vec<TcpHandle>, Vec<(TcpHandle, SocketAddr)>) {
+    let to = listener.local_addr();
+    let clients: Vec<_> = (0..count)
+        .map(|_| world.a.connect(world.now, to, ConnectOptions::default()).unwrap())
+        .collect();
+    let mut servers = Vec::new();
+    assert!(world.run_until(SECOND, |_| {
+        while let Ok(pair) = listener.accept() {
+            servers.push(pair);
+        }
+        servers.len() == count
+    }));
+    (clients, servers)
 }
 
 fn pattern(len: usize) -> Vec<u8> {

@@ -95,17 +95,15 @@ impl Rest {
 }
 
 impl Ending {
-    /// Ends the gateway by a signal, in a thread of its own, and all at once by a signal behind it.
+    /// Ends the gateway by a signal, in a thread of its own, and all at once by a signal behind it,
+    /// which the returned value tells.
     ///
     /// # Errors
     /// There is no thread left.
-    pub(crate) fn by(
-        self,
-        mut signals: Signals,
-        handle: GatewayHandle,
-        at_once: Sender<()>,
-    ) -> io::Result<()> {
+    pub(crate) fn by(self, mut signals: Signals, handle: GatewayHandle) -> io::Result<AtOnce> {
         let drain = Duration::from_secs(self.drain.into());
+        let at_once = AtOnce::new();
+        let teller = at_once.teller();
         let end = move || {
             let mut signals = signals.forever();
             // Where the run has ended, its tunnel alone is left.
@@ -114,8 +112,8 @@ impl Ending {
             }
             handle.stop();
             // Nobody may wait for it.
-            let _ = at_once.send(());
+            let _ = teller.send(());
         };
-        thread::Builder::new().name("signals".to_owned()).spawn(end).map(drop)
+        thread::Builder::new().name("signals".to_owned()).spawn(end).map(|_| at_once)
     }
 }

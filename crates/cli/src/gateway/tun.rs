@@ -3,7 +3,7 @@
 
 use super::command::not_ignored;
 use super::confine::{self, Needs};
-use super::ending::{self, AtOnce, Ending};
+use super::ending::{self, Ending};
 use super::options::Options;
 use super::watching::{self, Watching};
 use super::way_out::{self, WayOut};
@@ -89,9 +89,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     }
     let (_watched, rest) = way_out::serve(listening, &stack, &gateway, tunnel)?;
     let end = DeviceEnd::watch(&stack, gateway.handle()).map_err(|error| failed(&error))?;
-    let at_once = AtOnce::new();
-    let ended = args.ending.by(signals, gateway.handle(), at_once.teller());
-    ended.map_err(|error| failed(&error))?;
+    let at_once = args.ending.by(signals, gateway.handle()).map_err(|error| failed(&error))?;
     gateway.run().map_err(|error| failed(&error))?;
     drop(gateway);
     rest.send(Instant::now() + ending::TIME, at_once);

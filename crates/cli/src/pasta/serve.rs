@@ -294,10 +294,9 @@ impl Running {
         signals: Vec<i32>,
         rest: Rest,
     ) -> Result<Self, Failure> {
-        let (handle, at_once) = (gateway.handle(), AtOnce::new());
+        let handle = gateway.handle();
         let signals = Signals::new(signals).map_err(system("signals"))?;
-        let ended = args.own.ending.by(signals, handle.clone(), at_once.teller());
-        ended.map_err(system("a thread"))?;
+        let at_once = args.own.ending.by(signals, handle.clone()).map_err(system("a thread"))?;
         if let Some(watch) = watch {
             let stop = handle.clone();
             spawn("namespace", move || {

@@ -7,7 +7,7 @@ use super::outbound::outbound;
 use super::{Failure, NAME};
 use crate::gateway::command::not_ignored;
 use crate::gateway::confine::{Needs, confine};
-use crate::gateway::ending::{self, AtOnce};
+use crate::gateway::ending;
 use crate::gateway::shown::{Shown, control_socket};
 use crate::gateway::watching;
 use crate::gateway::way_out::Way;
@@ -61,9 +61,7 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
 
     let handle = gateway.handle();
     DeviceEnd::watch(&stack, handle.clone()).map_err(system("the device"))?;
-    let at_once = AtOnce::new();
-    let ended = options.own.ending.by(signals, handle.clone(), at_once.teller());
-    ended.map_err(system("a thread"))?;
+    let at_once = options.own.ending.by(signals, handle.clone()).map_err(system("a thread"))?;
     if let Some(exit) = exit {
         watch_exit(exit, handle.clone());
     }

@@ -346,11 +346,15 @@ fn of_nobody(program: &str) -> Command {
     command
 }
 
+fn nobody_can_run(program: &str) -> bool {
+    let version = of_nobody(program).arg("--version").output();
+    version.is_ok_and(|output| output.status.success())
+}
+
 #[test]
 fn a_user_without_rights_has_a_tunnel_without_the_mark_of_its_file() {
     let neap = env!("CARGO_BIN_EXE_neap");
-    let can_run = of_nobody(neap).arg("--version").output();
-    if !can_run.is_ok_and(|output| output.status.success()) {
+    if !nobody_can_run(neap) {
         return skip("no other user can run neap");
     }
     in_namespace(|| {
@@ -380,8 +384,7 @@ fn a_user_without_rights_has_a_tunnel_without_the_mark_of_its_file() {
 #[test]
 fn no_other_process_of_the_user_can_look_into_a_tunnel() {
     let neap = env!("CARGO_BIN_EXE_neap");
-    let can_run = of_nobody(neap).arg("--version").output();
-    if !can_run.is_ok_and(|output| output.status.success()) {
+    if !nobody_can_run(neap) {
         return skip("no other user can run neap");
     }
     in_namespace(|| {

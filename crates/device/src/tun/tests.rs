@@ -60,7 +60,7 @@ fn the_threads_of_the_kernel_interrupt_no_reader() {
         };
         for _ in 0..2 {
             let tun = Tun::open(&config(&name)).expect("a TUN device");
-            let threads = threaded::serving(&name);
+            let threads: Vec<_> = threaded::of_interface(&name).collect();
             assert_eq!(threads.len(), 2);
             for thread in threads {
                 assert_eq!(policy(thread), libc::SCHED_BATCH.cast_unsigned());

@@ -50,8 +50,9 @@ impl Way {
     /// Most bytes of the packets that it delivers between two times. A packet that was partly sent
     /// before the first time counts as a whole.
     fn capacity(&self, world: &World, from: Instant, to: Instant) -> u64 {
-        let carried = self.carries.bytes_in(to.since(from));
-        self.passes_at_most(carried, world, from, to).saturating_add(self.packet)
+        let carried = self.carries.bytes_in(to.since(from)).saturating_add(self.burst);
+        let traced = world.link(self.link).trace_bytes(self.end, from, to).unwrap_or(u64::MAX);
+        carried.min(traced).saturating_add(self.packet)
     }
 
     /// Bytes that it can carry between two times of a world that began at `start`, at the rates
@@ -70,16 +71,6 @@ impl Way {
             Some((room, used)) if room <= at_rates => [room, used],
             _ => [at_rates, link.stats(self.end, to).carried_bytes],
         }
-    }
-
-    /// Bytes at the rate, with what passes beside it, and no more than a trace has.
-    fn passes_at_most(&self, bytes: u64, world: &World, from: Instant, to: Instant) -> u64 {
-        let bytes = bytes.saturating_add(self.burst);
-        if self.has_trace {
-            let traced = world.link(self.link).trace_bytes(self.end, from, to);
-            return bytes.min(traced.unwrap_or(u64::MAX));
-        }
-        bytes
     }
 }
 

@@ -237,8 +237,7 @@ pub(crate) struct Ephemeral {
 impl Ephemeral {
     /// Chooses nothing before it has a range; steps are drawn under `key`.
     pub(crate) fn new(key: FlowKey) -> Self {
-        // What is empty contains no port to choose until limits are set. All counters begin at 0,
-        // as the key makes each hash begin elsewhere.
+        // All counters begin at 0, as the key makes each hash begin elsewhere.
         let perturbation = vec![0; PERTURBATIONS].into_boxed_slice();
         Self { range: NO_PORTS, key, drawn: 0, perturbation }
     }
@@ -267,7 +266,7 @@ impl Ephemeral {
     }
 }
 
-/// The range before limits are set.
+/// The range before limits are set, in which there is no port to choose.
 pub(crate) const NO_PORTS: RangeInclusive<u16> = RangeInclusive::new(1, 0);
 
 /// The first port of `range` from `offset` on that `is_free`, and how many were not.

@@ -9,7 +9,7 @@ use neap_tcp::counters::Counter;
 use neap_tcp::time::Nanos;
 
 use crate::common::{WireConfig, World, config};
-use crate::{SECOND, address, pattern, transfer};
+use crate::{SECOND, address, connect_many, pattern, transfer};
 
 #[test]
 fn a_full_accept_queue_holds_handshakes_back() {
@@ -54,17 +54,7 @@ fn a_syn_queue_that_overflows_speaks_in_cookies() {
     server.config.tcp_max_syn_backlog = 1;
     let mut world = World::with(&WireConfig::default(), config(1), server);
     let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
-    let to = listener.local_addr();
-    let clients: Vec<_> = (0..20)
-        .map(|_| world.a.connect(world.now, to, ConnectOptions::default()).unwrap())
-        .collect();
-    let mut servers = Vec::new();
-    assert!(world.run_until(SECOND, |_| {
-        while let Ok(pair) = listener.accept() {
-            servers.push(pair);
-        }
-        servers.len() == clients.len()
-    }));
+    let (clients, servers) = connect_many(&mut world, &listener, 20);
     assert!(world.b.tcp_counter(Counter::SyncookiesRecv) >= 18);
     for client in &clients {
         let pair = servers.iter().find(|(_, remote)| *remote == client.local_addr());

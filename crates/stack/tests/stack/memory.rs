@@ -1,6 +1,6 @@
 //! Memory of a host: `tcp_mem`, orphans, and what is left of connections.
 
-use super::{SECOND, address, connect};
+use super::{SECOND, address, connect, connect_many};
 use crate::common::{self, Filter, Shared, WireConfig, World};
 use bytes::Bytes;
 use neap_stack::drop_reason::DropReason;
@@ -426,18 +426,7 @@ fn ten_thousand_connections_come_and_go() {
     let listeners = ["10.0.0.2:80", "10.0.0.2:81"]
         .map(|at| world.b.listen(address(at), ListenOptions::default()).unwrap());
     for round in 0..100 {
-        let listener = &listeners[round % 2];
-        let to = listener.local_addr();
-        let clients: Vec<_> = (0..100)
-            .map(|_| world.a.connect(world.now, to, ConnectOptions::default()).unwrap())
-            .collect();
-        let mut servers = Vec::new();
-        assert!(world.run_until(SECOND, |_| {
-            while let Ok(pair) = listener.accept() {
-                servers.push(pair);
-            }
-            servers.len() == clients.len()
-        }));
+        let (clients, servers) = connect_many(&mut world, &listeners[round % 2], 100);
         for client in &clients {
             client.write(world.now, b"x").unwrap();
         }

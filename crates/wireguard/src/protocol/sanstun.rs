@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 /// `Keepalive-Timeout`).
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The same for neap's clock.
-const WAIT: Nanos = Nanos::from_secs(10);
+const WAIT: Nanos = Nanos(KEEPALIVE_TIMEOUT.as_nanos() as u64);
 
 /// An interface of `sanstun`.
 pub(crate) struct Sanstun {
