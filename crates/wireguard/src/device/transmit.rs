@@ -581,12 +581,29 @@ mod tests {
         assert_eq!(way(&shared), Some(peer.into()));
     }
 
+    /// The loopback device sends a byte in a second as long as this exists. A packet in its queue
+    /// keeps the namespace after all processes of it have ended, and takes room from all ICMP
+    /// of this kernel (`icmp_sk`, one socket per processor): none may stay.
+    struct Stuck;
+
+    impl Stuck {
+        fn new(limit: &str) -> Self {
+            run(&format!("tc qdisc add dev lo root tbf rate 8bit burst 2000 limit {limit}"));
+            Self
+        }
+    }
+
+    impl Drop for Stuck {
+        fn drop(&mut self) {
+            run("tc qdisc del dev lo root");
+        }
+    }
+
     #[test]
     fn what_the_socket_of_the_old_port_holds_is_not_complete() {
         in_namespace(|| {
             run("ip link set lo up");
-            // A byte in a second.
-            run("tc qdisc add dev lo root tbf rate 8bit burst 2000 limit 1mb");
+            let stuck = Stuck::new("1mb");
             let shared = shared(None);
             let mut sender = Sender::new(shared.clone(), 0);
             let now = neap_device::clock::now();
@@ -609,7 +626,7 @@ mod tests {
             shared.set_listen_port(first).expect("the port is there");
             assert_eq!((shared.socket.port(), sender.reap(now).frames), (first, 0));
             shared.set_listen_port(0).expect("a port");
-            run("tc qdisc del dev lo root");
+            drop(stuck);
             let mut done = 0;
             while done < 3 {
                 done += sender.reap(now).frames;
@@ -625,7 +642,7 @@ mod tests {
     fn the_bound_below_the_socket_follows_a_port_with_a_smaller_buffer() {
         in_namespace(|| {
             run("ip link set lo up");
-            run("tc qdisc add dev lo root tbf rate 8bit burst 2000 limit 10mb");
+            let _stuck = Stuck::new("10mb");
             let shared = shared(None);
             let mut sender = Sender::new(shared.clone(), 0);
             // As if the right to have more was given up.
