@@ -39,6 +39,12 @@ const LEASE_GROWTH: u64 = 4;
 const LOOK_PAUSE: Nanos = Nanos::from_millis(2);
 /// The same for the task of a runtime, which does not come as long as another task computes.
 const TASK_LEASE: Nanos = Nanos::from_millis(5);
+/// Events that follow each other within this time are served by a task that the worker trusts.
+/// Such a task rests for this time at least before the worker looks, and for [`TRUSTED_LEASE`] at
+/// most.
+const TRUST: Nanos = Nanos::from_millis(20);
+/// The lease of a task that the worker trusts. Its timer is set again at most once in `TASK_LEASE`.
+const TRUSTED_LEASE: Nanos = Nanos(TRUST.0 + TASK_LEASE.0);
 
 /// What a shard needs to sleep and to be woken.
 #[derive(Debug)]
@@ -393,16 +399,21 @@ impl Driver {
     /// Decides what the worker does when a device or the bell has woken it.
     fn after_event(&self, work: &mut Work) -> Next {
         if self.roles.expects_task() {
-            work.task_has_until = clock::now() + TASK_LEASE;
+            let now = clock::now();
+            work.comes_often = now.since(work.event_at) < TRUST;
+            work.event_at = now;
         }
         self.roles.after_event()
     }
 
     /// Decides what the worker does at the end of a lease, and how long the next one is.
-    fn after_lease(&self, has_event: bool, work: &Work) -> Next {
-        let next = self.roles.after_lease(has_event, || clock::now() >= work.task_has_until);
+    fn after_lease(&self, has_event: bool, work: &mut Work) -> Next {
+        let comes_often = core::mem::take(&mut work.comes_often);
+        let had_time = || clock::now().since(work.event_at) >= TASK_LEASE;
+        let next = self.roles.after_lease(has_event, comes_often, had_time);
         let least = self.least_lease.load(Ordering::Relaxed);
         let length = match next {
+            _ if self.roles.trusts_task() => TRUSTED_LEASE,
             _ if self.roles.expects_task() => TASK_LEASE,
             Next::Drive | Next::Sleep => Nanos(least),
             Next::AwaitLease | Next::BeginLease => {
@@ -416,6 +427,15 @@ impl Driver {
 
     fn begin_lease(&self) {
         self.lease.begin(Nanos(self.lease_length.load(Ordering::Relaxed)));
+    }
+
+    /// A task that is trusted has rested, not before `since`: the lease ends some time after that.
+    fn extend_lease(&self, since: Instant) {
+        self.lease.extend(since, TRUST, TRUSTED_LEASE);
+        // The end of the stack may have set the timer meanwhile.
+        if self.is_over() {
+            self.lease.end();
+        }
     }
 
     /// The leader ends the lease that runs.
@@ -451,7 +471,7 @@ mod tests {
         // A leader that comes back in time.
         for millis in [20, 40, 40] {
             assert!(driver.roles.try_lead());
-            assert_eq!(driver.after_lease(false, &Work::default()), Next::AwaitLease);
+            assert_eq!(driver.after_lease(false, &mut Work::default()), Next::AwaitLease);
             assert_eq!(length(), Nanos::from_millis(millis));
             let _ = driver.roles.leave();
         }
@@ -789,8 +809,10 @@ struct Work {
     due: Instant,
     /// Nothing but its alarm has ended its sleep since its last poll, nor has anybody else led.
     only_alarm: bool,
-    /// Until when the task has time to come for the last event.
-    task_has_until: Instant,
+    /// When there was an event beside a task last.
+    event_at: Instant,
+    /// There was another not long before that, and no lease has ended since.
+    comes_often: bool,
 }
 
 impl Default for Work {
@@ -799,7 +821,8 @@ impl Default for Work {
             next: Next::Drive,
             due: Instant::FAR_FUTURE,
             only_alarm: false,
-            task_has_until: Instant::ZERO,
+            event_at: Instant::ZERO,
+            comes_often: false,
         }
     }
 }
@@ -971,6 +994,7 @@ impl Drop for Lead<'_> {
         };
         match driver.roles.rest(task) {
             Rest::Leased => {}
+            Rest::MoveLease => driver.extend_lease(self.looked_at),
             Rest::BeginLease => driver.begin_lease(),
             Rest::MoveAlarm => driver.move_alarm(),
             Rest::WakeWorker => driver.lease.end(),

@@ -1,14 +1,14 @@
 //! The timer at whose end a worker comes to look.
 
 use crate::alarm::timespec;
-use neap_tcp::time::Nanos;
+use neap_tcp::time::{Instant, Nanos};
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 use std::io;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// A timer that the worker can wait for alone, and in its epoll set.
 ///
@@ -19,6 +19,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[derive(Debug)]
 pub(crate) struct Lease {
     timer: OwnedFd,
+    /// When the lease ends, nanoseconds, if it was moved last; 0 if not. Threads may set the timer
+    /// at the same time. Then it may end earlier than this says, and the worker looks too early.
+    moved_to: AtomicU64,
 }
 
 impl Lease {
@@ -31,12 +34,22 @@ impl Lease {
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(set, &timer, epoll::EventData::new_u64(token), flags)?;
-        Ok(Self { timer })
+        Ok(Self { timer, moved_to: AtomicU64::new(0) })
     }
 
     /// Begins a lease, which ends after `length`.
     pub(crate) fn begin(&self, length: Nanos) {
         self.set(length.0.max(1));
+    }
+
+    /// The lease that runs ends `length` after `now`, or somewhat earlier, but not before `least`
+    /// has passed.
+    pub(crate) fn extend(&self, now: Instant, least: Nanos, length: Nanos) {
+        let moved_to = Instant::from_nanos(self.moved_to.load(Ordering::Relaxed));
+        if moved_to.since(now) < least {
+            self.begin(length);
+            self.moved_to.store((now + length).as_nanos(), Ordering::Relaxed);
+        }
     }
 
     /// Stops the timer: the lease that runs does not end.
@@ -46,6 +59,7 @@ impl Lease {
 
     /// Sets the timer; 0 stops it.
     fn set(&self, nanos: u64) {
+        self.moved_to.store(0, Ordering::Relaxed);
         let time = Itimerspec { it_interval: timespec(0), it_value: timespec(nanos) };
         // It fails only for times that are none.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time);

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use neap::Stack;
 use tokio::io::AsyncReadExt;
@@ -101,4 +102,48 @@ fn timers_that_a_task_serves_do_not_wake_the_worker() {
         });
         assert!(counts.iter().any(|count| *count <= 2), "{counts:?} wake-ups for 11 departures");
     });
+}
+
+/// Requests that come often, but each after the end of a lease that the one before began. Where the
+/// machine is busy the task or the next request may be late, and the worker looks: then the same is
+/// tried again. A worker that is woken for each packet has at least 50.
+#[test]
+fn packets_that_a_task_serves_do_not_wake_the_worker() {
+    const FEW: u64 = 25;
+    in_namespace(|| {
+        let stack = quiet_stack();
+        let ours = neap::UdpSocket::bind(&stack, (Family::V4.ours(), 0)).expect("bind");
+        let to = ours.local_addr().expect("an address");
+        let server = thread::spawn(move || on_runtime(1, echo(ours)));
+        let theirs = std::net::UdpSocket::bind((Family::V4.kernel(), 0)).expect("bind");
+        let request = |text: &[u8]| {
+            theirs.send_to(text, to).expect("sent");
+            theirs.recv(&mut [0; 1000]).expect("an answer");
+        };
+        let mut counts = Vec::new();
+        while counts.len() < 20 && !counts.iter().any(|count| *count <= FEW) {
+            let before = sleeps_of_worker();
+            for _ in 0..50 {
+                request(b"a");
+                thread::sleep(Duration::from_millis(10));
+            }
+            counts.push(sleeps_of_worker() - before);
+        }
+        request(b"");
+        server.join().expect("a thread");
+        assert!(counts.iter().any(|count| *count <= FEW), "{counts:?} wake-ups for 50 requests");
+    });
+}
+
+/// Answers each datagram, until an empty one is answered.
+async fn echo(ours: neap::UdpSocket) {
+    let ours = neap::tokio::UdpSocket::from_blocking(ours).expect("a runtime");
+    let mut buffer = [0; 1000];
+    loop {
+        let (length, from) = ours.recv_from(&mut buffer).await.expect("a datagram");
+        ours.send_to(&buffer[..length], from).await.expect("sent");
+        if length == 0 {
+            return;
+        }
+    }
 }

@@ -24,6 +24,11 @@
 //! lease. So a timer that the task serves in time does not wake the worker. A packet does: it ends
 //! the sleep of the worker too, which then has a lease to see that the task has come.
 //!
+//! A task that comes often is *trusted* at the end of a lease in which it has come. The worker then
+//! waits for a longer lease, and does not watch. The task that rests moves the end of that lease
+//! away, so neither a packet nor a timer wakes the worker. The lease ends when the task has not
+//! rested for long: the worker then looks as at the end of any lease.
+//!
 //! A task that did not come within a lease is *absent*: its runtime computes, or nobody runs it.
 //! The worker then drives as if there were no task, so that a lease is waited for once, and not for
 //! each packet. The task ends its absence when it comes again. A task of another runtime may take
@@ -47,7 +52,8 @@ use std::task::Waker;
 /// No lease runs, or there is no task.
 const NONE: u64 = u64::MAX;
 
-/// Turns within one lease from which on a task counts as busy: it needs no look at each event.
+/// Turns, or comings of the task, within one lease from which on a task counts as busy: it needs no
+/// look at each event.
 const BUSY: u64 = 8;
 
 /// What the worker does next.
@@ -74,6 +80,8 @@ pub enum Next {
 pub enum Rest {
     /// Nothing: a lease runs.
     Leased,
+    /// Move the end of the lease that runs away, unless it is far enough.
+    MoveLease,
     /// Begin the lease, by a timer that wakes the worker.
     BeginLease,
     /// Move the alarm of the worker, which sleeps on the devices, to some time after its own.
@@ -109,13 +117,17 @@ pub struct Roles {
     /// Times that a task has come.
     comings: AtomicU64,
     /// `comings` as the worker has counted them last, and the time before that. Only the worker
-    /// stores these and the two that follow.
+    /// stores these and the four that follow.
     counted: AtomicU64,
     counted_before: AtomicU64,
     /// The task that was expected when something happened.
     awaited: AtomicU64,
     /// It has come for that if `comings` is more than this.
     awaited_beyond: AtomicU64,
+    /// `comings` at the latest event or end of a lease.
+    looked_at: AtomicU64,
+    /// The task moves the end of the lease.
+    is_trusting: AtomicBool,
     /// The worker sleeps on the devices, or is about to.
     is_watching: AtomicBool,
     /// Times that an application or a task has left.
@@ -139,6 +151,8 @@ impl Default for Roles {
             counted_before: AtomicU64::new(0),
             awaited: AtomicU64::new(NONE),
             awaited_beyond: AtomicU64::new(0),
+            looked_at: AtomicU64::new(0),
+            is_trusting: AtomicBool::new(false),
             is_watching: AtomicBool::new(false),
             turns: AtomicU64::new(0),
             lease: AtomicU64::new(NONE),
@@ -315,7 +329,20 @@ impl Roles {
             let sets_own = was_absent || !self.expects_task();
             return if sets_own { Rest::WakeWorker } else { Rest::MoveAlarm };
         }
-        if self.begins_lease(turn) { Rest::BeginLease } else { Rest::Leased }
+        if !self.trusts_task() {
+            return if self.begins_lease(turn) { Rest::BeginLease } else { Rest::Leased };
+        }
+        // An exchange, as one that begins a lease. A worker that ends the lease just now either
+        // sees this turn, or leaves the next lease to be begun here.
+        match self.lease.swap(turn, SeqCst) {
+            NONE => Rest::BeginLease,
+            _ => Rest::MoveLease,
+        }
+    }
+
+    /// Returns whether the lease that the worker waits for is one whose end the task moves.
+    pub fn trusts_task(&self) -> bool {
+        self.is_trusting.load(SeqCst)
     }
 
     /// The task has ended. Returns whether it drove until now: the caller then wakes the worker as
@@ -338,9 +365,19 @@ impl Roles {
 
     /// The lease has ended, or the worker was woken as if it had. `has_event` says that something
     /// else has woken the worker, too. `had_time` says whether a whole lease is over since the last
-    /// [event](Self::after_event): a lease may end early.
-    pub fn after_lease(&self, has_event: bool, had_time: impl FnOnce() -> bool) -> Next {
+    /// [event](Self::after_event): a lease may end early. `comes_often` says that there was an
+    /// event not long before that one, and that this is the first question since: if the task has
+    /// come, the worker [trusts](Self::trusts_task) it.
+    pub fn after_lease(
+        &self,
+        has_event: bool,
+        comes_often: bool,
+        had_time: impl FnOnce() -> bool,
+    ) -> Next {
         self.end_watch();
+        let has_trusted = self.is_trusting.swap(false, SeqCst);
+        let comings = self.comings.fetch_add(0, SeqCst);
+        let looked_at = self.looked_at.swap(comings, SeqCst);
         let began = self.lease.swap(NONE, SeqCst);
         if self.is_led() {
             return Next::AwaitLease;
@@ -348,11 +385,21 @@ impl Roles {
         let awaited = self.awaited.load(SeqCst);
         let beyond = self.awaited_beyond.load(SeqCst);
         let is_missing = || self.comings.fetch_add(0, SeqCst) <= beyond;
-        if self.expected_task() == Some(awaited) && is_missing() && had_time() {
-            self.miss_task(awaited, is_missing);
+        let mut has_come = self.expected_task() == Some(awaited);
+        if has_come && is_missing() {
+            has_come = false;
+            if had_time() {
+                self.miss_task(awaited, is_missing);
+            }
         }
         let turn = self.turns.load(SeqCst);
-        if began == NONE || turn <= began {
+        let has_rested = began == NONE || turn <= began;
+        let is_busy = self.expects_task() && comings - looked_at >= BUSY;
+        let earns_trust = is_busy || (comes_often && has_come);
+        if earns_trust && began != NONE && !(has_trusted && has_rested) {
+            return self.trust(turn);
+        }
+        if has_rested {
             return Next::Drive;
         }
         if self.expects_task() && turn - began < BUSY && !has_event {
@@ -369,6 +416,7 @@ impl Roles {
         let is_led = self.is_led();
         let expected = self.expected_task();
         let expects_task = expected.is_some();
+        self.looked_at.swap(self.comings.load(SeqCst), SeqCst);
         if let Some(task) = expected {
             self.awaited.swap(task, SeqCst);
             self.awaited_beyond.swap(self.counted_before.load(SeqCst), SeqCst);
@@ -436,6 +484,12 @@ impl Roles {
     /// Before a look at who leads: a task that rests later begins a lease.
     fn end_watch(&self) {
         self.is_watching.swap(false, SeqCst);
+    }
+
+    /// The worker waits for a lease whose end the task moves when it rests.
+    fn trust(&self, turn: u64) -> Next {
+        self.is_trusting.swap(true, SeqCst);
+        self.renew(turn)
     }
 
     fn renew(&self, turn: u64) -> Next {

@@ -16,7 +16,7 @@ use neap_stack::driving::doorbell::Doorbell;
 use neap_stack::driving::roles::{Next, TaskId};
 use neap_stack::driving::seat::Seat;
 use neap_tcp::time::Instant;
-use world::{POLLED, Signal, World};
+use world::{POLLED, Signal, Trust, World};
 
 fn bounded(model: impl Fn() + Sync + Send + 'static) {
     with_preemptions(3, model);
@@ -349,7 +349,7 @@ fn with_absent_task() -> (Arc<World>, TaskId) {
     let world = World::new();
     let task = world.roles.begin_task().unwrap();
     assert_eq!(world.roles.after_event(), Next::BeginLease);
-    assert_eq!(world.roles.after_lease(false, || true), Next::Drive);
+    assert_eq!(world.roles.after_lease(false, false, || true), Next::Drive);
     assert!(world.roles.has_task() && !world.roles.expects_task());
     (world, task)
 }
@@ -421,6 +421,125 @@ fn a_timer_that_a_task_serves_does_not_wake_the_worker() {
         world.take_turn(task, false);
         let state = world.worker().state.lock().unwrap();
         assert!(!state.has_alarm && !state.has_lease_event && !world.roles.has_lease());
+    });
+}
+
+/// A world whose worker trusts the task, which has come once, and is about to wait for the lease.
+/// The lease has not ended.
+fn with_trusted_task(trust: Trust) -> (Arc<World>, TaskId) {
+    let world = World::with_trust(trust);
+    let task = world.roles.begin_task().unwrap();
+    assert_eq!(world.roles.after_event(), Next::BeginLease);
+    world.take_turn(task, false);
+    assert_eq!(world.roles.after_lease(false, true, || true), Next::BeginLease);
+    assert!(world.roles.trusts_task());
+    world.worker().begin_lease();
+    (world, task)
+}
+
+/// The two ways of a task that is trusted and rests.
+fn for_each_trust(model: impl Fn(Trust) + Sync + Send + Copy + 'static) {
+    for trust in [Trust::Far, Trust::Near] {
+        bounded(move || model(trust));
+    }
+}
+
+/// A trusted task that comes once more and then comes no more: the worker takes the packet at the
+/// end of the lease, which the task may move just when it ends.
+#[test]
+fn the_worker_drives_for_a_trusted_task_that_does_not_come() {
+    for_each_trust(|trust| {
+        let (world, task) = with_trusted_task(trust);
+        let worker = spawn(&world, |world| world.work_until_from(0, Next::AwaitLease));
+        let device = spawn(&world, |world| world.packet(0));
+        world.take_turn(task, false);
+        if world.has(0) {
+            // The worker waits for nothing else here.
+            world.worker().begin_lease();
+        }
+        worker.join().unwrap();
+        device.join().unwrap();
+    });
+}
+
+/// The same, of a timer that the task begins in its last turn.
+#[test]
+fn the_worker_serves_a_timer_of_a_trusted_task_that_does_not_come() {
+    for_each_trust(|trust| {
+        let (world, task) = with_trusted_task(trust);
+        let worker = spawn(&world, |world| world.work_until_from(0, Next::AwaitLease));
+        world.take_turn(task, true);
+        if !world.has_timer.load(SeqCst) {
+            world.packet(0);
+        }
+        worker.join().unwrap();
+    });
+}
+
+/// A worker that comes to trust a task, or does not, at any time beside the packets and turns.
+#[test]
+fn the_worker_drives_for_a_task_that_it_may_trust() {
+    for_each_trust(|trust| {
+        let world = World::with_trust(trust);
+        let task = world.roles.begin_task().unwrap();
+        let worker = spawn(&world, |world| world.work_until(0));
+        world.packet(1);
+        world.take_turn(task, false);
+        world.packet(0);
+        worker.join().unwrap();
+    });
+}
+
+/// A trusted task that ends.
+#[test]
+fn the_worker_drives_after_a_trusted_task() {
+    for_each_trust(|trust| {
+        let (world, task) = with_trusted_task(trust);
+        let worker = spawn(&world, |world| world.work_until_from(0, Next::AwaitLease));
+        let device = spawn(&world, |world| world.packet(0));
+        world.take_turn(task, false);
+        assert!(world.roles.end_task(task));
+        world.worker().begin_lease();
+        worker.join().unwrap();
+        device.join().unwrap();
+    });
+}
+
+/// A thread that leads beside a trusted task, ends the lease, and leaves for good.
+#[test]
+fn the_worker_drives_after_a_thread_that_led_beside_a_trusted_task() {
+    for_each_trust(|trust| {
+        let (world, task) = with_trusted_task(trust);
+        let worker = spawn(&world, |world| world.work_until_from(0, Next::AwaitLease));
+        let leading = spawn(&world, |world| {
+            if world.roles.try_lead() {
+                world.end_lease();
+                world.leave();
+            }
+            world.packet(0);
+        });
+        world.take_turn(task, false);
+        leading.join().unwrap();
+        if world.has(0) {
+            world.worker().begin_lease();
+        }
+        worker.join().unwrap();
+    });
+}
+
+/// A trusted task that rests moves the lease, and is at rest when the lease ends without another
+/// turn: the worker looks, and then sleeps on the devices.
+#[test]
+fn a_trusted_task_that_rests_is_watched_at_the_end_of_the_lease() {
+    loom::model(|| {
+        let (world, task) = with_trusted_task(Trust::Near);
+        world.worker().stop_lease();
+        world.take_turn(task, false);
+        assert!(world.worker().state.lock().unwrap().has_lease_event);
+        assert_eq!(world.roles.after_lease(false, false, || true), Next::Drive);
+        assert!(world.roles.try_lead() && world.roles.expects_task());
+        assert_eq!(world.roles.step_back(false), Next::Sleep);
+        assert!(!world.roles.trusts_task() && !world.roles.has_lease());
     });
 }
 

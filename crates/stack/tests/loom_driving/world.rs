@@ -199,6 +199,18 @@ pub(crate) struct Errands {
     bell: Doorbell,
 }
 
+/// Whether events come often enough for the worker to trust the task, and how far the lease is from
+/// its end when the task rests.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// They come seldom.
+    Never,
+    /// The end is far enough: the task leaves the timer.
+    Far,
+    /// The end is near: the task sets the timer again.
+    Near,
+}
+
 /// A shard with a device, and sockets that wait for packets by number.
 pub(crate) struct World {
     pub(crate) roles: Roles,
@@ -210,6 +222,8 @@ pub(crate) struct World {
     pub(crate) has_timer: AtomicBool,
     /// The last poll has left a timer.
     is_timed: AtomicBool,
+    /// What the worker takes for often, and what a trusted task does with the lease.
+    trust: Trust,
     sleepers: std::sync::Arc<Sleepers>,
     arrived: [AtomicUsize; POLLED + 2],
     parked: [std::sync::Arc<Signal>; POLLED],
@@ -222,6 +236,11 @@ impl World {
 
     pub(crate) fn with_pollers(count: usize) -> Arc<Self> {
         Arc::new(Self::of(count, None))
+    }
+
+    /// A world in which a task that comes is trusted.
+    pub(crate) fn with_trust(trust: Trust) -> Arc<Self> {
+        Arc::new(Self { trust, ..Self::of(0, None) })
     }
 
     /// A world in which threads may leave work.
@@ -241,6 +260,7 @@ impl World {
             errands,
             has_timer: AtomicBool::new(false),
             is_timed: AtomicBool::new(false),
+            trust: Trust::Never,
             sleepers: std::sync::Arc::new(Sleepers { pollers, ..Default::default() }),
             arrived: Default::default(),
             parked: Default::default(),
@@ -349,6 +369,8 @@ impl World {
     pub(crate) fn rest(&self, task: TaskId) {
         match self.roles.rest(task) {
             Rest::Leased => {}
+            Rest::MoveLease if self.trust == Trust::Far => {}
+            Rest::MoveLease => self.worker().begin_lease(),
             Rest::BeginLease | Rest::WakeWorker => self.worker().begin_lease(),
             Rest::MoveAlarm => self.worker().move_alarm(&self.is_timed),
         }
@@ -487,18 +509,24 @@ impl World {
 
     /// The worker, until the socket has got its packet.
     pub(crate) fn work_until(&self, socket: usize) {
-        self.work_while(|| !self.has(socket));
+        self.work_until_from(socket, Next::Drive);
+    }
+
+    /// The same, of a worker that does this next.
+    pub(crate) fn work_until_from(&self, socket: usize, next: Next) {
+        self.work_while(next, || !self.has(socket));
     }
 
     /// The worker, until it sleeps and nothing happens any more.
     pub(crate) fn work(&self) {
-        self.work_while(|| true);
+        self.work_while(Next::Drive, || true);
     }
 
-    pub(crate) fn work_while(&self, goes_on: impl Fn() -> bool) {
-        let mut next = Next::Drive;
+    pub(crate) fn work_while(&self, mut next: Next, goes_on: impl Fn() -> bool) {
         // Its last poll has left a timer.
         let mut is_timed = false;
+        // There was an event, and no lease has ended since.
+        let mut comes_often = false;
         while goes_on() {
             next = match next {
                 Next::Drive if self.roles.try_lead() => {
@@ -513,13 +541,19 @@ impl World {
                 }
                 Next::AwaitLease => {
                     self.worker().await_lease();
-                    self.roles.after_lease(false, || true)
+                    self.roles.after_lease(false, std::mem::take(&mut comes_often), || true)
                 }
                 Next::Sleep => {
                     let Some((has_lease_event, has_event)) = self.sleep(is_timed) else { return };
                     match (has_lease_event, has_event) {
-                        (true, has_event) => self.roles.after_lease(has_event, || true),
-                        (false, true) => self.roles.after_event(),
+                        (true, has_event) => {
+                            let comes_often = std::mem::take(&mut comes_often);
+                            self.roles.after_lease(has_event, comes_often, || true)
+                        }
+                        (false, true) => {
+                            comes_often = self.trust != Trust::Never;
+                            self.roles.after_event()
+                        }
                         (false, false) => {
                             self.roles.after_alarm(|| self.is_timed.fetch_or(false, SeqCst))
                         }
