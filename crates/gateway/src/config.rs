@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 /// Port of resolvers.
 pub(crate) const RESOLVER_PORT: u16 = 53;
+/// Port of resolvers that are asked over TLS (RFC 7858 section 3.1).
+pub(crate) const SECURE_RESOLVER_PORT: u16 = 853;
 
 /// Connections that wait for their other half at the same time, of one guest address.
 const PENDING_OF_A_SOURCE: usize = 1024;
@@ -128,7 +130,9 @@ impl Translation {
     }
 
     /// An address and port that stand for the [resolver](GatewayConfig::resolver) of the gateway,
-    /// which no policy denies.
+    /// which no policy denies. Connections to port 853 go to the same port of a nameserver, and
+    /// the gateway does not read what they carry (DNS over TLS, RFC 7858). Datagrams to that port
+    /// are refused, and so are connections if the resolver is [`Resolver::Names`].
     pub fn resolver(from: SocketAddr) -> Self {
         Self { from: from.ip(), port: Some(from.port()), to: Target::Resolver }
     }

@@ -9,7 +9,7 @@
 
 use crate::ages::Ages;
 use crate::clients::{Clients, PortClient};
-use crate::config::{GatewayConfig, RESOLVER_PORT};
+use crate::config::{GatewayConfig, RESOLVER_PORT, SECURE_RESOLVER_PORT};
 use crate::counters::{Counters, Which, refused_as_new};
 use crate::deadlines::Deadlines;
 use crate::destination::Destination;
@@ -278,13 +278,13 @@ impl Datagrams {
         }
         let to = match ways.dns.target(ways.config, wanted) {
             Target::To(to) => to,
-            Target::Resolver => {
+            Target::Resolver if wanted.port() != SECURE_RESOLVER_PORT => {
                 let (poller, upstream) = (ways.poller, ways.upstream);
                 let to_resolver = QuestionWays { poller, upstream, guests: &self.forwarder };
                 run.iter().for_each(|question| ways.dns.ask(question, to_resolver));
                 return None;
             }
-            Target::Nobody => {
+            Target::Resolver | Target::Nobody => {
                 self.refuse(datagram, run, Refusal::Port, |counters| &counters.unsent_datagrams);
                 return None;
             }

@@ -5,7 +5,7 @@
 //! socket of the stack, what the [`Upstream`] needs, and two entries of a poller.
 
 use crate::bounds;
-use crate::config::GatewayConfig;
+use crate::config::{GatewayConfig, SECURE_RESOLVER_PORT};
 use crate::counters::{Counters, Figures};
 use crate::crossings::Crossings;
 use crate::datagrams::{Datagrams, Ways};
@@ -584,7 +584,10 @@ impl Gateway {
         let mut others = ServerList::new();
         let (far, to) = match target {
             Target::To(to) => (self.connect(&to, who), to.address),
-            Target::Resolver => (self.dns.connect(&*self.upstream, client, &mut others), wanted),
+            Target::Resolver => {
+                let is_secure = wanted.port() == SECURE_RESOLVER_PORT;
+                (self.dns.connect(&*self.upstream, client, is_secure, &mut others), wanted)
+            }
             Target::Nobody => (Err(io::ErrorKind::ConnectionRefused.into()), wanted),
             Target::Denied => (Err(io::ErrorKind::PermissionDenied.into()), wanted),
         };

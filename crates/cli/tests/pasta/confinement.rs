@@ -5,12 +5,16 @@ use super::namespace::{in_namespace, run, skip};
 use super::resolver::resolver;
 use super::{NO_PORTS, Namespace, PATIENCE, confined, finish, host, join, pasta, succeed};
 use std::fs;
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
+use std::thread;
 
 /// The question of a client: the name `.`, type NS.
 const QUESTION: &[u8] = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x01";
+/// Bytes that begin a connection of TLS.
+const GREETING: &[u8] = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
 /// Where the namespace asks.
 const FORWARDED: &str = "192.0.2.53:53";
 
@@ -18,10 +22,13 @@ const FORWARDED: &str = "192.0.2.53:53";
 pub(super) fn ask(resolver: SocketAddr) {
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a port");
     socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    socket.send_to(QUESTION, resolver).expect("sent");
+    socket.connect(resolver).expect("a route");
+    socket.send(QUESTION).expect("sent");
     let mut answer = [0; 100];
-    socket.recv(&mut answer).expect("an answer");
-    println!("code {}.", answer[3] & 15);
+    match socket.recv(&mut answer) {
+        Ok(_) => println!("code {}.", answer[3] & 15),
+        Err(error) => println!("{:?}.", error.kind()),
+    }
 }
 
 /// The process in the namespace, and the one that reads `resolv.conf`.
@@ -114,6 +121,41 @@ fn a_resolver_that_an_option_names_is_asked_at_a_loopback_address() {
         join(&namespace, &[&options, &NO_PORTS[..]].concat());
         let said = succeed(namespace.program("ask a resolver", FORWARDED));
         assert!(said.contains("code 0."), "{said}");
+    });
+}
+
+/// In the namespace: says what a resolver answered to what is no question.
+pub(super) fn greet(resolver: SocketAddr) {
+    let mut stream = TcpStream::connect(resolver).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.write_all(GREETING).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    println!("{answer}.");
+}
+
+#[test]
+fn a_resolver_is_asked_over_tls_where_the_namespace_does_so() {
+    in_namespace(|| {
+        host();
+        let listener = TcpListener::bind("192.0.2.10:853").expect("a port");
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
+            let mut greeting = [0; GREETING.len()];
+            stream.read_exact(&mut greeting).expect("a greeting");
+            assert_eq!(greeting, GREETING);
+            stream.write_all(b"certified").expect("sent");
+        });
+        // Of two resolvers the second speaks TLS.
+        let (etc, namespace) = (Folder::new("pasta-tls-etc"), Namespace::new());
+        etc.write("resolv.conf", "nameserver 127.0.0.53\nnameserver 192.0.2.10\n");
+        let mut join = pasta(&["--config-net", "--quiet", "--dns-forward", "192.0.2.53"]);
+        join.args(NO_PORTS).arg(namespace.pid());
+        succeed(with_etc(&etc, &join));
+        let said = succeed(namespace.program("greet a resolver", "192.0.2.53:853"));
+        assert!(said.contains("certified."), "{said}");
+        let said = succeed(namespace.program("ask a resolver", "192.0.2.53:853"));
+        assert!(said.contains("ConnectionRefused."), "{said}");
     });
 }
 

@@ -110,6 +110,7 @@ fn inside() {
         "solicit" => solicit(PATIENCE),
         "solicit in vain" => solicit(routers::LONGEST),
         "ask a resolver" => confinement::ask(target),
+        "greet a resolver" => confinement::greet(target),
         "ask by datagrams" => options::ask_by_datagrams(target),
         "answer datagrams" => options::answer_datagrams(target),
         "answer two by datagram" => published::answer_two_by_datagram(target),

@@ -17,7 +17,7 @@ use queries::AskedBy;
 pub(crate) use queries::{QuestionWays, ServerList, exchange, framed, random_id};
 pub(crate) use sockets::Outcome;
 
-use crate::config::{GatewayConfig, Way};
+use crate::config::{GatewayConfig, SECURE_RESOLVER_PORT, Way};
 use crate::counters::Counters;
 use crate::destination::Destination;
 use crate::outbound::Outbound;
@@ -89,18 +89,25 @@ impl Dns {
         }
     }
 
-    /// A connection to the resolver for a guest. `others` get the nameservers that follow if it
-    /// cannot be opened.
+    /// A connection to the resolver for a guest, over TLS if that is what the guest wants to speak.
+    /// `others` get the nameservers that follow if it cannot be opened.
     pub(crate) fn connect(
         &mut self,
         upstream: &dyn Upstream,
         guest: SocketAddr,
+        is_secure: bool,
         others: &mut ServerList,
     ) -> io::Result<Box<dyn Far>> {
         if self.resolver == Resolver::Names {
+            if is_secure {
+                return Err(io::ErrorKind::ConnectionRefused.into());
+            }
             return Ok(Box::new(NameStream::new(self.names.clone())));
         }
         others.extend(self.servers.list(Instant::now()));
+        if is_secure {
+            others.iter_mut().for_each(|server| server.set_port(SECURE_RESOLVER_PORT));
+        }
         self.connect_to_next(upstream, guest, others)
     }
 
@@ -124,6 +131,7 @@ impl Dns {
                 connect(&server.into(), &self.outbound.towards(server.ip()), None)
             };
             match begun {
+                Ok(far) if server.port() == SECURE_RESOLVER_PORT => return Ok(far),
                 Ok(far) => return Ok(Box::new(AskedStream::new(far, self.counters.clone()))),
                 Err(error) => refused = error,
             }
