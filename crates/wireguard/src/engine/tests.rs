@@ -291,17 +291,47 @@ fn lost_initiations_are_repeated_and_given_up_after_ninety_seconds() {
     assert!((9..=12).contains(&failed), "{failed} in a minute");
     assert!(two.engines[HERE].take_failure() && !two.engines[HERE].take_failure());
     assert!(!two.engines[THERE].take_failure());
-    two.run(second(40));
+    two.run(second(29));
+    assert!(two.engines[HERE].awaits_answer(0), "after 89 seconds");
+    two.run(second(2));
     assert!(!two.engines[HERE].awaits_answer(0), "given up");
     let sent = two.count(HERE, "initiations_sent");
     two.run(second(1000));
     assert_eq!(two.count(HERE, "initiations_sent"), sent, "nobody asks");
+    // The next packet begins anew, for as long.
+    assert!(!two.say(HERE));
+    two.run(second(89));
+    assert!(two.engines[HERE].awaits_answer(0));
+    two.run(second(2));
+    assert!(!two.engines[HERE].awaits_answer(0), "given up again");
+    assert_eq!(two.count(HERE, "initiations_sent"), 2 * sent);
     two.spoil = |_| false;
     assert!(!two.engines[HERE].take_recovery());
     two.join();
     assert_eq!(two.peer(HERE).failed_handshakes, 0);
     assert!(two.engines[HERE].take_recovery() && !two.engines[HERE].take_recovery());
     assert!(!two.engines[THERE].take_recovery(), "it has asked nothing");
+}
+
+#[test]
+fn an_initiation_that_nobody_answers_ends_the_session_that_the_peer_has_made() {
+    let mut two = Two::new();
+    // Initiations from here are lost, and nothing else is.
+    two.spoil = |flying| flying.to == THERE && flying.bytes[0] == 1;
+    assert!(!two.say(HERE));
+    assert!(!two.say(THERE));
+    two.run(second(1));
+    assert!(two.say(THERE) && two.say(HERE), "a session that the other end has made");
+    two.run(second(88));
+    assert!(two.say(HERE), "after 89 seconds");
+    let sent = two.count(HERE, "initiations_sent");
+    assert!((15..=18).contains(&sent), "{sent}: it is repeated all the same");
+    two.run(second(2));
+    assert!(!two.say(HERE), "the session has ended with it");
+    // The other end notices when its next packet is not answered, and makes another one.
+    assert!(two.say(THERE));
+    two.run(second(30));
+    assert!(two.say(THERE) && two.say(HERE));
 }
 
 #[test]
