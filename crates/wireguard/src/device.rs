@@ -24,6 +24,7 @@ mod suspends;
 mod toll;
 mod transmit;
 mod unreachable;
+mod waiting;
 
 pub use handle::WireguardHandle;
 

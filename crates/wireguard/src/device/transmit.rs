@@ -7,9 +7,10 @@ use crate::device::path;
 use crate::device::sealers::{Chunk, LEAST_PACKETS, Sealers};
 use crate::device::shared::Shared;
 use crate::device::socket::{Batch, MOST_BYTES, Sent};
+use crate::device::waiting::Waiting;
 use crate::engine::{Ends, Way};
 use crate::ip::Header;
-use crate::protocol::{Chosen, PeerId, Protocol, sealed_len};
+use crate::protocol::{Chosen, Protocol, sealed_len};
 use neap_device::clock;
 use neap_stack::device::{Completed, TxQueue};
 use neap_stack::frame::Frame;
@@ -17,12 +18,8 @@ use neap_stack::gso;
 use neap_tcp::time::{Instant, Nanos};
 use nix::errno::Errno;
 use smallvec::SmallVec;
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Frames that wait for a handshake, or an endpoint, for each peer. Small queues keep a flow's
-/// share small.
-const WAITING_MAX: usize = 128;
 /// When a frame that the host's qdisc had no room for is tried again, if no other event comes
 /// first. Nothing tells when somebody else's queue has room.
 const RETRY: Nanos = Nanos::from_millis(1);
@@ -49,7 +46,7 @@ pub(crate) struct Sender {
     seals: Vec<Counter>,
     /// What the host has not taken yet. Its datagrams are in `chunks`.
     pending: Option<Pending>,
-    waiting: HashMap<PeerId, VecDeque<Frame>>,
+    waiting: Waiting,
     /// Frames that waited for a handshake may go.
     is_resuming: bool,
     retry_at: Instant,
@@ -92,7 +89,7 @@ impl Sender {
             packet: Vec::with_capacity(2048),
             seals: Vec::with_capacity(64),
             pending: None,
-            waiting: HashMap::new(),
+            waiting: Waiting::default(),
             is_resuming: false,
             retry_at: Instant::FAR_FUTURE,
             hole: BlackHole::default(),
@@ -146,7 +143,7 @@ impl Sender {
                 let peer = if may_be_behind { engine.session_with(to, now) } else { None };
                 match peer {
                     // The session came after the look at those that wait. They go first.
-                    Some(peer) if waiting.contains_key(&peer) => Way::Waits(peer),
+                    Some(peer) if waiting.contains(peer) => Way::Waits(peer),
                     _ => engine.begin_send(to, (count, bytes), seals, now),
                 }
             });
@@ -164,13 +161,8 @@ impl Sender {
                 self.put(Pending { frame, account, segment, to, class, done: 0 }, now)
             }
             Way::Waits(peer) => {
-                let waiting = self.waiting.entry(peer).or_default();
-                if waiting.len() == WAITING_MAX {
-                    // The newest are the likeliest to be of use yet (`wg_xmit`).
-                    waiting.pop_front();
-                    self.shared.counters.dropped_waiting.one();
-                }
-                waiting.push_back(frame);
+                let dropped = self.waiting.push(peer, frame);
+                self.shared.counters.dropped_waiting.add(dropped);
                 Outcome::Complete
             }
             Way::NoPeer => {
@@ -275,8 +267,7 @@ impl Sender {
 
     /// Sends frames that waited for a handshake, and drops those that waited in vain.
     fn send_waiting(&mut self, now: Instant) {
-        let peers: Vec<PeerId> = self.waiting.keys().copied().collect();
-        for peer in peers {
+        for peer in self.waiting.peers() {
             let (is_ready, is_hopeful, lacks_endpoint) = self.shared.engine(|engine| {
                 let is_ready = engine.has_session(peer, now);
                 (is_ready, engine.awaits_answer(peer), engine.lacks_endpoint(peer))
@@ -284,7 +275,7 @@ impl Sender {
             if !is_ready && is_hopeful {
                 continue;
             }
-            let mut frames = self.waiting.remove(&peer).unwrap_or_default();
+            let mut frames = self.waiting.take(peer);
             if !is_ready {
                 let Counters { dropped_no_endpoint, dropped_unanswered, .. } =
                     &*self.shared.counters;
@@ -297,9 +288,10 @@ impl Sender {
             {
                 self.send(frame, Account::Closed, now);
             }
-            if !frames.is_empty() {
-                self.waiting.entry(peer).or_default().extend(frames);
-                self.is_resuming = true;
+            self.is_resuming |= !frames.is_empty();
+            for frame in frames {
+                let dropped = self.waiting.push(peer, frame);
+                self.shared.counters.dropped_waiting.add(dropped);
             }
         }
     }
@@ -369,6 +361,7 @@ mod tests {
     use crate::device::namespace::{in_namespace, run};
     use crate::device::receive::Receiver;
     use crate::device::socket::SEND_BUFFER_MAX;
+    use crate::device::waiting::FRAMES_MAX;
     use crate::keys::{PrivateKey, PublicKey};
     use core::net::SocketAddr;
     use neap_stack::device::RxQueue;
@@ -422,11 +415,11 @@ mod tests {
         let [near, _far] = ends();
         let mut sender = Sender::new(near.clone(), 0);
         let now = neap_device::clock::now();
-        for index in 0..=WAITING_MAX {
+        for index in 0..=FRAMES_MAX {
             assert!(sender.submit(numbered(index as u8), now).is_ok());
         }
-        let numbers: Vec<_> = sender.waiting[&0].iter().filter_map(number).collect();
-        assert_eq!(numbers, (1..=WAITING_MAX as u8).collect::<Vec<_>>());
+        let numbers: Vec<_> = sender.waiting.frames(0).into_iter().filter_map(number).collect();
+        assert_eq!(numbers, (1..=FRAMES_MAX as u8).collect::<Vec<_>>());
         assert_eq!(near.counters.dropped_waiting.get(), 1);
     }
 
@@ -499,10 +492,10 @@ mod tests {
         assert!(sender.submit(numbered(7), now).is_ok());
         let dropped = || near.counters.dropped_no_endpoint.get();
         sender.reap(now + Nanos::from_secs(89));
-        assert_eq!((sender.waiting[&0].len(), dropped()), (1, 0));
+        assert_eq!((sender.waiting.frames(0).len(), dropped()), (1, 0));
         assert!(near.deadline() <= now + Nanos::from_secs(90));
         sender.reap(now + Nanos::from_secs(90));
-        assert_eq!((sender.waiting.len(), dropped()), (0, 1));
+        assert_eq!((sender.waiting.frames(0).len(), dropped()), (0, 1));
         assert_eq!(near.counters.dropped_unanswered.get(), 0);
     }
 
