@@ -1,5 +1,6 @@
 //! A WireGuard tunnel from a file: its stack, and what follows the file and the host's resolver.
 
+mod buffers;
 pub(crate) mod names;
 mod network;
 mod silence;
@@ -7,6 +8,7 @@ mod silence;
 use super::Failure;
 use super::confine::{self, Needs};
 use crate::wg::report::{InterfaceReport, SUBJECT};
+use buffers::Buffers;
 use names::Names;
 use neap::control::{Application, Labelled};
 use neap::{Builder, InterfaceConfig, Stack};
@@ -84,6 +86,8 @@ pub(crate) struct Settings {
     pub(crate) sealers: u16,
     /// Goes on without the mark of the file, with a warning, where the machine refuses it.
     pub(crate) may_lack_mark: bool,
+    /// Warns of small buffers of the socket. Without, the log has a note.
+    pub(crate) warns_of_buffers: bool,
 }
 
 /// A tunnel with its socket, and without a stack yet: rights can be given up now.
@@ -92,6 +96,7 @@ pub(crate) struct Prepared {
     handle: WireguardHandle,
     names: Names,
     network: Network,
+    buffers: Buffers,
     builder: Builder,
     /// As in [`Tunnel`].
     unmarked: Option<u32>,
@@ -119,14 +124,16 @@ impl Prepared {
         let wireguard =
             opened.map_err(|error| Failure::System(refused(&file.interface, &error)))?;
         let handle = wireguard.handle();
+        let mut buffers = Buffers::new(settings.warns_of_buffers);
+        buffers.tell(&file.path, &handle.status());
         let network = Network::of(&file);
         let interface = network.configure(InterfaceConfig::new(wireguard.into_device()));
-        let (buffers, sizes) = SEND_BUFFERS;
-        let mut builder = Stack::builder().interface(interface).sysctl(buffers, sizes);
+        let (key, sizes) = SEND_BUFFERS;
+        let mut builder = Stack::builder().interface(interface).sysctl(key, sizes);
         if let Some(name) = &settings.congestion {
             builder = builder.sysctl(CONGESTION, name);
         }
-        Ok(Self { file, handle, names, network, builder, unmarked })
+        Ok(Self { file, handle, names, network, buffers, builder, unmarked })
     }
 
     /// What the tunnel keeps: names of the host, and rights that ports and marks need.
@@ -179,10 +186,10 @@ impl Prepared {
     /// # Errors
     /// The stack refuses a setting, or the system a thread.
     pub(crate) fn start(self) -> Result<Tunnel, Failure> {
-        let Self { file, handle, names, network, builder, unmarked } = self;
+        let Self { file, handle, names, network, buffers, builder, unmarked } = self;
         let stack = Arc::new(builder.build().map_err(|error| failed(&error))?);
         names.watch(handle.clone()).map_err(|error| failed(&error))?;
-        Ok(Tunnel { file, stack, handle, names, network, unmarked })
+        Ok(Tunnel { file, stack, handle, names, network, buffers, unmarked })
     }
 }
 
@@ -205,6 +212,7 @@ pub(crate) struct Tunnel {
     pub(crate) handle: WireguardHandle,
     names: Names,
     network: Network,
+    buffers: Buffers,
     /// The mark that the machine refused at the start: the right to it does not come later.
     unmarked: Option<u32>,
 }
@@ -240,6 +248,8 @@ impl Tunnel {
         let refused = errors.iter().map(|error| refused(&file.interface, error));
         let mut failures: Vec<_> = refused.collect();
         failures.extend(self.network.change(&Network::of(&file), &self.stack));
+        // Another port has another socket.
+        self.buffers.tell(&file.path, &self.handle.status());
         self.file = file;
         if failures.is_empty() { Ok(()) } else { Err(failures) }
     }

@@ -131,6 +131,7 @@ impl Running {
             sealers: args.sealers,
             // Files of wireproxy have marks, which it ignores.
             may_lack_mark: true,
+            warns_of_buffers: true,
         };
         let prepared = Prepared::open(file, &settings)?;
         let mut needs = prepared.needs();

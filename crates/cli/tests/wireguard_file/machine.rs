@@ -3,7 +3,7 @@
 
 use super::host::Host;
 use super::namespace::{in_namespace, run, skip};
-use super::world::{FAR, Folder, Keys, NEAR, Tunnel, veth};
+use super::world::{FAR, Folder, Keys, NEAR, Tunnel, but_small_buffers, small_buffers, veth};
 use super::{SERVER, client, confined, echo, echo_at, say};
 use serde_json::json;
 use std::fs;
@@ -38,7 +38,7 @@ fn a_target_in_the_network_of_the_machine_is_the_machines_to_resolve() {
         say(&connect(), "by a name of the machine");
         let log = far.end();
         let told = "far.conf:9: [TCPServerTunnel] Target: db.test:8080 has no address yet";
-        assert!(log.contains(told) && log.lines().count() == 1, "{log}");
+        assert!(log.contains(told) && but_small_buffers(&log).len() == 1, "{log}");
     });
 }
 
@@ -105,7 +105,7 @@ fn packets_outside_have_the_mark_of_the_file_and_of_the_next_one() {
         let_out("add", "0xbeef");
         say(&stream, "with another one");
         assert_eq!(folder.print(&["wg", "show", "near", "fwmark"]), "0xbeef\n");
-        assert_eq!(tunnel.end(), "");
+        tunnel.end_in_silence();
     });
 }
 
@@ -130,7 +130,7 @@ fn a_second_file_in_another_folder_is_read_again() {
         doors.write("near.conf", &first(9002));
         tunnel.reload();
         TcpStream::connect("127.0.0.1:9002").expect("the new door");
-        assert_eq!(tunnel.end(), "");
+        tunnel.end_in_silence();
     });
 }
 
@@ -148,7 +148,38 @@ fn a_notify_socket_that_is_of_no_use_is_told_of() {
         let output = child.wait_with_output().expect("it ends");
         let log = String::from_utf8_lossy(&output.stderr);
         let is_told = log.contains("NOTIFY_SOCKET /nowhere/at/all: ") && log.contains("AF_UNIX");
-        assert!(is_told && log.lines().count() == 1, "{log}");
+        assert!(is_told && but_small_buffers(&log).len() == 1, "{log}");
+    });
+}
+
+#[test]
+fn small_buffers_of_the_socket_are_told_of_once_with_what_they_should_be() {
+    in_namespace(|| {
+        run("ip link set lo up");
+        let (folder, keys) = (Folder::new("buffers"), Keys::new());
+        let near =
+            |port: &str| folder.write("near.conf", &keys.near("", "").replace("51821", port));
+        // Without the right to have more than the settings of the machine say, and with it, as far
+        // as that is of use here. It is given up before another port gets another socket.
+        let mut without = Command::new("setpriv");
+        without.args(["--bounding-set=-net_admin", "--inh-caps=-net_admin"]);
+        without.args([env!("CARGO_BIN_EXE_neap"), "wireguard"]);
+        without.env("XDG_RUNTIME_DIR", folder.path("")).stdin(Stdio::null());
+        for command in [without, folder.neap(&["wireguard"])] {
+            let tunnel = Tunnel::spawn(&folder, command, &["-c", &near("51821")]);
+            tunnel.reload();
+            near("51822");
+            tunnel.reload();
+            near("51823");
+            tunnel.reload();
+            let log = tunnel.end();
+            // Where the settings let everybody have large ones, nothing is told.
+            let expected = small_buffers();
+            assert_eq!(log.lines().count(), usize::from(expected.is_some()), "{log}");
+            let is_told = |line: String| log.contains(" WARN ") && log.trim_end().ends_with(&line);
+            assert!(expected.is_none_or(is_told), "{log}");
+            fs::remove_file(folder.path("near.notify")).expect("it was there");
+        }
     });
 }
 
