@@ -1,8 +1,9 @@
 //! The end of a gateway, by signals or with its command, and behind it that of its tunnel.
 
+use super::tunnel::KeptTunnel;
 use clap::Args;
-use neap::Stack;
 use neap_gateway::GatewayHandle;
+use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 use std::io;
 use std::sync::Arc;
@@ -67,19 +68,33 @@ impl AtOnce {
 
 /// What a gateway leaves: the stack of its tunnel, which has taken bytes that are not acknowledged
 /// yet. The kernel has such bytes of its own sockets, and sends them behind the end of a process.
+///
+/// The tunnel ends with this.
 #[derive(Debug)]
-pub(crate) struct Rest(Option<Arc<Stack>>);
+pub(crate) struct Rest(Option<KeptTunnel>);
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        drop(self.tunnel().and_then(KeptTunnel::take));
+    }
+}
 
 impl Rest {
     /// What a gateway with this tunnel, or without one, leaves.
-    pub(super) fn new(tunnel: Option<Arc<Stack>>) -> Self {
+    pub(super) fn new(tunnel: Option<KeptTunnel>) -> Self {
         Self(tunnel)
+    }
+
+    /// The tunnel, whose file can be read again.
+    pub(crate) fn tunnel(&self) -> Option<&KeptTunnel> {
+        self.0.as_ref()
     }
 
     /// Lets the connections of the tunnel send what they have not sent yet, and their ends, until
     /// this time at the latest. The gateway is gone: what it has not finished, it has reset.
     pub(crate) fn send(self, until: Instant, at_once: AtOnce) {
-        let Some(stack) = self.0.and_then(Arc::into_inner) else { return };
+        let tunnel = self.tunnel().and_then(KeptTunnel::take);
+        let Some(stack) = tunnel.and_then(|tunnel| Arc::into_inner(tunnel.stack)) else { return };
         let AtOnce { tell, told } = at_once;
         thread::spawn(move || {
             let time = until.saturating_duration_since(Instant::now());
@@ -96,16 +111,27 @@ impl Rest {
 
 impl Ending {
     /// Ends the gateway by a signal, in a thread of its own, and all at once by a signal behind it,
-    /// which the returned value tells.
+    /// which the returned value tells. With a tunnel, `SIGHUP` ends nothing, and has the file of
+    /// the tunnel read again.
     ///
     /// # Errors
     /// There is no thread left.
-    pub(crate) fn by(self, mut signals: Signals, handle: GatewayHandle) -> io::Result<AtOnce> {
+    pub(crate) fn by(
+        self,
+        mut signals: Signals,
+        handle: GatewayHandle,
+        tunnel: Option<&KeptTunnel>,
+    ) -> io::Result<AtOnce> {
+        let tunnel = tunnel.cloned();
+        let is_reload = move |signal: i32| {
+            let tunnel = tunnel.as_ref().filter(|_| signal == SIGHUP);
+            tunnel.map(KeptTunnel::reload).is_some()
+        };
         let drain = Duration::from_secs(self.drain.into());
         let at_once = AtOnce::new();
         let teller = at_once.teller();
         let end = move || {
-            let mut signals = signals.forever();
+            let mut signals = signals.forever().filter(|signal| !is_reload(*signal));
             // Where the run has ended, its tunnel alone is left.
             if signals.next().is_some() && handle.drain(drain).is_ok() {
                 signals.next();

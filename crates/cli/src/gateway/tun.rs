@@ -13,7 +13,7 @@ use neap::device::{LinkConfig, Tun, configure_link};
 use neap::net::{Address, Prefix};
 use neap::{InterfaceConfig, Stack};
 use neap_gateway::{Gateway, GatewayConfig, Resolver};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::ExitCode;
@@ -23,7 +23,8 @@ use std::time::Instant;
 /// Connect everything that is routed into a TUN to the sockets of this machine
 ///
 /// The routes into the TUN are the user's to set. SIGINT and SIGTERM end the gateway; with --drain
-/// a second one ends it at once. The end of the interface ends it with an error.
+/// a second one ends it at once. With --upstream wireguard:FILE, SIGHUP reads the file again. The
+/// end of the interface ends the gateway with an error.
 #[derive(ClapArgs, Clone, Debug)]
 pub(crate) struct Args {
     /// Interface, which is made if it is not there
@@ -51,7 +52,9 @@ pub(crate) struct Args {
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
-    let signals = Signals::new(not_ignored(&[SIGINT, SIGTERM])).map_err(|error| failed(&error))?;
+    let mut signals = not_ignored(&[SIGINT, SIGTERM]);
+    signals.extend(args.way_out.has_tunnel().then_some(SIGHUP));
+    let signals = Signals::new(signals).map_err(|error| failed(&error))?;
     args.watching.start_log(false);
     let mut config = args.options.config()?;
     config.own_addresses = args.address.iter().map(|own| own.ip).collect();
@@ -75,6 +78,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let mut needs = Needs {
         capabilities: confine::capabilities_of(&config.outbound),
         resolvers: asks_resolvers_of_host(&config),
+        readable: way.folders(),
         sockets_in: listening.folders(),
         ..Needs::default()
     };
@@ -89,7 +93,8 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     }
     let (_watched, rest) = way_out::serve(listening, &stack, &gateway, tunnel)?;
     let end = DeviceEnd::watch(&stack, gateway.handle()).map_err(|error| failed(&error))?;
-    let at_once = args.ending.by(signals, gateway.handle()).map_err(|error| failed(&error))?;
+    let at_once = args.ending.by(signals, gateway.handle(), rest.tunnel());
+    let at_once = at_once.map_err(|error| failed(&error))?;
     gateway.run().map_err(|error| failed(&error))?;
     drop(gateway);
     rest.send(Instant::now() + ending::TIME, at_once);

@@ -1,6 +1,7 @@
 //! A WireGuard tunnel from a file: its stack, and what follows the file and the host's resolver.
 
 mod buffers;
+mod kept;
 pub(crate) mod names;
 mod network;
 mod silence;
@@ -21,6 +22,8 @@ use rustix::thread::CapabilitySet;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+pub(crate) use kept::KeptTunnel;
 
 /// Ports below need a right, unless the machine says otherwise.
 const FIRST_FREE_PORT: u16 = 1024;
@@ -205,6 +208,7 @@ fn corrected(old: &File, new: &File) -> HashSet<PublicKey> {
 }
 
 /// A tunnel that runs. It ends with its stack.
+#[derive(Debug)]
 pub(crate) struct Tunnel {
     /// What it was made from.
     pub(crate) file: File,
@@ -223,11 +227,24 @@ impl Tunnel {
         Shown { name: name(&self.file.path), handle: self.handle.clone() }
     }
 
+    /// Takes a file that was read again, if the interface that runs can be as it says.
+    ///
+    /// # Errors
+    /// Why nothing has changed.
+    pub(crate) fn accept(&self, read: Result<File, Failure>) -> Result<File, String> {
+        let unchanged = |why: String| format!("nothing has changed: {why}");
+        let file = read.map_err(|failure| match failure {
+            Failure::Arguments(why) | Failure::System(why) => unchanged(why),
+        })?;
+        self.check(&file).map_err(unchanged)?;
+        Ok(file)
+    }
+
     /// Checks whether the interface that runs can be as another file says.
     ///
     /// # Errors
     /// The place in the file, and what is expected there.
-    pub(crate) fn check(&self, file: &File) -> Result<(), String> {
+    fn check(&self, file: &File) -> Result<(), String> {
         let (section, most) = (&file.interface, self.handle.largest_mtu());
         match (section.mtu, section.place("MTU")) {
             (Some(mtu), Some(place)) if mtu > most => Err(format!(

@@ -3,7 +3,7 @@
 use super::Failure;
 use super::confine::Needs;
 use super::ending::Rest;
-use super::tunnel::{self, Prepared, Settings, Shown};
+use super::tunnel::{self, KeptTunnel, Prepared, Settings, Shown};
 use super::watching::{self, Listening, Watched};
 use clap::Args;
 use neap::Stack;
@@ -31,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MOST_AUTH: u64 = 1024;
 /// Port of resolvers.
 const RESOLVER_PORT: u16 = 53;
+/// What the name of an upstream begins with that is a tunnel.
+const WIREGUARD: &str = "wireguard:";
 
 /// The upstream of flows, of all gateways.
 #[derive(Args, Clone, Debug)]
@@ -135,7 +137,7 @@ pub(crate) enum Way {
 
 /// A tunnel that runs.
 pub(crate) struct Tunnelled {
-    stack: Arc<Stack>,
+    tunnel: KeptTunnel,
     /// What others see of it, and its control socket.
     shown: Shown,
     control: Option<Control>,
@@ -157,6 +159,14 @@ impl Way {
             needs.capabilities |= of_tunnel.capabilities;
             needs.names |= of_tunnel.names;
             needs.sockets_in.extend(watching::folder(control.as_ref()));
+        }
+    }
+
+    /// The folders that stay in reach of a gateway which reads the file of its tunnel again.
+    pub(crate) fn folders(&self) -> Vec<PathBuf> {
+        match self {
+            Self::Ready(_) => Vec::new(),
+            Self::Tunnel(prepared, _) => prepared.folders(),
         }
     }
 
@@ -191,9 +201,9 @@ impl Way {
                 };
                 let control = control.map(serve).transpose();
                 let control = control.map_err(|error| Failure::System(error.to_string()))?;
-                let stack = tunnel.stack;
-                let upstream = Box::new(StackUpstream::new(stack.clone()));
-                Ok((upstream, Some(Tunnelled { stack, shown, control })))
+                let upstream = Box::new(StackUpstream::new(tunnel.stack.clone()));
+                let tunnel = KeptTunnel::new(tunnel);
+                Ok((upstream, Some(Tunnelled { tunnel, shown, control })))
             }
         }
     }
@@ -238,12 +248,12 @@ pub(super) fn serve(
 ) -> Result<(Watched, Rest), Failure> {
     let gateway = gateway.inspector();
     let shown: Arc<dyn Application> = Arc::new(gateway.clone());
-    let Some(Tunnelled { stack: of_tunnel, shown: tunnel, control }) = tunnel else {
+    let Some(Tunnelled { tunnel, shown: of_tunnel, control }) = tunnel else {
         return Ok((listening.serve(stack, shown.clone(), shown)?, Rest::new(None)));
     };
-    let both = Arc::new(Both { gateway, tunnel });
+    let both = Arc::new(Both { gateway, tunnel: of_tunnel });
     let watched = listening.serve(stack, shown, both)?.with(control);
-    Ok((watched, Rest::new(Some(of_tunnel))))
+    Ok((watched, Rest::new(Some(tunnel))))
 }
 
 impl FromStr for Url {
@@ -255,7 +265,7 @@ impl FromStr for Url {
         if text == "direct" {
             return Ok(Self::Direct);
         }
-        if let Some(file) = text.strip_prefix("wireguard:").filter(|file| !file.is_empty()) {
+        if let Some(file) = text.strip_prefix(WIREGUARD).filter(|file| !file.is_empty()) {
             return Ok(Self::Wireguard { file: file.into() });
         }
         // It may have a password, so that it is not repeated.
@@ -305,6 +315,11 @@ impl UpstreamOptions {
     /// Whether flows leave by this machine itself.
     fn is_direct(&self) -> bool {
         self.upstream == "direct"
+    }
+
+    /// Whether flows leave by a tunnel, whose file `SIGHUP` may have read again.
+    fn has_tunnel(&self) -> bool {
+        self.upstream.starts_with(WIREGUARD)
     }
 
     /// The upstream `url`, and what the engine has to know of it. A proxy is asked whether it is
@@ -381,7 +396,14 @@ impl UpstreamOptions {
         }
         set_dumpable_behavior(DumpableBehavior::NotDumpable)
             .map_err(|error| Failure::System(error.to_string()))?;
-        let file = tunnel::read(path)?;
+        let mut file = tunnel::read(path)?;
+        // Where it is read again, the current folder may be another one.
+        for path in [Some(&mut file.path), file.tunnel_path.as_mut()].into_iter().flatten() {
+            *path = std::path::absolute(&path)
+                .map_err(|error| Failure::System(format!("{}: {error}", path.display())))?;
+        }
+        // Proxies and ports are for `neap wireguard`.
+        file.doors.clear();
         if !file.interface.check_alive.is_empty() {
             let path = path.display();
             tracing::warn!("{path}: CheckAlive is for `neap wireguard`: nothing is pinged here");
@@ -425,6 +447,11 @@ impl WayOut {
     /// Whether flows leave by this machine itself.
     pub(super) fn is_direct(&self) -> bool {
         self.upstream.is_direct()
+    }
+
+    /// Whether flows leave by a tunnel, whose file `SIGHUP` may have read again.
+    pub(super) fn has_tunnel(&self) -> bool {
+        self.upstream.has_tunnel()
     }
 
     /// The settings of sockets, tried on one.
@@ -476,6 +503,11 @@ impl FaceWayOut {
     /// Whether flows leave by this machine itself.
     pub(crate) fn is_direct(&self) -> bool {
         self.upstream.is_direct()
+    }
+
+    /// Whether flows leave by a tunnel, whose file `SIGHUP` may have read again.
+    pub(crate) fn has_tunnel(&self) -> bool {
+        self.upstream.has_tunnel()
     }
 
     /// Checks that no option leads beside an upstream: each is there or not, by its name.

@@ -36,7 +36,7 @@ use netlink_packet_route::route::{
     RouteType,
 };
 use rustix::thread::CapabilitySet;
-use signal_hook::consts::{SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fmt;
 use std::fs::File;
@@ -91,7 +91,10 @@ fn run(args: &Args, log: &Arc<Log>, waiting: Option<Waiting>) -> Result<ExitCode
         network.search_in(domains, args);
     }
     let watch = watched(args, log)?;
-    let signals = not_ignored(&[SIGINT, SIGQUIT, SIGTERM]);
+    let mut signals = not_ignored(&[SIGINT, SIGQUIT, SIGTERM]);
+    // With a command it is for that: its terminal is gone.
+    let reloads = args.own.way_out.has_tunnel() && !args.runs_command();
+    signals.extend(reloads.then_some(SIGHUP));
     let shown = Shown::listen(NAME, is_of_user, args.own.metrics.as_ref())?;
     // That user may not be allowed to make it.
     let pid_file = args.pid.as_deref().map(PidFile::create).transpose()?;
@@ -113,8 +116,9 @@ fn run(args: &Args, log: &Arc<Log>, waiting: Option<Waiting>) -> Result<ExitCode
             // A folder that a process is in cannot be unmounted.
             std::env::set_current_dir("/").map_err(system("the folder /"))?;
         }
-        let sockets_in = shown.folders();
-        config.resolvers_file = give_up(&network, &ports, &config, &way, log, sockets_in)?;
+        let readable = if args.runs_command() { Vec::new() } else { way.folders() };
+        let kept = Needs { readable, sockets_in: shown.folders(), ..Needs::default() };
+        config.resolvers_file = give_up(&network, &ports, &config, &way, log, kept)?;
         let gateway = gateway(stack, way, config, bound, shown)?;
         Ok((gateway, Ready { pid_file, waiting }, tables))
     });
@@ -256,14 +260,15 @@ impl Ready<'_> {
     }
 }
 
-/// Gives up what is not needed while the network is there, as [`confine`].
+/// Gives up what is not needed while the network is there, as [`confine`], but for what is `kept`
+/// anyway.
 fn give_up(
     network: &Network,
     ports: &AllPorts,
     config: &GatewayConfig,
     way: &Way,
     log: &Log,
-    sockets_in: Vec<PathBuf>,
+    kept: Needs,
 ) -> Result<Option<Arc<dyn ResolversFile>>, Failure> {
     let none = CapabilitySet::empty();
     let asks = config.takes_all_dns || network.has_resolver();
@@ -271,8 +276,7 @@ fn give_up(
         // Ports of the host are bound as they are followed.
         capabilities: if ports.are_followed() { CapabilitySet::NET_BIND_SERVICE } else { none },
         resolvers: asks && config.resolver == Resolver::Host,
-        sockets_in,
-        ..Needs::default()
+        ..kept
     };
     way.add_needs(&mut needs);
     confine(&needs, |what| log.info(&what)).map_err(Failure::System)
@@ -296,7 +300,8 @@ impl Running {
     ) -> Result<Self, Failure> {
         let handle = gateway.handle();
         let signals = Signals::new(signals).map_err(system("signals"))?;
-        let at_once = args.own.ending.by(signals, handle.clone()).map_err(system("a thread"))?;
+        let at_once = args.own.ending.by(signals, handle.clone(), rest.tunnel());
+        let at_once = at_once.map_err(system("a thread"))?;
         if let Some(watch) = watch {
             let stop = handle.clone();
             spawn("namespace", move || {

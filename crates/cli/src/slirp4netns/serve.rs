@@ -61,11 +61,12 @@ pub(super) fn main(options: &Options) -> Result<(), Failure> {
 
     let handle = gateway.handle();
     DeviceEnd::watch(&stack, handle.clone()).map_err(system("the device"))?;
-    let at_once = options.own.ending.by(signals, handle.clone()).map_err(system("a thread"))?;
+    let (shown, rest) = shown.serve(&stack, &gateway, tunnel)?;
+    let at_once = options.own.ending.by(signals, handle.clone(), rest.tunnel());
+    let at_once = at_once.map_err(system("a thread"))?;
     if let Some(exit) = exit {
         watch_exit(exit, handle.clone());
     }
-    let (shown, rest) = shown.serve(&stack, &gateway, tunnel)?;
     let socket = api.map(|api| api.serve(handle, &options.network));
     if let Some(ready) = ready {
         // Nobody may wait for it any more.
@@ -106,15 +107,17 @@ fn give_up(
     way: &Way,
     mut sockets_in: Vec<PathBuf>,
 ) -> Result<Option<Arc<dyn ResolversFile>>, Failure> {
-    // The right holds for all of the folder, which is too much for a sandbox.
+    let mut readable = Vec::new();
+    // The rights hold for all of a folder, which is too much for a sandbox.
     if !options.enable_sandbox {
         let path = options.api_socket.as_deref();
         sockets_in.extend(path.and_then(watching::folder_of));
+        readable = way.folders();
     }
     // Ports are published while the network is there.
     let capabilities = CapabilitySet::NET_BIND_SERVICE;
     let resolvers = options.network.has_dns && config.resolver == Resolver::Host;
-    let mut needs = Needs { capabilities, resolvers, sockets_in, ..Needs::default() };
+    let mut needs = Needs { capabilities, resolvers, readable, sockets_in, ..Needs::default() };
     way.add_needs(&mut needs);
     confine(&needs, tell).map_err(Failure::System)
 }

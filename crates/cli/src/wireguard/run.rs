@@ -217,11 +217,7 @@ impl Running {
     /// What is wrong with the file, and then nothing has changed; or lines about what cannot be as
     /// the file says, while all else is.
     fn reload(&mut self) -> Result<(), String> {
-        let unchanged = |why: String| format!("nothing has changed: {why}");
-        let file = read(&self.tunnel.file.path).map_err(|failure| match failure {
-            Failure::Arguments(why) | Failure::System(why) => unchanged(why),
-        })?;
-        self.tunnel.check(&file).map_err(unchanged)?;
+        let file = self.tunnel.accept(read(&self.tunnel.file.path))?;
         let port = file.interface.listen_port;
         if port != self.tunnel.file.interface.listen_port {
             self.doors.give_up(port);

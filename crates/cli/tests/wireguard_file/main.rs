@@ -9,6 +9,7 @@ mod host;
 #[path = "../common/namespace.rs"]
 mod namespace;
 
+mod gateways;
 mod machine;
 mod world;
 
