@@ -10,6 +10,7 @@
 //! Cost: O(n) for a message, n being the addresses of the pool, of which there are at most
 //! 256. A lease holds the identifier of its client, at most 255 bytes, and its link address.
 
+use dhcproto::v4::fqdn::{ClientFQDN, FqdnFlags};
 use dhcproto::v4::{DhcpOption, DhcpOptions, Message, MessageType, Opcode, OptionCode};
 use dhcproto::{Decodable, Decoder, Encodable, Name};
 use ipnet::Ipv4Net;
@@ -31,6 +32,9 @@ const OFFER: Duration = Duration::from_secs(30);
 const HEADER: usize = 240;
 /// Longest Ethernet or other link address in a message (`chaddr`).
 const MOST_LINK_ADDRESS: u8 = 16;
+/// Bytes of a qualified name's option before the name: flags, and two codes that are no longer used
+/// (RFC 4702 section 2).
+const BEFORE_FQDN: usize = 3;
 
 /// Settings of a [`DhcpServer`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +54,11 @@ pub struct DhcpConfig {
     pub dns: Vec<Ipv4Addr>,
     /// MTU of the link in bytes.
     pub mtu: Option<u16>,
+    /// Host name of the guests (option 12).
+    pub hostname: Option<String>,
+    /// Qualified name of the guests (RFC 4702). What is no name is left out. All clients are told,
+    /// not only those that name themselves so: it is the host that names the guest.
+    pub fqdn: Option<String>,
     /// Domain of the guests.
     pub domain: Option<String>,
     /// Domains in which short names are looked up (RFC 3397); what is no name is left out.
@@ -69,6 +78,8 @@ impl DhcpConfig {
             router: None,
             dns: Vec::new(),
             mtu: None,
+            hostname: None,
+            fqdn: None,
             domain: None,
             search: Vec::new(),
             lease: Duration::from_secs(86_400),
@@ -107,6 +118,7 @@ pub struct DhcpAnswer {
 #[derive(Debug)]
 pub struct DhcpServer {
     config: DhcpConfig,
+    fqdn: Option<Name>,
     search: Vec<Name>,
     /// By the number of the address in the pool.
     leases: Vec<Option<Lease>>,
@@ -126,7 +138,8 @@ impl DhcpServer {
     pub fn new(config: DhcpConfig) -> Self {
         let count = config.addresses.clamp(1, MOST_ADDRESSES);
         let search = config.search.iter().filter_map(|name| name.parse().ok()).collect();
-        Self { leases: (0..count).map(|_| None).collect(), search, config }
+        let fqdn = config.fqdn.as_ref().and_then(|name| name.parse().ok());
+        Self { leases: (0..count).map(|_| None).collect(), fqdn, search, config }
     }
 
     /// The answer to a message that has arrived now.
@@ -273,6 +286,7 @@ impl DhcpServer {
         }
         if !is_refusal {
             self.settings(options);
+            self.name(message, options);
         }
         if let Some(address) = address {
             let lease = u32::try_from(config.lease.as_secs()).unwrap_or(u32::MAX);
@@ -309,6 +323,21 @@ impl DhcpServer {
         }
         if !self.search.is_empty() {
             options.insert(DhcpOption::DomainSearch(self.search.clone()));
+        }
+    }
+
+    fn name(&self, message: &Message, options: &mut DhcpOptions) {
+        if let Some(hostname) = &self.config.hostname {
+            options.insert(DhcpOption::Hostname(hostname.clone()));
+        }
+        if let Some(fqdn) = &self.fqdn {
+            // RFC 4702 section 4: nothing is changed in DNS, also for a client that wants it.
+            let is_overridden = match message.opts().get(OptionCode::ClientFQDN) {
+                Some(DhcpOption::ClientFQDN(theirs)) => theirs.flags().s(),
+                _ => false,
+            };
+            let flags = FqdnFlags::default().set_e(true).set_o(is_overridden);
+            options.insert(DhcpOption::ClientFQDN(ClientFQDN::new(flags, fqdn.clone())));
         }
     }
 }
@@ -359,6 +388,13 @@ fn known(message: &[u8]) -> Option<Vec<u8>> {
         if is_known {
             known.extend([code.into(), *length]);
             known.extend(value);
+        } else if code == OptionCode::ClientFQDN
+            && let Some((flags, _)) = value.split_at_checked(BEFORE_FQDN)
+        {
+            // The root stands for the name, which is the host's to choose.
+            known.extend([code.into(), BEFORE_FQDN as u8 + 1]);
+            known.extend(flags);
+            known.push(0);
         }
         options = others;
     }
@@ -379,6 +415,7 @@ mod tests {
             router: Some(SERVER),
             dns: vec![Ipv4Addr::new(10, 0, 2, 3)],
             mtu: Some(65520),
+            hostname: Some("web".to_owned()),
             domain: Some("example.org".to_owned()),
             search: ["example.org", "no..name", "example.net"].map(str::to_owned).to_vec(),
             ..DhcpConfig::new(SERVER, network, FIRST)
@@ -448,6 +485,7 @@ mod tests {
             DhcpOption::Router(vec![SERVER]),
             DhcpOption::DomainNameServer(vec![Ipv4Addr::new(10, 0, 2, 3)]),
             DhcpOption::InterfaceMtu(65520),
+            DhcpOption::Hostname("web".to_owned()),
             DhcpOption::DomainName("example.org".to_owned()),
             DhcpOption::DomainSearch(domains.to_vec()),
             DhcpOption::ServerIdentifier(SERVER),
@@ -473,6 +511,43 @@ mod tests {
             vec![route("10.128.0.1/32", Ipv4Addr::UNSPECIFIED), route("0.0.0.0/0", router)];
         let expected = DhcpOption::ClasslessStaticRoute(routes);
         assert_eq!(offer.opts().get(OptionCode::ClasslessStaticRoute), Some(&expected));
+    }
+
+    /// The value of an option in an answer, byte by byte.
+    fn value_of(answer: &[u8], wanted: u8) -> Option<&[u8]> {
+        let mut rest = &answer[HEADER..];
+        while let [code, length, after @ ..] = rest {
+            let (value, others) = after.split_at(usize::from(*length));
+            if *code == wanted {
+                return Some(value);
+            }
+            rest = others;
+        }
+        None
+    }
+
+    #[test]
+    fn a_guest_is_told_its_names_whether_it_has_named_itself_or_not() {
+        let network = "10.0.2.0/24".parse().expect("a network");
+        let mut config = DhcpConfig::new(SERVER, network, FIRST);
+        config.hostname = Some("Web".to_owned());
+        config.fqdn = Some("web.example.org".to_owned());
+        let mut server = DhcpServer::new(config);
+        let discover = message(1, MessageType::Discover, &[]).to_vec().expect("a message");
+        let name = b"\x03web\x07example\x03org\0";
+        // Flags: the server changes DNS (S), or the client does.
+        for (flags, told) in [(None, 4), (Some(0b101), 0b110), (Some(0b100), 0b100)] {
+            let own = flags.map(|flags| vec![81, 8, flags, 0, 0, 3, b'b', b'o', b'x', 0]);
+            let (header, rest) = discover.split_at(HEADER);
+            let asked = [header, &own.unwrap_or_default(), rest].concat();
+            let offer = server.answer(&asked, Instant::now()).expect("an offer").data;
+            assert_eq!(value_of(&offer, 12), Some(&b"Web"[..]));
+            assert_eq!(value_of(&offer, 81), Some(&[&[told, 255, 255][..], name].concat()[..]));
+        }
+        let foreign = message(1, MessageType::Request, &wanted(Ipv4Addr::new(192, 0, 2, 1)));
+        let foreign = foreign.to_vec().expect("a message");
+        let refusal = server.answer(&foreign, Instant::now()).expect("an answer").data;
+        assert_eq!([12, 81].map(|code| value_of(&refusal, code)), [None; 2]);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use dhcproto::v6::{
     DhcpOption, DhcpOptions, IAAddr, IANA, Message, MessageType, OptionCode, Status, StatusCode,
+    UnknownOption,
 };
 use dhcproto::{Decodable, Decoder, Encodable, Name};
 use std::net::Ipv6Addr;
@@ -28,6 +29,10 @@ const MOST_DUID: usize = 130;
 const FOREVER: u32 = u32::MAX;
 /// Kind of a DUID with a link-layer address, and of an Ethernet (RFC 8415 section 11.4).
 const DUID_LL: [u8; 4] = [0, 3, 0, 1];
+/// Flags of a qualified name (RFC 4704 section 4.1): the client wants the server to change DNS, and
+/// the server does not do what it wants.
+const CHANGES_DNS: u8 = 1;
+const IS_OVERRIDDEN: u8 = 2;
 
 /// Settings of a [`Dhcp6Server`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,12 +46,15 @@ pub struct Dhcp6Config {
     pub dns: Vec<Ipv6Addr>,
     /// Domains in which short names are looked up (RFC 3646). What is no name is left out.
     pub domains: Vec<String>,
+    /// Qualified name of the guest (RFC 4704). What is no name is left out. All clients are told,
+    /// not only those that name themselves so: it is the host that names the guest.
+    pub fqdn: Option<String>,
 }
 
 impl Dhcp6Config {
     /// Settings without DNS.
     pub fn new(server: Ipv6Addr, address: Option<Ipv6Addr>) -> Self {
-        Self { server, address, dns: Vec::new(), domains: Vec::new() }
+        Self { server, address, dns: Vec::new(), domains: Vec::new(), fqdn: None }
     }
 }
 
@@ -56,6 +64,8 @@ pub struct Dhcp6Server {
     address: Option<Ipv6Addr>,
     dns: Vec<Ipv6Addr>,
     domains: Vec<Name>,
+    /// The qualified name of the guest, as it is sent.
+    fqdn: Option<Vec<u8>>,
     duid: Vec<u8>,
 }
 
@@ -66,7 +76,9 @@ impl Dhcp6Server {
         let mut duid = DUID_LL.to_vec();
         // The lower half of a link-local address is as good as a link-layer address.
         duid.extend_from_slice(&config.server.octets()[10..]);
-        Self { address: config.address, dns: config.dns.clone(), domains, duid }
+        let fqdn = config.fqdn.as_ref().and_then(|name| name.parse().ok());
+        let fqdn = fqdn.map(|name| wire(&name));
+        Self { address: config.address, dns: config.dns.clone(), domains, fqdn, duid }
     }
 
     /// The answer to a message; `None` to what is to be passed over in silence: what is malformed,
@@ -76,6 +88,7 @@ impl Dhcp6Server {
             return None;
         }
         let question = Message::decode(&mut Decoder::new(&known(message)?)).ok()?;
+        let wants_dns = wants_dns(message);
         let options = question.opts();
         let client = match options.get(OptionCode::ClientId) {
             Some(DhcpOption::ClientId(duid)) if (1..=MOST_DUID).contains(&duid.len()) => Some(duid),
@@ -118,10 +131,10 @@ impl Dhcp6Server {
             MessageType::Release | MessageType::Decline => {
                 answer.insert(status(Status::Success, ""));
             }
-            MessageType::InformationRequest => self.add_settings(&mut answer),
+            MessageType::InformationRequest => self.add_settings(&mut answer, wants_dns),
             _ => {
                 self.associations(options).for_each(|option| answer.insert(option));
-                self.add_settings(&mut answer);
+                self.add_settings(&mut answer, wants_dns);
             }
         }
         let is_offer = kind == MessageType::Solicit && !is_rapid;
@@ -159,12 +172,18 @@ impl Dhcp6Server {
         })
     }
 
-    fn add_settings(&self, answer: &mut DhcpOptions) {
+    fn add_settings(&self, answer: &mut DhcpOptions, wants_dns: bool) {
         if !self.dns.is_empty() {
             answer.insert(DhcpOption::DomainNameServers(self.dns.clone()));
         }
         if !self.domains.is_empty() {
             answer.insert(DhcpOption::DomainSearchList(self.domains.clone()));
+        }
+        if let Some(fqdn) = &self.fqdn {
+            // RFC 4704 section 6: nothing is changed in DNS, also for a client that wants it.
+            let flags = if wants_dns { IS_OVERRIDDEN } else { 0 };
+            let data = [&[flags], &fqdn[..]].concat();
+            answer.insert(DhcpOption::Unknown(UnknownOption::new(OptionCode::ClientFqdn, data)));
         }
     }
 }
@@ -205,6 +224,25 @@ fn options(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
         rest = others;
         Some((code, value))
     })
+}
+
+/// Whether a client names itself and wants the server to change DNS for that.
+fn wants_dns(message: &[u8]) -> bool {
+    let mut all = options(message.get(HEADER..).unwrap_or_default());
+    let own = all.find(|(code, _)| OptionCode::from(*code) == OptionCode::ClientFqdn);
+    own.and_then(|(_, value)| value.first()).is_some_and(|flags| flags & CHANGES_DNS != 0)
+}
+
+/// A name as labels behind their lengths (RFC 1035 section 3.1).
+fn wire(name: &Name) -> Vec<u8> {
+    let mut wire = Vec::new();
+    for label in name.iter() {
+        // A name has none that is longer than 63 bytes.
+        wire.push(label.len() as u8);
+        wire.extend(label);
+    }
+    wire.push(0);
+    wire
 }
 
 /// Adds an option, which is no longer than one of a message.
@@ -367,6 +405,29 @@ mod tests {
             let given = vec![client(), own_id(), association(&[OWN])];
             assert_eq!(answered(&message(kind, given)).msg_type(), MessageType::Reply);
         }
+    }
+
+    #[test]
+    fn a_guest_is_told_its_name_whether_it_has_named_itself_or_not() {
+        let mut config = Dhcp6Config::new("fe80::1".parse().expect("one"), Some(OWN));
+        config.fqdn = Some("web.example.org".to_owned());
+        let server = Dhcp6Server::new(&config);
+        let name = b"\x03web\x07example\x03org\0";
+        let told = |question: &[u8]| {
+            let answer = server.answer(question).expect("an answer");
+            let mut all = options(&answer[HEADER..]);
+            all.find(|(code, _)| *code == 39).map(|(_, value)| value.to_vec())
+        };
+        for (flags, expected) in [(None, 0), (Some(1), 2), (Some(0), 0)] {
+            let own = flags.map(|flags: u8| vec![0, 39, 0, 6, flags, 3, b'b', b'o', b'x', 0]);
+            for kind in [MessageType::Solicit, MessageType::InformationRequest] {
+                let question = message(kind, vec![client(), association(&[])]);
+                let question = [&question[..], own.as_deref().unwrap_or_default()].concat();
+                assert_eq!(told(&question), Some([&[expected], &name[..]].concat()));
+            }
+        }
+        let confirm = message(MessageType::Confirm, vec![client(), association(&[OWN])]);
+        assert_eq!(told(&confirm), None);
     }
 
     #[test]

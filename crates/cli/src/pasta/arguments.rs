@@ -15,6 +15,9 @@ pub(super) const MTU: u16 = 65520;
 /// Least MTU of IPv4 and of IPv6.
 const LEAST_MTU: u16 = 68;
 const LEAST_MTU_V6: u16 = 1280;
+/// Longest name of a host, and longest part of one between dots (RFC 1035 section 2.3.4).
+const MOST_NAME: usize = 253;
+const MOST_LABEL: usize = 63;
 
 /// Connect a network namespace to the network of this machine, as pasta does
 ///
@@ -96,6 +99,12 @@ pub(crate) struct Args {
     /// /etc/resolv.conf; may be repeated; `none` forgets those before it
     #[arg(short = 'S', long, value_name = "LIST", action = ArgAction::Append)]
     pub(super) search: Vec<String>,
+    /// Host name of the namespace, to name by DHCP
+    #[arg(short = 'H', long, value_name = "NAME", value_parser = host_name)]
+    pub(super) hostname: Option<String>,
+    /// Qualified name of the namespace, to name by DHCP and DHCPv6
+    #[arg(long, value_name = "NAME", value_parser = host_name)]
+    pub(super) fqdn: Option<String>,
     /// Name no resolvers by DHCP and RA, which is the default
     #[arg(long, overrides_with = "dhcp_dns")]
     pub(super) no_dhcp_dns: bool,
@@ -240,10 +249,6 @@ struct Refused {
     stats: Option<OsString>,
     #[arg(long, hide = true)]
     host_lo_to_ns_lo: bool,
-    #[arg(short = 'H', long, hide = true)]
-    hostname: Option<OsString>,
-    #[arg(long, hide = true)]
-    fqdn: Option<OsString>,
 }
 
 /// An address, or the word `none`.
@@ -259,6 +264,16 @@ fn address_or_none(text: &str) -> Result<OrNone, String> {
     }
     let address = text.parse().map_err(|_| "expected an address, or `none`".to_owned())?;
     Ok(OrNone::Address(address))
+}
+
+/// A name of a host, with its domain or without (RFC 1123 section 2.1, and `_`).
+fn host_name(text: &str) -> Result<String, String> {
+    let is_harmless = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    let is_label =
+        |label: &str| (1..=MOST_LABEL).contains(&label.len()) && label.bytes().all(is_harmless);
+    let is_one = text.len() <= MOST_NAME && text.split('.').all(is_label);
+    let expected = || "expected a name such as web or web.example.org".to_owned();
+    is_one.then(|| text.to_owned()).ok_or_else(expected)
 }
 
 fn mtu(text: &str) -> Result<u16, String> {
@@ -374,7 +389,6 @@ impl Args {
             }
         }
         let capture = "record at the interface of the namespace instead (tcpdump -w FILE)";
-        let name = "set the name inside of the namespace instead";
         for (is_given, name, instead) in [
             (refused.pcap.is_some(), "--pcap", capture),
             (refused.stats.is_some(), "--stats", "look by `neap nstat 1` instead"),
@@ -383,8 +397,6 @@ impl Args {
                 "--host-lo-to-ns-lo",
                 "listen at the address of the namespace instead of its loopback address",
             ),
-            (refused.hostname.is_some(), "--hostname", name),
-            (refused.fqdn.is_some(), "--fqdn", name),
         ] {
             if is_given {
                 return Err(format!("{name}: not supported; {instead}"));
@@ -627,6 +639,8 @@ mod tests {
             ("--mtu 67", "expected 68 to 65520"),
             ("--mtu 1279", "--ipv4-only"),
             ("--mtu 65521", "expected 68 to 65520"),
+            ("--hostname web..org", "such as web or web.example.org"),
+            ("--fqdn \u{fc}ber.org", "such as web or web.example.org"),
             ("--netmask 33", "255.255.255.0"),
             ("--netmask 255.0.255.0", "255.255.255.0"),
             ("--address host", "invalid value"),

@@ -265,6 +265,8 @@ impl Network {
         let mut config = DhcpConfig::new(gateway, network, guest);
         config.router = Some(gateway);
         config.mtu = (args.mtu != 0).then_some(args.mtu);
+        config.hostname.clone_from(&args.hostname);
+        config.fqdn.clone_from(&args.fqdn);
         if args.dhcp_dns {
             config.dns = self.resolvers_v4().collect();
         }
@@ -283,6 +285,7 @@ impl Network {
             _ => None,
         };
         let mut config = Dhcp6Config::new(v6.link_local(), address);
+        config.fqdn.clone_from(&args.fqdn);
         if args.dhcp_dns {
             config.dns = self.resolvers_v6().collect();
         }

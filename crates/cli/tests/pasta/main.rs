@@ -177,6 +177,15 @@ fn solicit(patience: Duration) {
     assert_eq!(offer[0], 2, "an offer");
     assert!(offer[..count].windows(16).any(|part| part == octets), "{:?}", &offer[..count]);
     println!("an offer.");
+    let mut rest = &offer[4..count];
+    while let [code @ .., high, low] = &rest[..rest.len().min(4)] {
+        let length = usize::from(u16::from_be_bytes([*high, *low]));
+        let (option, others) = rest.split_at(4 + length);
+        if code == [0, 39] {
+            println!("qualified name: {:?}", &option[4..]);
+        }
+        rest = others;
+    }
 }
 
 fn pasta(arguments: &[&str]) -> Command {
