@@ -19,6 +19,7 @@ mod ports;
 mod publish;
 mod resolvers;
 mod serve;
+mod supply;
 mod user;
 mod watch;
 

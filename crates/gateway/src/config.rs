@@ -2,6 +2,7 @@
 
 use crate::dhcp::DhcpConfig;
 use crate::dhcp6::Dhcp6Config;
+use crate::guest_sockets::GuestSockets;
 use crate::outbound::Outbound;
 use crate::policy::Policy;
 use crate::resolver::{Resolver, ResolversFile};
@@ -51,6 +52,10 @@ pub struct GatewayConfig {
     /// What a guest sends from a link-local address to a link-local stand-in is an answer of the
     /// published port of these addresses.
     pub guest_addresses: Vec<IpAddr>,
+    /// What opens sockets in the network namespace of the guest, if clients of published ports at
+    /// loopback addresses of the host are to be clients at the guest's own: past the stack, to
+    /// the loopback address of its namespace and from there. `None` shows the guest the stand-in.
+    pub guest_sockets: Option<Arc<dyn GuestSockets>>,
     /// Whether connections of guests pass. What does not pass is not answered.
     pub passes_tcp: bool,
     /// Whether datagrams of guests pass.
@@ -83,6 +88,7 @@ impl Default for GatewayConfig {
             dhcp: None,
             dhcp6: None,
             guest_addresses: Vec::new(),
+            guest_sockets: None,
             passes_tcp: true,
             passes_udp: true,
             passes_echo: true,

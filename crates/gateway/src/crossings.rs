@@ -1,17 +1,24 @@
-//! UDP between a socket of another network namespace and a server of this one, past the stack.
-//! Each client of the socket has a socket of its own towards the server, which answers to that one.
+//! UDP between a socket of one network namespace and a server of another one, past the stack. Each
+//! client of the socket has a socket of its own towards the server, which answers to that one.
+//! Either the socket is a door in the guest's namespace and the server on the host, or it is a
+//! published port, whose clients at loopback addresses have the guest's loopback for a server.
 //!
 //! Cost: a call of the host in each direction for a super-datagram; a client has a descriptor and
 //! about 200 bytes until it has sent and got nothing for [three minutes](TIMEOUT).
 
 use crate::ages::Ages;
+use crate::descriptors;
+use crate::guest_sockets::{self, GuestSockets};
 use crate::host_datagrams::{Arrived, HostDatagrams, RECEIVE_ROOM, Sent};
 use crate::host_errors::Manner;
 use crate::outbound::Outbound;
 use crate::own_address::OwnAddress;
+use crate::published::Transport;
 use crate::token::{Generation, Slot, Token};
+use bytes::Bytes;
 use neap::{Events, Poller};
 use slab::Slab;
+use socket2::SockRef;
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
@@ -25,6 +32,10 @@ const BATCH: usize = 16;
 /// All such sockets.
 pub(crate) struct Crossings {
     sockets: Slab<Crossing>,
+    /// Clients of published ports, each with the place of its socket.
+    of_ports: HashMap<(Slot, SocketAddr), usize>,
+    /// What servers have sent to clients of published ports since they were taken.
+    answers: Vec<Answer>,
     generation: Generation,
     /// Clients by the time when they may have to be forgotten.
     ages: Ages,
@@ -43,13 +54,32 @@ enum Role {
     Door { to: SocketAddr, clients: HashMap<SocketAddr, usize> },
     /// A socket of a client towards the server.
     Client {
-        door: usize,
+        of: Front,
         client: SocketAddr,
         /// Where its last datagram went, and the answers come from.
         asked: Option<OwnAddress>,
         to: SocketAddr,
         last_used: Instant,
     },
+}
+
+/// What a client has sent to.
+#[derive(Clone, Copy, Debug)]
+enum Front {
+    /// A door, by its place.
+    Door(usize),
+    /// A published port, by the place of its mapping.
+    Port(Slot),
+}
+
+/// Datagrams for a client of a published port, which leave by that.
+pub(crate) struct Answer {
+    pub(crate) port: Slot,
+    /// The address that the client has asked, if the port is that of several.
+    pub(crate) from: Option<OwnAddress>,
+    pub(crate) to: SocketAddr,
+    pub(crate) data: Vec<Bytes>,
+    pub(crate) tos: u8,
 }
 
 /// What becomes of datagrams.
@@ -72,6 +102,8 @@ impl Crossings {
     pub(crate) fn new() -> Self {
         Self {
             sockets: Slab::new(),
+            of_ports: HashMap::new(),
+            answers: Vec::new(),
             generation: Generation::default(),
             ages: Ages::default(),
             clients: 0,
@@ -102,6 +134,51 @@ impl Crossings {
         if let Role::Door { clients, .. } = self.sockets.remove(slot.key).role {
             self.clients -= clients.len();
             clients.values().for_each(|&key| drop(self.sockets.remove(key)));
+        }
+    }
+
+    /// Forgets the clients of a published port.
+    pub(crate) fn forget_port(&mut self, port: Slot) {
+        let Self { of_ports, sockets, clients, .. } = self;
+        of_ports.retain(|(of, _), key| {
+            let is_gone = *of == port;
+            if is_gone {
+                sockets.remove(*key);
+                *clients -= 1;
+            }
+            !is_gone
+        });
+    }
+
+    /// What servers have sent to clients of published ports since the last call.
+    pub(crate) fn take_answers(&mut self) -> Vec<Answer> {
+        std::mem::take(&mut self.answers)
+    }
+
+    /// Passes on what has come from a client at a loopback address to a published port: to the
+    /// guest's loopback address, by a socket of its namespace.
+    pub(crate) fn enter_guest(
+        &mut self,
+        (port, guest, sockets): (Slot, SocketAddr, &dyn GuestSockets),
+        arrived: &Arrived,
+        poller: &Poller,
+        most_clients: usize,
+        crossed: &mut Crossed,
+    ) {
+        let data: Vec<_> = arrived.datagrams().collect();
+        let Some(to) = guest_sockets::loopback(arrived.from, guest) else { return };
+        let open = || {
+            let socket = sockets.open(Transport::Udp, to.is_ipv6())?;
+            descriptors::admit(&socket)?;
+            // The guest sees the port of the client, unless somebody in its namespace has it.
+            let own = SockRef::from(&socket);
+            let bind = |port| own.bind(&SocketAddr::new(to.ip(), port).into());
+            bind(arrived.from.port()).or_else(|_| bind(0))?;
+            HostDatagrams::adopt(socket)
+        };
+        match self.client(Front::Port(port), arrived, to, poller, most_clients, open) {
+            Ok(client) => self.send_in(client, &data, to, arrived.tos, crossed),
+            Err(_) => crossed.full += data.len(),
         }
     }
 
@@ -138,44 +215,71 @@ impl Crossings {
     ) {
         let data: Vec<_> = arrived.datagrams().collect();
         crossed.overrun += arrived.overrun as usize;
-        let (sender, from, to, counter) = match &mut self.sockets[key].role {
-            Role::Client { to, .. } if arrived.from != *to => {
-                crossed.strange += data.len();
-                return;
-            }
-            Role::Client { door, client, asked, last_used, .. } => {
+        let tos = arrived.tos;
+        match &mut self.sockets[key].role {
+            Role::Client { to, .. } if arrived.from != *to => crossed.strange += data.len(),
+            Role::Client { of, client, asked, last_used, .. } => {
                 *last_used = Instant::now();
-                (*door, *asked, *client, &mut crossed.back)
-            }
-            &mut Role::Door { to, .. } => {
-                match self.client(key, arrived, to, poller, most_clients) {
-                    Ok(client) => (client, None, to, &mut crossed.out),
-                    Err(_) => {
-                        crossed.full += data.len();
-                        return;
+                let (from, to) = (*asked, *client);
+                match *of {
+                    Front::Door(door) => {
+                        let sent = self.send(door, from, &data, to, tos);
+                        crossed.back += sent;
+                        crossed.unsent += data.len() - sent;
                     }
+                    Front::Port(port) => self.answers.push(Answer { port, from, to, data, tos }),
                 }
             }
-        };
-        let manner = Manner { tos: arrived.tos, ..Manner::PLAIN };
-        let Sent { count, .. } = self.sockets[sender].socket.send_from(from, &data, to, manner);
-        *counter += count;
-        crossed.unsent += data.len() - count;
+            &mut Role::Door { to, .. } => {
+                let open = || HostDatagrams::bind(Outbound::default().from(to));
+                match self.client(Front::Door(key), arrived, to, poller, most_clients, open) {
+                    Ok(client) => self.send_in(client, &data, to, tos, crossed),
+                    Err(_) => crossed.full += data.len(),
+                }
+            }
+        }
     }
 
-    /// The socket of the client of a datagram, which is made if there is none.
+    /// Sends what a client has sent to its server.
+    fn send_in(
+        &mut self,
+        client: usize,
+        data: &[Bytes],
+        to: SocketAddr,
+        tos: u8,
+        crossed: &mut Crossed,
+    ) {
+        let sent = self.send(client, None, data, to, tos);
+        crossed.out += sent;
+        crossed.unsent += data.len() - sent;
+    }
+
+    /// Sends by a socket, and returns how many have left.
+    fn send(
+        &mut self,
+        key: usize,
+        from: Option<OwnAddress>,
+        data: &[Bytes],
+        to: SocketAddr,
+        tos: u8,
+    ) -> usize {
+        let manner = Manner { tos, ..Manner::PLAIN };
+        let Sent { count, .. } = self.sockets[key].socket.send_from(from, data, to, manner);
+        count
+    }
+
+    /// The socket of the client of a datagram, which is opened if there is none.
     fn client(
         &mut self,
-        door: usize,
+        of: Front,
         arrived: &Arrived,
         to: SocketAddr,
         poller: &Poller,
         most_clients: usize,
+        open: impl FnOnce() -> io::Result<HostDatagrams>,
     ) -> io::Result<usize> {
         let (client, asked, last_used) = (arrived.from, arrived.to, Instant::now());
-        if let Role::Door { clients, .. } = &self.sockets[door].role
-            && let Some(&key) = clients.get(&client)
-        {
+        if let Some(&key) = self.clients_of(of, client) {
             if let Role::Client { asked: to, last_used: last, .. } = &mut self.sockets[key].role {
                 (*to, *last) = (asked, last_used);
             }
@@ -184,14 +288,32 @@ impl Crossings {
         if self.clients >= most_clients {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        let role = Role::Client { door, client, asked, to, last_used };
-        let slot = self.enter(poller, HostDatagrams::bind(Outbound::default().from(to))?, role)?;
+        let socket = open()?;
+        let slot = self.enter(poller, socket, Role::Client { of, client, asked, to, last_used })?;
         self.ages.set(last_used + TIMEOUT, slot);
         self.clients += 1;
-        if let Role::Door { clients, .. } = &mut self.sockets[door].role {
-            clients.insert(client, slot.key);
+        match of {
+            Front::Port(port) => {
+                self.of_ports.insert((port, client), slot.key);
+            }
+            Front::Door(door) => {
+                if let Role::Door { clients, .. } = &mut self.sockets[door].role {
+                    clients.insert(client, slot.key);
+                }
+            }
         }
         Ok(slot.key)
+    }
+
+    /// The place of a client's socket.
+    fn clients_of(&self, of: Front, client: SocketAddr) -> Option<&usize> {
+        match of {
+            Front::Port(port) => self.of_ports.get(&(port, client)),
+            Front::Door(door) => match &self.sockets[door].role {
+                Role::Door { clients, .. } => clients.get(&client),
+                Role::Client { .. } => None,
+            },
+        }
     }
 
     /// When [`expire`](Self::expire) is to be called.
@@ -203,7 +325,7 @@ impl Crossings {
     pub(crate) fn expire(&mut self, now: Instant) {
         while let Some(slot) = self.ages.take(now) {
             let Some(crossing) = self.sockets.get(slot.key) else { continue };
-            let Role::Client { door, client, last_used, .. } = crossing.role else { continue };
+            let Role::Client { of, client, last_used, .. } = crossing.role else { continue };
             if crossing.generation != slot.generation {
                 continue;
             }
@@ -213,8 +335,15 @@ impl Crossings {
             }
             self.sockets.remove(slot.key);
             self.clients -= 1;
-            if let Role::Door { clients, .. } = &mut self.sockets[door].role {
-                clients.remove(&client);
+            match of {
+                Front::Port(port) => {
+                    self.of_ports.remove(&(port, client));
+                }
+                Front::Door(door) => {
+                    if let Role::Door { clients, .. } = &mut self.sockets[door].role {
+                        clients.remove(&client);
+                    }
+                }
             }
         }
     }
@@ -299,7 +428,9 @@ mod tests {
         let keys = [1, 2].map(|port| {
             let from = SocketAddr::from(([127, 0, 0, 1], port));
             let arrived = Arrived::one(from, "hello".into());
-            crossings.client(door, &arrived, to, &poller, 10).expect("room")
+            let open = || HostDatagrams::bind(Outbound::default().from(to));
+            let of = Front::Door(door);
+            crossings.client(of, &arrived, to, &poller, 10, open).expect("room")
         });
         let use_at = |crossings: &mut Crossings, key: usize, seconds| {
             if let Role::Client { last_used, .. } = &mut crossings.sockets[key].role {

@@ -11,6 +11,7 @@ use crate::ages::Ages;
 use crate::clients::{Clients, PortClient};
 use crate::config::{GatewayConfig, RESOLVER_PORT, SECURE_RESOLVER_PORT};
 use crate::counters::{Counters, Which, refused_as_new};
+use crate::crossings::Answer;
 use crate::deadlines::Deadlines;
 use crate::destination::Destination;
 use crate::dns::{Dns, QuestionWays, Target};
@@ -77,6 +78,9 @@ pub(crate) struct Datagrams {
     /// Datagrams on their way, and the memory for one.
     batch: Vec<Datagram>,
     buffer: Box<[u8]>,
+    /// What has come to published ports from loopback addresses since it was taken, and to which
+    /// address and port of the guest: where it does not go by the stack.
+    for_loopback: Vec<(SocketAddr, Arrived)>,
     generation: Generation,
     counters: Arc<Counters>,
     guests: Guests,
@@ -164,6 +168,12 @@ impl Mapping {
         }
     }
 
+    /// Whether a datagram goes to the guest past the stack, by sockets of its namespace.
+    fn is_for_loopback(&self, from: SocketAddr, config: &GatewayConfig) -> bool {
+        let goes_past = self.published.is_some() && config.guest_sockets.is_some();
+        goes_past && from.ip().to_canonical().is_loopback()
+    }
+
     /// Whether a datagram is passed on from somebody whom the guest has not sent to lately.
     fn takes(&self, from: SocketAddr, config: &GatewayConfig) -> bool {
         // Published ports are for everybody. What the guest calls by another address it was allowed
@@ -206,6 +216,7 @@ impl Datagrams {
             openings: Deadlines::default(),
             batch: Vec::with_capacity(BATCH),
             buffer: vec![0; RECEIVE_ROOM].into(),
+            for_loopback: Vec::new(),
             generation: Generation::default(),
             counters,
             guests,
@@ -571,6 +582,10 @@ impl Datagrams {
                 }
             };
             self.counters.add(|counters| &counters.overrun_datagrams, arrived.overrun.into());
+            if mapping.is_for_loopback(arrived.from, config) {
+                self.for_loopback.push((mapping.guest, arrived));
+                continue;
+            }
             let is_peer = mapping.peers.has(arrived.from.ip());
             is_used |= is_peer;
             if !is_peer && !mapping.takes(arrived.from, config) {
@@ -602,6 +617,24 @@ impl Datagrams {
             return false;
         }
         has_more
+    }
+
+    /// What has come to published ports from loopback addresses since the last call, and for which
+    /// address and port of the guest.
+    pub(crate) fn take_for_loopback(&mut self) -> Vec<(SocketAddr, Arrived)> {
+        std::mem::take(&mut self.for_loopback)
+    }
+
+    /// Sends an answer by a published port. Returns how many of its datagrams have left.
+    pub(crate) fn answer(&mut self, answer: &Answer) -> usize {
+        let Slot { key, generation } = answer.port;
+        let mapping = self.mappings.get_mut(key);
+        let Some(mapping) = mapping.filter(|mapping| mapping.generation == generation) else {
+            return 0;
+        };
+        let to = Destination { from: answer.from, ..answer.to.into() };
+        let manner = Manner { tos: answer.tos, ..Manner::PLAIN };
+        mapping.socket.send(&answer.data, &to, manner).count
     }
 
     /// Passes to its guest what has come for a mapping.

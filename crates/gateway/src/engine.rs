@@ -539,9 +539,7 @@ impl Gateway {
             Turn::Dhcp => self.dhcp.as_mut().is_some_and(DhcpService::on_messages),
             Turn::Dhcp6 => self.dhcp6.as_mut().is_some_and(Dhcp6Service::on_messages),
             Turn::Published(index) => self.take_published(index),
-            Turn::Mapping(slot) => {
-                self.datagrams.on_host(slot, &self.config, self.sending.as_mut())
-            }
+            Turn::Mapping(slot) => self.take_datagrams(slot),
             Turn::Pings => {
                 let (poller, config, upstream) = (&*self.poller, &self.config, &*self.upstream);
                 let ways = EchoWays { poller, config, upstream };

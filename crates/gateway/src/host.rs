@@ -73,15 +73,27 @@ impl HostStream {
             setsockopt(&socket, IpBindAddressNoPort, &true)?;
             socket.bind(&from.into()).map_err(|error| NotOwn::of_bind(error, from))?;
         }
-        match socket.connect(&SockAddr::from(to)) {
-            Ok(()) => {}
-            Err(error) if is_under_way(&error) => {}
-            Err(error) if has_no_address(&error, to, outbound) => {
-                return Err(Errno::NETUNREACH.into());
-            }
-            Err(error) => return Err(error),
+        match begin(&socket, to) {
+            Err(error) if has_no_address(&error, to, outbound) => Err(Errno::NETUNREACH.into()),
+            begun => begun.map(|()| Self::new(socket)),
         }
-        Ok(Self::new(socket))
+    }
+
+    /// Begins a connection by a socket of any network namespace, as [`connect`](Self::connect) does
+    /// by one of its own.
+    ///
+    /// # Errors
+    /// It is no socket for connections, or the kernel refuses at once.
+    pub(crate) fn connect_by(socket: Socket, to: SocketAddr) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        set_options(&socket)?;
+        begin(&socket, to).map(|()| Self::new(socket))
+    }
+
+    /// The address and port that the connection is from.
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        let own = self.socket.local_addr()?;
+        own.as_socket().ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     fn new(socket: Socket) -> Self {
@@ -107,6 +119,14 @@ impl HostStream {
             return Ok(true);
         }
         self.take_error().map(|()| false)
+    }
+}
+
+/// Begins a connection without waiting for it.
+fn begin(socket: &Socket, to: SocketAddr) -> io::Result<()> {
+    match socket.connect(&SockAddr::from(to)) {
+        Err(error) if !is_under_way(&error) => Err(error),
+        _ => Ok(()),
     }
 }
 

@@ -53,6 +53,11 @@ impl Opening {
         Ok(Self { stream, is_v6, is_open, has_hops_of_syn: true })
     }
 
+    /// A connection that was begun by a socket of the host's kernel.
+    pub(crate) fn of(stream: HostStream, to: SocketAddr) -> Self {
+        Self { stream, is_v6: to.is_ipv6(), is_open: false, has_hops_of_syn: false }
+    }
+
     /// Whether the handshake is over.
     pub(crate) fn is_open(&mut self) -> io::Result<bool> {
         if !self.is_open {

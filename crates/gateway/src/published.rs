@@ -137,8 +137,8 @@ impl PublishedPorts {
         self.listeners.insert(listener)
     }
 
-    pub(crate) fn listener(&self, index: usize) -> Option<&Listener> {
-        self.listeners.get(index)
+    pub(crate) fn listener(&mut self, index: usize) -> Option<&mut Listener> {
+        self.listeners.get_mut(index)
     }
 
     pub(crate) fn note(&mut self, publication: Publication, place: Place) -> PublishedId {
@@ -171,6 +171,8 @@ pub(crate) struct Listener {
     socket: Socket,
     publication: Publication,
     is_crossing: bool,
+    /// A connection that was taken before its other half could be opened.
+    first: Option<(HostStream, SocketAddr)>,
 }
 
 impl Listener {
@@ -186,7 +188,7 @@ impl Listener {
         let socket = Socket::from(socket);
         socket.set_nonblocking(true)?;
         socket.listen(BACKLOG)?;
-        Ok(Self { socket, publication, is_crossing })
+        Ok(Self { socket, publication, is_crossing, first: None })
     }
 
     /// Whether its connections go to an address of the host instead of a guest.
@@ -194,16 +196,23 @@ impl Listener {
         self.is_crossing
     }
 
-    /// A connection, and the address that the guest is to see.
+    /// A connection, and its client.
     ///
     /// # Errors
     /// `WouldBlock` if there is none; others as `accept(2)`.
-    pub(crate) fn accept(&self, guests: &[IpAddr]) -> io::Result<(HostStream, SocketAddr)> {
+    pub(crate) fn accept(&mut self) -> io::Result<(HostStream, SocketAddr)> {
+        if let Some(first) = self.first.take() {
+            return Ok(first);
+        }
         let (socket, client) = self.socket.accept()?;
         socket.set_nonblocking(true)?;
         let client = client.as_socket().ok_or(io::ErrorKind::InvalidData)?;
-        let seen = shown(client, self.publication.stand_in, guests);
-        Ok((HostStream::accepted(socket)?, seen))
+        Ok((HostStream::accepted(socket)?, client))
+    }
+
+    /// Has a connection and its client [taken](Self::accept) again, before all others.
+    pub(crate) fn put_back(&mut self, connection: HostStream, client: SocketAddr) {
+        self.first = Some((connection, client));
     }
 
     /// What it does, with the port that it has.

@@ -4,6 +4,7 @@ use super::arguments::Args;
 use super::channel::{self, Channel};
 use super::inside::{Answer, OWN_PROGRAM, Request, Setup};
 use super::ports::PortSet;
+use super::supply::{Source, Sources};
 use neap::device::TunQueue;
 use std::io;
 use std::net::SocketAddr;
@@ -93,6 +94,18 @@ impl Agent {
             (Answer::Ports { tcp, udp }, _) => Ok((PortSet::of(&tcp), PortSet::of(&udp))),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
+    }
+
+    /// Has queues filled with sockets of the namespace, as they are taken.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub(super) fn fill(&mut self, sources: Sources) -> io::Result<()> {
+        for Source { end, is_tcp, is_v6 } in sources.0 {
+            self.channel.send(&Request::Fill { is_tcp, is_v6 }, &[end.as_fd()])?;
+            self.channel.receive::<Answer>()?;
+        }
+        Ok(())
     }
 
     /// A socket in the namespace, bound to a port, which listens if it is one of TCP.

@@ -206,7 +206,11 @@ pub(crate) struct Args {
     /// last bit turned over]
     #[arg(short = 'M', long, value_name = "MAC", value_parser = mac)]
     pub(super) mac_addr: Option<[u8; 6]>,
-    /// Let no connection bypass the interface, as it is anyway
+    /// Show the clients of -t and -u at loopback addresses of the host as clients at the loopback
+    /// address of the namespace, past the interface
+    #[arg(long)]
+    host_lo_to_ns_lo: bool,
+    /// Let none of them bypass the interface, as it is without --host-lo-to-ns-lo
     #[arg(long)]
     no_splice: bool,
     /// PID of a process whose namespaces are joined, or a command to run in new ones [default: a
@@ -247,8 +251,6 @@ struct Refused {
     migrate_no_linger: bool,
     #[arg(long, hide = true)]
     stats: Option<OsString>,
-    #[arg(long, hide = true)]
-    host_lo_to_ns_lo: bool,
 }
 
 /// An address, or the word `none`.
@@ -392,11 +394,6 @@ impl Args {
         for (is_given, name, instead) in [
             (refused.pcap.is_some(), "--pcap", capture),
             (refused.stats.is_some(), "--stats", "look by `neap nstat 1` instead"),
-            (
-                refused.host_lo_to_ns_lo,
-                "--host-lo-to-ns-lo",
-                "listen at the address of the namespace instead of its loopback address",
-            ),
         ] {
             if is_given {
                 return Err(format!("{name}: not supported; {instead}"));
@@ -491,6 +488,11 @@ impl Args {
             (self.outbound_if6.as_deref(), "--outbound-if6"),
         ];
         named.into_iter().filter_map(|(name, option)| Some((name?, option)))
+    }
+
+    /// Whether clients at loopback addresses of the host come by the namespace's own.
+    pub(super) fn joins_loopbacks(&self) -> bool {
+        self.host_lo_to_ns_lo && !self.no_splice
     }
 
     /// Whether a command, or a shell, is run in namespaces of its own.
@@ -622,6 +624,15 @@ mod tests {
              -T none -U none --no-map-gw --quiet --netns x --map-guest-addr 169.254.1.2",
         );
         parsed("--upstream direct -o 192.0.2.1 -T 80 --dns-host 127.0.0.53");
+    }
+
+    #[test]
+    fn no_connection_bypasses_the_interface_where_none_is_to() {
+        for (line, does) in
+            [("", false), ("--host-lo-to-ns-lo", true), ("--host-lo-to-ns-lo --no-splice", false)]
+        {
+            assert_eq!(parsed(line).joins_loopbacks(), does, "{line}");
+        }
     }
 
     #[test]

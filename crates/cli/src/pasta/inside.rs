@@ -3,6 +3,7 @@
 
 use super::channel::Channel;
 use super::listening::Tables;
+use super::supply::Source;
 use super::user::Identity;
 use super::{host, netlink};
 use crate::gateway::Namespaces;
@@ -68,6 +69,11 @@ pub(super) enum Request {
         is_tcp: bool,
         address: SocketAddr,
     },
+    /// Sockets that are bound to no port, put into the queue whose end the descriptor is.
+    Fill {
+        is_tcp: bool,
+        is_v6: bool,
+    },
     /// The network is there: run the command. The descriptor is its standard input.
     Run,
 }
@@ -75,7 +81,7 @@ pub(super) enum Request {
 /// What this half answers.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
-    /// The descriptor is that of the socket.
+    /// The descriptor is that of the socket that was asked for.
     Done,
     /// The descriptors are those of the device.
     Device {
@@ -119,8 +125,9 @@ fn serve(args: &Args) -> io::Result<ExitCode> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let mut command = None;
     let mut tables = None;
+    let mut sources = Vec::new();
     loop {
-        if let Some(code) = wait(&channel, &mut command)? {
+        if let Some(code) = wait(&channel, &mut command, &mut sources)? {
             return Ok(code);
         }
         let (request, descriptors) = match channel.receive::<Request>() {
@@ -169,6 +176,16 @@ fn serve(args: &Args) -> io::Result<ExitCode> {
                 }
                 Err(error) => error.to_string(),
             },
+            Request::Fill { is_tcp, is_v6 } => {
+                let end = descriptors.into_iter().next().ok_or(io::ErrorKind::InvalidInput)?;
+                let source = Source { end, is_tcp, is_v6 };
+                // Whoever comes first finds some.
+                if source.fill().is_ok() {
+                    sources.push(source);
+                }
+                channel.send(&Answer::Done, &[])?;
+                continue;
+            }
         };
         channel.send(&Answer::Failed(failed), &[])?;
     }
@@ -204,18 +221,37 @@ fn give_up(command: Option<Pid>) -> Result<(), String> {
     confine(&needs, |_| ()).map(drop)
 }
 
-/// Waits until there is a request, or the command has ended: then its exit status.
-fn wait(channel: &Channel, command: &mut Option<Started>) -> io::Result<Option<ExitCode>> {
-    let Some(Started { child, ended, .. }) = command else { return Ok(None) };
-    let mut sources = [PollFd::new(channel, PollFlags::IN), PollFd::new(ended, PollFlags::IN)];
+/// Waits until there is a request, or the command has ended: then its exit status. Meanwhile it
+/// fills queues with sockets. No thread could: a process whose children are in another namespace of
+/// processes begins none.
+fn wait(
+    channel: &Channel,
+    command: &mut Option<Started>,
+    sources: &mut Vec<Source>,
+) -> io::Result<Option<ExitCode>> {
     loop {
-        match poll(&mut sources, None) {
-            Ok(_) => break,
-            Err(Errno::INTR) => {}
+        let ended = command.as_ref().map(|command| PollFd::new(&command.ended, PollFlags::IN));
+        let mut waited = vec![PollFd::new(channel, PollFlags::IN)];
+        waited.extend(ended);
+        let first_source = waited.len();
+        waited.extend(sources.iter().map(|source| PollFd::new(source, PollFlags::OUT)));
+        match poll(&mut waited, None) {
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
             Err(error) => return Err(error.into()),
         }
+        let has_news: Vec<_> = waited.iter().map(|one| !one.revents().is_empty()).collect();
+        let (own, of_sources) = has_news.split_at(first_source);
+        if let (Some(Started { child, .. }), [_, true]) = (&mut *command, own) {
+            return Ok(Some(exit_code(child.wait()?)));
+        }
+        if own[0] {
+            return Ok(None);
+        }
+        let mut of_sources = of_sources.iter();
+        // What nobody takes from any more is closed; a kernel without a family has none of it.
+        sources.retain(|source| of_sources.next() != Some(&true) || source.fill().is_ok());
     }
-    if sources[1].revents().is_empty() { Ok(None) } else { Ok(Some(exit_code(child.wait()?))) }
 }
 
 /// The command. It is killed when this is dropped, as it is of no use without its gateway.

@@ -11,6 +11,7 @@ use super::log::Log;
 use super::network::{Family, LENGTH_V6, Network, prefix};
 use super::publish::{Binder, Bound};
 use super::resolvers::Resolvers;
+use super::supply::{self, Sources};
 use super::user::Identity;
 use super::watch::Watch;
 use super::{Failure, NAME, netlink};
@@ -81,7 +82,7 @@ fn run(args: &Args, log: &Arc<Log>, waiting: Option<Waiting>) -> Result<ExitCode
     let taken = binder.descriptors(&ports, allowed).map_err(Failure::System)?;
     // One that becomes another user would refuse the one that asks.
     let is_of_user = identity.is_none_or(Identity::is_own);
-    let mut config = config(args, &network, allowed - taken)?;
+    let (mut config, sources) = config(args, &network, allowed - taken)?;
     // Its files may be those of the present user alone.
     let of_user = |name: &str| control_socket(name, is_of_user);
     let way = args.own.way_out.open(args.outbound(), true, &mut config, of_user)?;
@@ -120,7 +121,7 @@ fn run(args: &Args, log: &Arc<Log>, waiting: Option<Waiting>) -> Result<ExitCode
         let kept = Needs { readable, sockets_in: shown.folders(), ..Needs::default() };
         config.resolvers_file = give_up(&network, &ports, &config, &way, log, kept)?;
         let gateway = gateway(stack, way, config, bound, shown)?;
-        Ok((gateway, Ready { pid_file, waiting }, tables))
+        Ok((gateway, Ready { pid_file, waiting, sources }, tables))
     });
     // It is there until the end.
     let ((gateway, device_end, (_shown, rest)), ready, tables) = match started {
@@ -185,7 +186,10 @@ fn serve(
         // The command may look for it.
         ready.leave_pid()?;
         let why = |error| Failure::System(format!("the command: {error}"));
-        if args.runs_command() { follower.agent.run().map_err(why) } else { Ok(()) }
+        if args.runs_command() {
+            follower.agent.run().map_err(why)?;
+        }
+        ready.begin_supply(&mut follower.agent)
     });
     if let Err(failure) = begun {
         running.handle.stop();
@@ -244,9 +248,17 @@ impl<'a> PidFile<'a> {
 struct Ready<'a> {
     pid_file: Option<PidFile<'a>>,
     waiting: Option<Waiting>,
+    /// What the process in the namespace is to fill with sockets.
+    sources: Option<Sources>,
 }
 
 impl Ready<'_> {
+    /// Has sockets of the namespace made.
+    fn begin_supply(&mut self, agent: &mut Agent) -> Result<(), Failure> {
+        let Some(sources) = self.sources.take() else { return Ok(()) };
+        agent.fill(sources).map_err(system("the process in the namespace"))
+    }
+
     /// Leaves the process ID.
     fn leave_pid(&mut self) -> Result<(), Failure> {
         let Some(PidFile { path, mut file }) = self.pid_file.take() else { return Ok(()) };
@@ -540,8 +552,13 @@ fn stack(made: Made, args: &Args, network: &Network) -> Result<Builder, Failure>
         .sysctl("net.ipv6.icmp.echo_ignore_all", ignores_echo))
 }
 
-/// The settings of the gateway, with so many descriptors for flows.
-fn config(args: &Args, network: &Network, allowed: usize) -> Result<GatewayConfig, Failure> {
+/// The settings of the gateway, with so many descriptors for flows; and what is to be filled with
+/// sockets of the namespace, if they need any.
+fn config(
+    args: &Args,
+    network: &Network,
+    allowed: usize,
+) -> Result<(GatewayConfig, Option<Sources>), Failure> {
     let mut config = GatewayConfig::default();
     config.policy = network.policy();
     config.translations = network.translations();
@@ -551,7 +568,12 @@ fn config(args: &Args, network: &Network, allowed: usize) -> Result<GatewayConfi
     (config.passes_tcp, config.passes_udp) = (!args.no_tcp, !args.no_udp);
     config.passes_echo = !args.no_icmp;
     args.own.limits.apply(&mut config, allowed).map_err(Failure::Arguments)?;
-    Ok(config)
+    if !args.joins_loopbacks() {
+        return Ok((config, None));
+    }
+    let (supply, sources) = supply::queues().map_err(system("sockets of the namespace"))?;
+    config.guest_sockets = Some(Arc::new(supply));
+    Ok((config, Some(sources)))
 }
 
 /// The stack, and the gateway on it with its published ports, what others see of it, and what it

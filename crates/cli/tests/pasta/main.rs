@@ -15,6 +15,7 @@ mod files;
 #[path = "../common/folder.rs"]
 mod folder;
 mod keeps;
+mod loopback;
 mod options;
 mod own;
 mod published;
@@ -115,6 +116,7 @@ fn inside() {
         "answer datagrams" => options::answer_datagrams(target),
         "answer two by datagram" => published::answer_two_by_datagram(target),
         "answer two" => published::answer_two(target),
+        "say who asks" => loopback::say_who_asks(target),
         "answer each by datagram" => published::answer_each_by_datagram(target),
         "ask from a port" => published::ask_from_a_port(target),
         "connect in the end" => while TcpStream::connect(target).is_err() {},

@@ -63,10 +63,10 @@ pub(super) fn ask_from_a_port(server: SocketAddr) {
 }
 
 /// A program of this binary that listens in a namespace, until this is dropped.
-struct Server(Child);
+pub(super) struct Server(Child);
 
 impl Server {
-    fn start(namespace: &Namespace, program: &str, at: &str) -> Self {
+    pub(super) fn start(namespace: &Namespace, program: &str, at: &str) -> Self {
         let mut command = namespace.program(program, at);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("it runs");
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();

@@ -3,22 +3,37 @@
 use super::{CHANGES, Gateway, NEW_AT_ONCE, Near};
 use crate::bounds;
 use crate::counters::{Which, refused_as_new};
+use crate::crossings::Crossed;
 use crate::descriptors;
 use crate::dns::ServerList;
 use crate::guest::GuestStream;
+use crate::guest_sockets;
 use crate::holdings::FlowView;
 use crate::host::HostStream;
 use crate::host_datagrams::HostDatagrams;
-use crate::published::{Listener, Place, Publication, PublishedId, PublishedPort, Transport};
+use crate::opening::Opening;
+use crate::published::{
+    Listener, Place, Publication, PublishedId, PublishedPort, Transport, shown,
+};
 use crate::refused::Refused;
 use crate::relay::{End, Side};
 use crate::token::{Slot, Token};
 use crate::upstream::{Direct, Far, Upstream};
 use neap::Events;
+use socket2::Socket;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
+
+/// A connection of a client to a guest that was begun.
+struct Published {
+    far: Box<dyn Far>,
+    /// Where it goes.
+    guest: SocketAddr,
+    /// The address that the guest sees.
+    seen: SocketAddr,
+}
 
 impl Gateway {
     /// Makes a port of the host one of a guest: what comes to the one goes to the other, from the
@@ -105,7 +120,10 @@ impl Gateway {
     pub fn unpublish(&mut self, id: PublishedId) -> io::Result<()> {
         match self.published.remove(id) {
             Some(Place::Listener(_)) => {}
-            Some(Place::Mapping(slot)) => self.datagrams.unpublish(slot, self.sending.as_mut()),
+            Some(Place::Mapping(slot)) => {
+                self.datagrams.unpublish(slot, self.sending.as_mut());
+                self.crossings.forget_port(slot);
+            }
             Some(Place::Crossing(slot)) => self.crossings.remove(slot),
             None => return Err(io::ErrorKind::NotFound.into()),
         }
@@ -122,8 +140,8 @@ impl Gateway {
         for _ in 0..NEW_AT_ONCE {
             // It may have been closed since the event.
             let Some(listener) = self.published.listener(index) else { return false };
-            let (guest, is_crossing) = (listener.publication().guest, listener.is_crossing());
-            let (mut near, client) = match listener.accept(&self.config.guest_addresses) {
+            let (&publication, is_crossing) = (listener.publication(), listener.is_crossing());
+            let (mut near, client) = match listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 // The connection is over already, or there are no descriptors: others may wait, of
@@ -141,17 +159,26 @@ impl Gateway {
                 near.reset();
                 continue;
             }
-            let far = if is_crossing {
-                Direct.connect(&guest.into(), client.into()).map(|far| (far, client))
+            let opened = if is_crossing {
+                let (guest, seen) = (publication.guest, client);
+                let far = Direct.connect(&guest.into(), client.into());
+                far.map(|far| Published { far, guest, seen })
             } else {
-                self.connect_to_guest(guest, client)
+                self.connect_to_guest(&publication, client)
             };
-            match far {
-                Ok((far, client)) => {
+            match opened {
+                Ok(Published { far, guest, seen }) => {
                     // A crossing begins at a socket of the guest.
                     let host = if is_crossing { Side::Server } else { Side::Client };
-                    let view = FlowView { local: client, guest, far: client, held: 0 };
+                    let view = FlowView { local: seen, guest, far: seen, held: 0 };
                     self.enter_published(near, far, host, view);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if let Some(listener) = self.published.listener(index) {
+                        listener.put_back(near, client);
+                    }
+                    self.pauses.add(index, Instant::now());
+                    return false;
                 }
                 Err(_) => {
                     self.counters.count(|counters| &counters.unreached);
@@ -162,12 +189,23 @@ impl Gateway {
         true
     }
 
-    /// Begins a connection of a client to a guest, and returns the address that the guest sees.
+    /// Begins a connection of a client to a guest.
     fn connect_to_guest(
         &self,
-        guest: SocketAddr,
+        publication: &Publication,
         client: SocketAddr,
-    ) -> io::Result<(Box<dyn Far>, SocketAddr)> {
+    ) -> io::Result<Published> {
+        if let Some(sockets) = &self.config.guest_sockets
+            && let Some(guest) = guest_sockets::loopback(client, publication.guest)
+        {
+            let socket = sockets.open(Transport::Tcp, guest.is_ipv6())?;
+            descriptors::admit(&socket)?;
+            let stream = HostStream::connect_by(Socket::from(socket), guest)?;
+            let seen = stream.local_addr()?;
+            return Ok(Published { far: Box::new(Opening::of(stream, guest)), guest, seen });
+        }
+        let guest = publication.guest;
+        let client = shown(client, publication.stand_in, &self.config.guest_addresses);
         let connect = |from| {
             let options = bounds::options(self.config.rate_in);
             GuestStream::connect(&self.stack, guest, from, options)
@@ -178,14 +216,42 @@ impl Gateway {
             _ => Err(error),
         })?;
         let seen = far.stream().local_addr()?;
-        Ok((Box::new(far), seen))
+        Ok(Published { far: Box::new(far), guest, seen })
     }
 
     /// Passes datagrams on between namespaces. Whether there may be more.
     pub(super) fn cross_datagrams(&mut self, slot: Slot) -> bool {
         let is_draining = self.ends.is_some();
         let most = if is_draining { 0 } else { self.config.most_mappings };
-        let crossed = self.crossings.pass(slot, &self.poller, most);
+        let mut crossed = self.crossings.pass(slot, &self.poller, most);
+        for answer in self.crossings.take_answers() {
+            let number = answer.data.len();
+            let sent = self.datagrams.answer(&answer);
+            crossed.back += sent;
+            crossed.unsent += number - sent;
+        }
+        let has_more = crossed.has_more;
+        self.count_crossed(crossed);
+        has_more
+    }
+
+    /// Takes datagrams for a published port. Whether there may be more.
+    pub(super) fn take_datagrams(&mut self, slot: Slot) -> bool {
+        let has_more = self.datagrams.on_host(slot, &self.config, self.sending.as_mut());
+        if let Some(sockets) = &self.config.guest_sockets {
+            let most = if self.ends.is_some() { 0 } else { self.config.most_mappings };
+            let mut crossed = Crossed::default();
+            for (guest, arrived) in self.datagrams.take_for_loopback() {
+                let to = (slot, guest, &**sockets);
+                self.crossings.enter_guest(to, &arrived, &self.poller, most, &mut crossed);
+            }
+            self.count_crossed(crossed);
+        }
+        has_more
+    }
+
+    fn count_crossed(&mut self, crossed: Crossed) {
+        let is_draining = self.ends.is_some();
         let full = refused_as_new(is_draining, |counters| &counters.full_mappings);
         for (number, which) in [
             (crossed.out, (|counters| &counters.datagrams_out) as Which),
@@ -197,7 +263,6 @@ impl Gateway {
         ] {
             self.counters.add(which, number as u64);
         }
-        crossed.has_more
     }
 
     fn enter_published(
