@@ -40,6 +40,8 @@ struct Followed {
     last: u16,
     /// Ports that are not followed, as there are too many.
     left_out: usize,
+    /// Whether it was said that there are too many.
+    has_told: bool,
 }
 
 impl Followed {
@@ -102,8 +104,6 @@ pub(super) struct Follower {
     policy: Policy,
     /// The ports of the host.
     tables: Tables,
-    /// Whether it was said that there are too many ports.
-    has_told: bool,
     /// Ports of the host that are those of the namespace.
     tcp_in: Followed,
     udp_in: Followed,
@@ -125,7 +125,6 @@ impl Follower {
         let [tcp_in, udp_in, tcp_out, udp_out] = [(); 4].map(|()| Followed::default());
         let mut policy = Policy::default();
         args.own.limits.add_to(&mut policy);
-        let has_told = false;
         Self {
             args,
             network,
@@ -135,7 +134,6 @@ impl Follower {
             log,
             policy,
             tables,
-            has_told,
             tcp_in,
             udp_in,
             tcp_out,
@@ -163,10 +161,7 @@ impl Follower {
                 let lacks = opened.as_ref().err().map(ToString::to_string);
                 let ids = opened.unwrap_or_default();
                 if ids.is_empty() && !may_fail {
-                    let option = match transport {
-                        Transport::Tcp => "--tcp-ns",
-                        Transport::Udp => "--udp-ns",
-                    };
+                    let option = option_out(transport);
                     let why = if self.loopbacks().next().is_none() {
                         "--deny keeps the namespace from the loopback addresses of the host"
                     } else {
@@ -256,11 +251,12 @@ impl Follower {
             known.note(port, opened, refused)?;
         }
         self.say(&refused);
-        self.tell_of_too_many(&known);
-        match transport {
-            Transport::Tcp => self.tcp_in = known,
-            Transport::Udp => self.udp_in = known,
-        }
+        let (option, followed) = match transport {
+            Transport::Tcp => ("--tcp-ports", &mut self.tcp_in),
+            Transport::Udp => ("--udp-ports", &mut self.udp_in),
+        };
+        tell_of_too_many(&self.log, &mut known, option, ["namespace", "host"]);
+        *followed = known;
         Ok(())
     }
 
@@ -291,7 +287,8 @@ impl Follower {
             known.note(port, opened, refused)?;
         }
         self.say(&refused);
-        self.tell_of_too_many(&known);
+        let option = option_out(transport);
+        tell_of_too_many(&self.log, &mut known, option, ["host", "namespace"]);
         *self.out(transport) = known;
         Ok(())
     }
@@ -304,17 +301,6 @@ impl Follower {
             number => format!(" (and {number} more)"),
         };
         self.log.info(&format_args!("{first}; it is tried again{others}"));
-    }
-
-    /// Says once that ports are not followed, and how many they are at this time.
-    fn tell_of_too_many(&mut self, known: &Followed) {
-        if known.left_out > 0 && !self.has_told {
-            self.has_told = true;
-            let number = known.left_out;
-            self.log.info(&format_args!(
-                "{number} ports are not followed: {MOST} of a protocol are followed at the most"
-            ));
-        }
     }
 
     /// Closes what nobody listens behind any more.
@@ -366,6 +352,30 @@ impl Follower {
     }
 }
 
+/// The option for ports of the namespace's loopback.
+fn option_out(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Tcp => "--tcp-ns",
+        Transport::Udp => "--udp-ns",
+    }
+}
+
+/// Says once of an option that ports are left out, and how many they are at this time.
+fn tell_of_too_many(log: &Log, known: &mut Followed, option: &str, sides: [&str; 2]) {
+    if known.left_out > 0 && !std::mem::replace(&mut known.has_told, true) {
+        log.info(&too_many(option, known.left_out, sides));
+    }
+}
+
+/// One line about ports of one side that are not those of the other.
+fn too_many(option: &str, number: usize, [there, here]: [&str; 2]) -> String {
+    format!(
+        "{option} auto: somebody listens at {number} more ports of the {there} than the {MOST} \
+         that it opens: they are closed on the {here}; name the ports that are needed ({option} \
+         LIST)"
+    )
+}
+
 /// Opens the sockets of a port. If there is no descriptor for one of them, none is open, and the
 /// port is tried again as a whole: one that has one family only would stay so.
 fn all_or_none<S>(
@@ -400,6 +410,28 @@ mod tests {
         assert_eq!((followed.due(&wanted), followed.left_out), (Vec::new(), 2000 - MOST));
         followed.ports.remove(&7);
         assert_eq!((followed.due(&wanted), followed.left_out), (vec![7], 2000 - MOST));
+    }
+
+    #[test]
+    fn ports_beyond_the_bound_are_told_once_for_each_option_with_what_to_do() {
+        let path = std::env::temp_dir().join(format!("neap-too-many-{}", std::process::id()));
+        let log = Log::new(false, Some(&path), 1 << 20).expect("a file");
+        let mut followed = [(); 2].map(|()| Followed { left_out: 3, ..Followed::default() });
+        let sides = [("--tcp-ports", ["namespace", "host"]), ("--udp-ns", ["host", "namespace"])];
+        for _ in 0..2 {
+            for (known, (option, sides)) in followed.iter_mut().zip(sides) {
+                tell_of_too_many(&log, known, option, sides);
+            }
+        }
+        let told = std::fs::read_to_string(&path).expect("a file");
+        std::fs::remove_file(&path).expect("it is there");
+        for (line, hints) in told.lines().zip([
+            ["--tcp-ports auto", "3 more ports of the namespace", "host", "(--tcp-ports LIST)"],
+            ["--udp-ns auto", "3 more ports of the host", "namespace", "(--udp-ns LIST)"],
+        ]) {
+            assert!(hints.iter().all(|hint| line.contains(hint)), "{line}");
+        }
+        assert_eq!(told.lines().count(), 2, "{told}");
     }
 
     #[test]
