@@ -141,13 +141,15 @@ impl Network {
         addresses
     }
 
-    /// What stands for the sender of a connection from a loopback address, for a guest's address.
+    /// What stands for the host where a client is at an address that the guest would not answer:
+    /// what the namespace reaches the host by, or else the gateway. `guest` is its address.
     pub(super) fn stand_in(&self, guest: IpAddr) -> IpAddr {
         let (family, other) = match guest {
             IpAddr::V4(_) => (&self.v4, IpAddr::V4(LOCAL_GATEWAY_V4)),
             IpAddr::V6(_) => (&self.v6, IpAddr::V6(LOCAL_GATEWAY_V6)),
         };
-        family.as_ref().and_then(|family| family.host.or(family.gateway)).unwrap_or(other)
+        let of_family = |family: &Family| family.host.or(family.host_address).or(family.gateway);
+        family.as_ref().and_then(of_family).unwrap_or(other)
     }
 
     /// Addresses that the namespace has, and the host as well.
@@ -469,6 +471,20 @@ mod tests {
         assert_eq!((v4.host, v6.host), (Some(ip("192.0.2.8")), Some(ip("fd00::8"))));
         assert_eq!((v4.host_address, v6.host_address), (None, Some(ip("fd00::9"))));
         assert_eq!(network.resolvers, [ip("192.0.2.53"), ip("fd00::53")]);
+    }
+
+    #[test]
+    fn the_host_is_seen_by_the_address_that_it_is_reached_by() {
+        for (line, seen) in [
+            ("", "192.0.2.1"),
+            ("--no-map-gw", "192.0.2.1"),
+            ("--map-host-loopback 192.0.2.8 --map-guest-addr 169.254.1.2", "192.0.2.8"),
+            // What Podman says.
+            ("--no-map-gw --map-guest-addr 169.254.1.2", "169.254.1.2"),
+        ] {
+            let network = plan(line, link_local()).1;
+            assert_eq!(network.stand_in(ip("192.0.2.10")), ip(seen), "{line}");
+        }
     }
 
     #[test]

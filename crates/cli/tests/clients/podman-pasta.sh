@@ -22,8 +22,18 @@ report() {
     echo "over IPv6: $(box "wget -q -O - 'http://[$server_v6]:8000/small'")"
     echo "the host: $(box "wget -q -O - http://169.254.1.2:18500/small")"
     box "nc -w 2 127.0.0.1 8001 </dev/null" || echo "the loopback address is the container's own"
-    podman run -d --name web --network pasta -p 18090:80 -p 19090:9000 box:1 \
-        /bin/sh -c "nc -ll -p 9000 -e sha256sum & exec httpd -f -v -p '[::]:80' -h /www" >/dev/null
+    # shellcheck disable=SC2086
+    podman run -d --name web --network pasta -p 18090:80 -p 19090:9000 -p 5353:53/udp \
+        $programs $files box:1 \
+        /bin/sh -c "nc -ll -p 9000 -e sha256sum & /usr/bin/perl /files/datagrams.pl serve :: 53 &
+            exec httpd -f -v -p '[::]:80' -h /www" >/dev/null
+    for address in "$host" "$host_v6"; do
+        echo "datagrams to $address from $(perl /mnt/files/datagrams.pl ask "$address" 5353)"
+    done
+    # The real pasta shows clients at these addresses by the container's own one.
+    for address in 127.0.0.1 ::1; do
+        perl /mnt/files/datagrams.pl ask "$address" 5353 >/dev/null || fail "datagrams to $address"
+    done
     for address in 127.0.0.1 "$host" "[::1]" "[$host_v6]"; do
         eventually "published at $address" wget -q -O - "http://$address:18090/page"
     done
@@ -63,11 +73,26 @@ same "a download over IPv6" \
     "$(box "wget -q -O - 'http://[$server_v6]:8000/large' | sha256sum")" "$sum"
 same "an upload" \
     "$(box "wget -q -O - http://$server:8000/large | nc $server 9000 | head -n 1")" "$sum"
-podman run -d --name sink --network pasta -p 19091:9000 box:1 \
-    /bin/nc -ll -p 9000 -e sha256sum >/dev/null
-hashes "$host" 19091
-same "64 MiB through a published port" \
-    "$(busybox nc "$host" 19091 </mnt/files/large | head -n 1)" "$sum"
+same "an upload over IPv6" \
+    "$(box "wget -q -O - 'http://[$server_v6]:8000/large' | nc $server_v6 9000 | head -n 1")" "$sum"
+for address in "$server" "$server_v6"; do
+    # shellcheck disable=SC2086
+    same "datagrams to $address" "$(podman run --rm --network pasta $programs $files box:1 \
+        /usr/bin/perl /files/datagrams.pl ask "$address" 7000)" "$address"
+done
+# shellcheck disable=SC2086
+podman run -d --name sink --network pasta -p 19091:9000 -p 18092:80 $files box:1 /bin/sh \
+    -c "httpd -f -p '[::]:80' -h /www & exec nc -ll -p 9000 -e sha256sum" >/dev/null
+for address in "$host" "$host_v6"; do
+    hashes "$address" 19091
+    same "64 MiB in by $address" \
+        "$(busybox nc "$address" 19091 </mnt/files/large | head -n 1)" "$sum"
+done
+for address in "$host" "[$host_v6]"; do
+    eventually "a page of $address" wget -q -O - "http://$address:18092/page"
+    same "64 MiB out by $address" \
+        "$(wget -q -O - "http://$address:18092/large" | sha256sum)" "$sum"
+done
 podman rm -f -t 0 sink >/dev/null
 report >report-neap
 choose /usr/bin
