@@ -11,12 +11,19 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Far above what anything takes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// In which the gateway has looked at what came.
-const A_WHILE: Duration = Duration::from_millis(300);
+
+/// Waits for something that nobody tells of.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "{what}");
+        thread::yield_now();
+    }
+}
 
 /// What the guest says on a connection that comes by its published port.
 fn hears(mut client: TcpStream) {
@@ -35,7 +42,7 @@ fn a_connection_that_came_while_there_were_no_descriptors_is_taken_later() {
     };
     gateway.publish(publication).expect("a port");
     let port = gateway.published()[0].publication.port;
-    let handle = gateway.handle();
+    let (handle, inspector) = (gateway.handle(), gateway.inspector());
     let engine = common::run(gateway);
     let guest = common::guest(cable);
     let listener = TcpListener::bind(&guest, "10.0.2.100:7").expect("a port");
@@ -46,15 +53,15 @@ fn a_connection_that_came_while_there_were_no_descriptors_is_taken_later() {
         }
     });
     hears(TcpStream::connect(port).expect("connected"));
-    // The first connection gives its descriptors back.
-    thread::sleep(A_WHILE);
+    let is_idle = || inspector.holdings().is_some_and(|held| held.flows.is_empty());
+    until("the first connection gives its descriptors back", is_idle);
     let client = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     let before = getrlimit(Resource::Nofile);
     let mut none = before;
     none.current = Some(File::open("/dev/null").expect("a file").as_raw_fd() as u64);
     setrlimit(Resource::Nofile, none).expect("a lower limit");
     client.connect(&port.into()).expect("the kernel accepts it");
-    thread::sleep(A_WHILE);
+    until("the gateway has found no descriptor", || inspector.figures().full > 0);
     setrlimit(Resource::Nofile, before).expect("the limit from before");
     hears(client.into());
     server.join().expect("no panic");
