@@ -8,6 +8,10 @@ use neap::{Stack, TcpListener, TcpStream};
 use neap_wireguard::{Peer, PresharedKey, PrivateKey, Wireguard, WireguardConfig, WireguardHandle};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+/// The longest that something may take: far above what it takes.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One end of a tunnel.
 struct End {
@@ -116,11 +120,13 @@ fn counter(end: &End, name: &str) -> u64 {
 fn bytes_pass_both_ways_and_both_sides_count_the_same() {
     let [near, far] = transfer(["10.7.0.1", "10.7.0.2"], "127.0.0.1", 30_000_000);
     // Until nothing is on its way.
+    let begin = Instant::now();
     let (here, there) = loop {
         let statuses = (near.handle.status(), far.handle.status());
         if statuses.0.peers[0].sent == statuses.1.peers[0].received {
             break statuses;
         }
+        assert!(begin.elapsed() < PATIENCE, "datagrams are lost on the way: {statuses:?}");
         std::thread::yield_now();
     };
     let (here, there) = (&here.peers[0], &there.peers[0]);
