@@ -7,6 +7,10 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::thread;
+use std::time::{Duration, Instant};
+
+/// The longest that a link may take to come up: far above what it takes.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A host: a network namespace that lives as long as a process in it.
 pub(crate) struct Host(Child);
@@ -56,6 +60,18 @@ impl Host {
             });
             inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
+    }
+}
+
+/// Waits until interfaces in the namespace of this thread pass packets. The kernel drops what is
+/// sent before it has taken notice that a link is there, which takes a busy machine a while.
+pub(crate) fn await_links(names: &[&str]) {
+    let begin = Instant::now();
+    for name in names {
+        while !run(&format!("ip -o link show {name}")).contains(" state UP ") {
+            assert!(begin.elapsed() < PATIENCE, "{name} does not come up");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 

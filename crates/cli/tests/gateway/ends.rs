@@ -1,6 +1,6 @@
 //! Links and processes that go away while something is under way.
 
-use super::host::Host;
+use super::host::{Host, await_links};
 use super::namespace::{in_namespace, run};
 use super::{PROGRAM, SERVER, TARGET, finish, gateway, in_network, in_sandbox, serve};
 use std::env;
@@ -25,7 +25,9 @@ fn linked_host() -> Host {
     far.inside(|| {
         run(&format!("ip address add {SERVER}/24 dev far"));
         run("ip link set far up");
+        await_links(&["far"]);
     });
+    await_links(&["outside"]);
     far
 }
 

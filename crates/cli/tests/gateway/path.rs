@@ -1,7 +1,7 @@
 //! Routers in a row between the gateway and a server: hop limits, path MTU, pings, and what the
 //! routers say of datagrams.
 
-use super::host::Host;
+use super::host::{Host, await_links};
 use super::namespace::{in_namespace, run};
 use super::{finish, gateway, in_sandbox};
 use rustix::net::sockopt::{
@@ -69,6 +69,11 @@ impl Path {
                 run("sysctl -qw net.ipv4.icmp_ratelimit=0 net.ipv6.icmp.ratelimit=0");
             });
         }
+        await_links(&["right"]);
+        for router in [first, second] {
+            on(router, || await_links(&["left", "right"]));
+        }
+        on(server, || await_links(&["left"]));
         on(second, || run(&format!("ip link set right mtu {MTU}")));
         on(server, || run(&format!("ip link set left mtu {MTU}")));
         path

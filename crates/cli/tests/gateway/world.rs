@@ -1,6 +1,7 @@
 //! A network namespace beyond the one that gateways run in, with proxies and servers.
 
 use super::folder::Folder;
+use super::host::await_links;
 use super::namespace::run;
 use super::{env, thread};
 use std::fs;
@@ -49,7 +50,8 @@ impl World {
             ip address add {SERVER}/24 dev lo
             {proxy} >&2 &
             {} --exact inside --nocapture &
-            until ss -Hltn sport = :{port} | grep -q . && ss -Hltn sport = :{WEB} | grep -q .
+            until ss -Hltn sport = :{port} | grep -q . && ss -Hltn sport = :{WEB} | grep -q . &&
+                ip -o link show far | grep -q ' state UP '
             do sleep 0.05; done
             echo ready; read end",
             own.display()
@@ -71,6 +73,7 @@ impl World {
         stdin.write_all(b"moved\n").expect("it listens");
         let mut lines = BufReader::new(stdout).lines();
         assert!(lines.any(|line| line.expect("text") == "ready"), "the world has ended");
+        await_links(&["outside"]);
         // Nobody looks at what its programs say later.
         thread::spawn(move || lines.for_each(drop));
         Self { child, _stdin: stdin }

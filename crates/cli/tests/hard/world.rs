@@ -1,7 +1,7 @@
 //! The network namespace behind the gateway, and its servers.
 
 use crate::common::{Family, run};
-use crate::host::Host;
+use crate::host::{Host, await_links};
 use crate::victim::{DAYTIME, DISCARD, ECHO, SOURCE};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
@@ -48,7 +48,9 @@ pub(crate) fn make(family: Family) -> Host {
         run("ip link set far up");
         let network = family.text("10.9.0.0", "fd00:9::");
         run(&format!("ip route add local {} dev lo", family.cidr(network)));
+        await_links(&["far"]);
     });
+    await_links(&["outside"]);
     // Who has not said anything yet is not known.
     run(&format!("{ip} rule add fwmark {MARK} table {MARK} pref 10"));
     run(&format!("{ip} route add {any} via {far} dev outside table {MARK}"));

@@ -10,6 +10,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use host::await_links;
 use serde_json::Value;
 
 pub(crate) use host::Host;
@@ -181,6 +182,9 @@ impl Network {
             });
             middle.inside(|| run(&format!("ip link set {peer} up")));
         }
+        a.inside(|| await_links(&["a0"]));
+        b.inside(|| await_links(&["b0"]));
+        middle.inside(|| await_links(&["la", "lb"]));
         let (at, ends) = (middle.pid(), ["la", "lb"]);
         let link = Link::start(&format!("{}@{at} packet:{}@{at} {words}", ends[0], ends[1]));
         Self { a, b, middle: Some(middle), link: Some(link) }

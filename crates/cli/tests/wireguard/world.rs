@@ -1,7 +1,7 @@
 //! A far host with servers inside of a tunnel, and the network to it.
 
 use super::folder::Folder;
-use super::host::Host;
+use super::host::{Host, await_links};
 use super::namespace::run;
 use super::peers::{Keys, Peer, Program};
 use super::running::Running;
@@ -71,7 +71,9 @@ impl World {
             run(&format!("ip address add {}/24 dev {FAR_INTERFACE}", FAR[0]));
             run(&format!("ip address add {}/64 dev {FAR_INTERFACE} nodad", FAR[1]));
             run(&format!("ip link set {FAR_INTERFACE} up"));
+            await_links(&[FAR_INTERFACE]);
         });
+        await_links(&["outside"]);
         let (near, far) = (Keys::new(), Keys::new());
         let shared = run("wg genpsk").trim().to_owned();
         let peer = Peer::start(program, &host, &folder, &far, &near.public, &shared);

@@ -1,7 +1,7 @@
 //! What a tunnel has of its machine: names, descriptors, the service manager, paths with an MTU of
 //! their own; and what it has given up of it.
 
-use super::host::Host;
+use super::host::{Host, await_links};
 use super::namespace::{in_namespace, run, skip};
 use super::world::{FAR, Folder, Keys, NEAR, Tunnel, but_small_buffers, small_buffers, veth};
 use super::{SERVER, client, confined, echo, echo_at, say};
@@ -294,7 +294,12 @@ fn join_by_routers([first, second]: &[Host; 2], far: &Host, mtu: u16) -> &'stati
         run(&format!("ip address add {far_address}/24 dev far"));
         run("ip link set far up");
         run("ip route add default via 198.51.100.1");
+        await_links(&["far"]);
     });
+    await_links(&["near"]);
+    for router in [first, second] {
+        router.inside(|| await_links(&["left", "right"]));
+    }
     far_address
 }
 

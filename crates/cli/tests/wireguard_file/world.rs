@@ -1,6 +1,6 @@
 //! Two hosts with a veth between them, and tunnels on them.
 
-use super::host::Host;
+use super::host::{Host, await_links};
 use super::namespace::{read_all, run};
 use neap_wireguard::PrivateKey;
 use std::env;
@@ -28,7 +28,9 @@ pub(crate) fn veth(far: &Host) {
         run("ip link set lo up");
         run(&format!("ip address add {FAR}/24 dev far"));
         run("ip link set far up");
+        await_links(&["far"]);
     });
+    await_links(&["near"]);
 }
 
 /// A folder of a test, which is gone with it.
