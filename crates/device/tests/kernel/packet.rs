@@ -608,10 +608,15 @@ fn what_arrives_while_the_queues_are_opened_comes_once() {
         run("ip link set pk0 address 02:00:00:00:00:07");
         run(&format!("ip neighbour add {OURS} lladdr 02:00:00:00:00:07 dev pk1"));
         let flood = Flood::begin(OURS);
-        let (mut device, _) =
-            open(&PacketConfig { queues: 8, tx_slots: 2, ..PacketConfig::new("pk0") });
+        let config = PacketConfig { queues: 8, tx_slots: 2, ..PacketConfig::new("pk0") };
+        let (mut device, _) = flood.during(|| open(&config));
+        let (mut numbers, start) = (Vec::new(), Clock::now());
+        while numbers.is_empty() && start.elapsed() < PATIENCE {
+            numbers = flooded(&mut device.queues, OURS);
+        }
+        assert!(!numbers.is_empty(), "nothing arrives");
         drop(flood);
-        let mut numbers = flooded(&mut device.queues, OURS);
+        numbers.extend(flooded(&mut device.queues, OURS));
         let arrived = numbers.len();
         numbers.sort_unstable();
         numbers.dedup();
@@ -630,12 +635,15 @@ fn a_socket_of_somebody_else_receives_from_its_interface_alone() {
         run("ip address add 10.203.0.1/24 dev other1");
         await_links(["other0", "other1"]);
         run(&format!("ip neighbour add {OTHER} lladdr 02:00:00:00:00:08 dev other1"));
-        let socket = rustix::net::socket(AddressFamily::PACKET, SocketType::RAW, Some(eth::ALL));
         let flood = Flood::begin(OTHER);
         // Between its two rings the kernel makes 64 MiB of memory.
         let config = PacketConfig { tx_slots: 1024, ..PacketConfig::new("pk0") };
-        let packet = Packet::from_fd(socket.expect("a socket"), &config);
-        let mut device = packet.expect("a device").into_device();
+        let mut device = flood.during(|| {
+            let socket =
+                rustix::net::socket(AddressFamily::PACKET, SocketType::RAW, Some(eth::ALL));
+            let packet = Packet::from_fd(socket.expect("a socket"), &config);
+            packet.expect("a device").into_device()
+        });
         drop(flood);
         assert_eq!(flooded(&mut device.queues, OTHER), []);
     });
