@@ -338,16 +338,32 @@ fn a_qdisc_that_segments_completes_at_once() {
     });
 }
 
-#[test]
-fn frames_behind_one_that_a_qdisc_holds_return_their_credits() {
-    in_namespace(|| {
-        veth();
-        // After two frames one class lets nothing pass for a minute; the other holds nothing up.
+/// `pk0` holds segments of number 1 as long as this exists: after two of them it lets none pass for
+/// a minute. Others are not held up. A packet in its queue would keep the namespace after the test.
+struct Hold;
+
+impl Hold {
+    fn begin() -> Self {
         run("tc qdisc add dev pk0 root handle 1: htb default 2");
         run("tc class add dev pk0 parent 1: classid 1:1 htb rate 80bit burst 1600b cburst 1600b");
         run("tc class add dev pk0 parent 1: classid 1:2 htb rate 10gbit burst 1mb cburst 1mb");
         let held = "protocol ip u32 match u32 0x00000001 0xffffffff at 24 flowid 1:1";
         run(&format!("tc filter add dev pk0 parent 1: {held}"));
+        Self
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        run("tc qdisc del dev pk0 root");
+    }
+}
+
+#[test]
+fn frames_behind_one_that_a_qdisc_holds_return_their_credits() {
+    in_namespace(|| {
+        veth();
+        let _hold = Hold::begin();
         let mut queue = queue();
         let edges = Edges::of(&queue);
         let account = TxAccount::new(Waker::noop().clone());
