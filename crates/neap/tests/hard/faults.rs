@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{Family, eventually, expect_end, in_namespace, run};
 use crate::flow::Flow;
-use crate::ground::{DESCRIPTORS, at, is_free, turn};
+use crate::ground::{DESCRIPTORS, at, is_free, shared_turn};
 use crate::memory::Memory;
 use crate::victim::{ECHO, SOURCE, Victim};
 
@@ -51,7 +51,7 @@ fn signal(pid: u32, signal: Signal) {
 
 #[test]
 fn the_device_is_deleted() {
-    let _turn = turn();
+    let _turn = shared_turn();
     in_namespace(|| {
         let (mut victim, flows) = at_work(8);
         run("ip link del t0");
@@ -64,7 +64,7 @@ fn the_device_is_deleted() {
 
 #[test]
 fn the_link_goes_down_and_comes_up() {
-    let _turn = turn();
+    let _turn = shared_turn();
     in_namespace(|| {
         let (victim, flows) = at_work(4);
         for _ in 0..2 {
@@ -79,7 +79,7 @@ fn the_link_goes_down_and_comes_up() {
 
 #[test]
 fn the_mtu_changes() {
-    let _turn = turn();
+    let _turn = shared_turn();
     in_namespace(|| {
         let (victim, flows) = at_work(4);
         for mtu in [600, 9000, 1280, 1500, 68, 1500] {
@@ -92,7 +92,7 @@ fn the_mtu_changes() {
 
 #[test]
 fn the_address_is_removed_and_added_again() {
-    let _turn = turn();
+    let _turn = shared_turn();
     in_namespace(|| {
         let (mut victim, flows) = at_work(4);
         for _ in 0..2 {
@@ -107,7 +107,7 @@ fn the_address_is_removed_and_added_again() {
 
 #[test]
 fn the_address_of_the_peer_is_removed_and_added_again() {
-    let _turn = turn();
+    let _turn = shared_turn();
     in_namespace(|| {
         let (victim, flows) = at_work(4);
         run("ip address del 10.9.0.1/24 dev t0");
@@ -119,7 +119,7 @@ fn the_address_of_the_peer_is_removed_and_added_again() {
 
 #[test]
 fn the_victim_is_stopped_and_goes_on() {
-    let _turn = turn();
+    let _turn = shared_turn();
     in_namespace(|| {
         let (victim, flows) = at_work(4);
         for _ in 0..2 {
@@ -134,7 +134,7 @@ fn the_victim_is_stopped_and_goes_on() {
 
 #[test]
 fn the_victim_is_killed() {
-    let _turn = turn();
+    let _turn = shared_turn();
     in_namespace(|| {
         let (mut victim, flows) = at_work(4);
         victim.kill();
@@ -163,7 +163,7 @@ fn reader() -> Child {
 
 #[test]
 fn peers_are_stopped_and_killed() {
-    let _turn = turn();
+    let _turn = shared_turn();
     in_namespace(|| {
         let (mut victim, flows) = at_work(2);
         let mut readers: Vec<_> = (0..4).map(|_| reader()).collect();
@@ -191,7 +191,7 @@ fn eventually_connections(victim: &mut Victim, connections: u64) {
 /// Connections need no descriptors; what does says that there are none.
 #[test]
 fn the_descriptors_are_exhausted() {
-    let _turn = turn();
+    let _turn = shared_turn();
     in_namespace(|| {
         // Standard streams, device, timers, epoll sets, bells: 30, and a few more.
         let mut victim = Victim::start(Family::V4, 32);
@@ -221,7 +221,7 @@ fn the_descriptors_are_exhausted() {
 /// The namespace of the peers ends with all that is in it.
 #[test]
 fn the_namespace_of_the_peer_is_destroyed() {
-    let _turn = turn();
+    let _turn = shared_turn();
     in_namespace(|| {
         let mut victim = Victim::start(Family::V4, DESCRIPTORS);
         let mut there = Command::new("unshare")

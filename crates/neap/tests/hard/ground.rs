@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use neap_lab::world::{Actor, Outbox};
@@ -34,10 +34,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Descriptors of a victim that lacks none.
 pub(crate) const DESCRIPTORS: u32 = 1024;
 
-/// Waits until no other of these tests runs: each has the machine to itself.
-pub(crate) fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+static TURN: RwLock<()> = RwLock::new(());
+
+/// Waits until no other of these tests runs: an attack has the machine to itself.
+pub(crate) fn turn() -> RwLockWriteGuard<'static, ()> {
+    TURN.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until no attack runs. What has no bar for a rate may run beside others of its kind.
+pub(crate) fn shared_turn() -> RwLockReadGuard<'static, ()> {
+    TURN.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How long an attack lasts.
@@ -242,21 +248,25 @@ pub(crate) fn foe_address(family: Family) -> IpAddr {
     family.text("10.66.0.66", "fd00:66::66")
 }
 
-/// Makes a test over IPv4 and one over IPv6 of each function, which takes the [`Family`].
+/// Makes a test over IPv4 and one over IPv6 of each function, which takes the [`Family`]. A name
+/// in front is that of the function that gives them their turn.
 macro_rules! for_each_family {
     ($($name:ident),+ $(,)?) => {
+        $crate::ground::for_each_family!(turn: $($name),+);
+    };
+    ($turn:ident: $($name:ident),+ $(,)?) => {
         mod v4 {
-            $crate::ground::for_each_family!(@ V4 $($name)+);
+            $crate::ground::for_each_family!(@ $turn V4 $($name)+);
         }
         mod v6 {
-            $crate::ground::for_each_family!(@ V6 $($name)+);
+            $crate::ground::for_each_family!(@ $turn V6 $($name)+);
         }
     };
-    (@ $family:ident $($name:ident)+) => {
+    (@ $turn:ident $family:ident $($name:ident)+) => {
         $(
             #[test]
             fn $name() {
-                let _turn = $crate::ground::turn();
+                let _turn = $crate::ground::$turn();
                 $crate::common::in_namespace(|| super::$name($crate::common::Family::$family));
             }
         )+

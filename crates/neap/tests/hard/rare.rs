@@ -25,6 +25,7 @@ use crate::ground::for_each_family;
 use crate::tap::{Gate, Passing, Place};
 
 for_each_family! {
+    shared_turn:
     timestamps_pass_the_middle, timestamps_wrap, simultaneous_open,
     simultaneous_open_of_two_stacks, segments_are_cut_anew, retransmissions_are_cut_anew,
     the_window_shrinks, the_kernel_shrinks_its_window,
