@@ -64,6 +64,9 @@ impl Foe for neap_lab::hostile::Attacker {
     }
 }
 
+/// Groups of figures, by name.
+pub(crate) type Aims = &'static [&'static [&'static str]];
+
 /// Everything that an attack needs.
 pub(crate) struct Ground {
     pub(crate) victim: Victim,
@@ -71,9 +74,9 @@ pub(crate) struct Ground {
     pub(crate) flow: Flow,
     /// Where new clients must be served while the attack goes on.
     pub(crate) newcomers: Option<SocketAddr>,
-    /// Figures of which the attack has to move one: a machine that is busy with others lets it take
-    /// longer for that. None where it is empty.
-    pub(crate) moves: Vec<String>,
+    /// Figures that the attack has to move, one of each group. It goes on until it has: a machine
+    /// that is busy with others lets it take longer.
+    pub(crate) aims: Aims,
 }
 
 impl Ground {
@@ -98,7 +101,7 @@ impl Ground {
     pub(crate) fn on(victim: Victim, wire: Wire, to: SocketAddr) -> Self {
         let flow = Flow::begin(to);
         flow.wait_for(20);
-        Self { victim, wire, flow, newcomers: None, moves: Vec::new() }
+        Self { victim, wire, flow, newcomers: None, aims: &[] }
     }
 
     /// Has the victim attacked, and holds the result against the bars: memory never exceeds that
@@ -127,7 +130,7 @@ impl Ground {
             // Another program may have had the machine meanwhile.
             round = self.round(foe);
         }
-        self.attack_until_a_figure_moves(foe);
+        self.attack_on(foe);
         let Round { before, during, cpu } = round;
         let peak = Memory::of(self.victim.pid()).peak;
         let report = self.victim.report();
@@ -169,11 +172,12 @@ impl Ground {
         Round { before, during, cpu }
     }
 
-    fn attack_until_a_figure_moves(&mut self, foe: &mut dyn Foe) {
+    /// The attack goes on until it has reached its aims, which it must.
+    fn attack_on(&mut self, foe: &mut dyn Foe) {
         let begin = Instant::now();
-        let Self { victim, wire, moves, .. } = self;
-        let has_moved = |report: &Figures| moves.iter().any(|name| report.contains_key(name));
-        while !(moves.is_empty() || has_moved(&victim.report())) && begin.elapsed() < PATIENCE {
+        let Self { victim, wire, aims, .. } = self;
+        while let Some(missed) = missed(aims, &victim.report()) {
+            assert!(begin.elapsed() < PATIENCE, "none of {missed:?}: {:?}", victim.report());
             wire.play(foe, LENGTH, || false);
         }
     }
@@ -231,11 +235,20 @@ impl Round {
 /// Figures of a victim, by name.
 pub(crate) type Figures = BTreeMap<String, u64>;
 
+/// What figures of these names have counted together.
+fn total(figures: &Figures, names: &[&str]) -> u64 {
+    names.iter().filter_map(|&name| figures.get(name)).sum()
+}
+
+/// A group of which no figure has moved.
+fn missed(aims: Aims, figures: &Figures) -> Option<&'static [&'static str]> {
+    aims.iter().copied().find(|group| total(figures, group) == 0)
+}
+
 /// Whether a victim has so many connections and nothing else but TIME-WAIT, which lasts a minute.
 pub(crate) fn is_free(report: &Figures, connections: u64) -> bool {
-    let of = |name| report.get(name).copied().unwrap_or_default();
     let others = ["requests", "waiting", "loopback", "pending"];
-    of("connections") == connections && others.into_iter().map(of).sum::<u64>() == 0
+    total(report, &["connections"]) == connections && total(report, &others) == 0
 }
 
 /// A port of the victim.
