@@ -624,7 +624,14 @@ fn what_arrives_while_the_queues_are_opened_comes_once() {
         run("ip link set pk0 address 02:00:00:00:00:07");
         run(&format!("ip neighbour add {OURS} lladdr 02:00:00:00:00:07 dev pk1"));
         let flood = Flood::begin(OURS);
-        let config = PacketConfig { queues: 8, tx_slots: 2, ..PacketConfig::new("pk0") };
+        // No ring is full before the next one is bound.
+        let config = PacketConfig {
+            queues: 8,
+            tx_slots: 2,
+            rx_slots: 16_384,
+            rx_slot_bytes: Some(256),
+            ..PacketConfig::new("pk0")
+        };
         let (mut device, _) = flood.during(|| open(&config));
         let (mut numbers, start) = (Vec::new(), Clock::now());
         while numbers.is_empty() && start.elapsed() < PATIENCE {
