@@ -13,6 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use neap_tcp::counters::Counters;
 use neap_tcp::memory::HostMemory;
 use neap_tcp::time::{Instant, Nanos};
+use neap_tcp::transmit::crowd::Crowd;
 use std::sync::Arc;
 use std::task::Wake;
 
@@ -37,6 +38,9 @@ bitflags::bitflags! {
     }
 }
 
+/// Departures share wake-ups.
+const SHARES: u8 = 1 << 7;
+
 /// The run list of one shard, and what else its sockets share.
 #[derive(Debug)]
 pub(crate) struct RunList {
@@ -48,8 +52,8 @@ pub(crate) struct RunList {
     sent: AtomicU32,
     /// A timer may wait so long for others, so that one wake-up serves all that are due together.
     slack: AtomicU64,
-    /// See [`is_crowded`](Self::is_crowded).
-    is_crowded: AtomicBool,
+    /// Segments of a [`Crowd`], and [`SHARES`].
+    crowd: AtomicU8,
     passed: Arc<PassedTime>,
     bell: Arc<Doorbell>,
 }
@@ -63,7 +67,7 @@ impl RunList {
             turns: Turns::default(),
             sent: AtomicU32::new(0),
             slack: AtomicU64::new(0),
-            is_crowded: AtomicBool::new(false),
+            crowd: AtomicU8::new(0),
             passed: Arc::default(),
             bell: Arc::default(),
         }
@@ -92,15 +96,17 @@ impl RunList {
         self.slack.store(slack.0, Ordering::Relaxed);
     }
 
-    /// Whether so many timers of the shard expire that departures should share wake-ups.
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.is_crowded.load(Ordering::Relaxed)
+    /// What follows from the timers of the shard.
+    pub(crate) fn crowd(&self) -> Crowd {
+        let crowd = self.crowd.load(Ordering::Relaxed);
+        Crowd { shares_wake_ups: crowd & SHARES != 0, segments: crowd & !SHARES }
     }
 
     /// Only the driver calls this.
-    pub(crate) fn set_crowded(&self, is_crowded: bool) {
-        if is_crowded != self.is_crowded() {
-            self.is_crowded.store(is_crowded, Ordering::Relaxed);
+    pub(crate) fn set_crowd(&self, crowd: Crowd) {
+        if crowd != self.crowd() {
+            let shares = if crowd.shares_wake_ups { SHARES } else { 0 };
+            self.crowd.store(crowd.segments | shares, Ordering::Relaxed);
         }
     }
 

@@ -27,6 +27,7 @@ use neap_tcp::counters::{Counter, Counters};
 use neap_tcp::memory::HostMemory;
 use neap_tcp::sender::pages::Pages;
 use neap_tcp::time::{Instant, Nanos};
+use neap_tcp::transmit::crowd::CrowdMeter;
 use std::sync::Arc;
 
 /// Packets that one poll takes from the devices before it answers any: all of a burst of ACKs.
@@ -49,11 +50,6 @@ const BEHIND_TIME: Nanos = Nanos::from_millis(100);
 /// hundred flows have 25 MB in it before they come to the bulk queue, which are 200 rounds. Then
 /// both have their turns alternately.
 const BULK_PATIENCE: u32 = 1024;
-
-/// Time over which the timers that expire are counted.
-const CROWD_TIME: Nanos = Nanos::from_millis(10);
-/// With so many of them in that time, departures share wake-ups: a thousand per second.
-const CROWD_TIMERS: usize = 10;
 
 /// Times that one poll reads the run list before it leaves the rest to the next.
 const RUN_ROUNDS: u32 = 4;
@@ -211,12 +207,11 @@ struct Driver {
     timer: Instant,
     /// When [`Shard::is_behind`] ends.
     behind_until: Instant,
-    /// Timers that have expired since `crowd_began`, those left out that expired after another one
-    /// of the same socket: one flow alone has nobody to share a wake-up with.
-    crowd: usize,
+    /// Counts timers, but for those that expire after another one of the same socket: one flow
+    /// alone has nobody to share a wake-up with.
+    crowd: CrowdMeter,
     /// Socket of the timer that has expired last.
     last_due: u64,
-    crowd_began: Instant,
 }
 
 /// One driver's part of a host.
@@ -250,9 +245,8 @@ impl Shard {
             planned: Instant::FAR_FUTURE,
             timer: Instant::FAR_FUTURE,
             behind_until: Instant::ZERO,
-            crowd: 0,
+            crowd: CrowdMeter::default(),
             last_due: u64::MAX,
-            crowd_began: Instant::ZERO,
         };
         let list = Arc::new(RunList::new(index, memory));
         let pages = Arc::new(PagePool::default());
@@ -540,13 +534,12 @@ impl Driver {
         let due = &mut self.due;
         self.wheel.expire(now, &mut |id| due.push(id));
         for &id in &self.due {
-            self.crowd += usize::from(id != self.last_due);
+            if id != self.last_due {
+                self.crowd.count();
+            }
             self.last_due = id;
         }
-        if now.since(self.crowd_began) >= CROWD_TIME {
-            list.set_crowded(self.crowd >= CROWD_TIMERS);
-            (self.crowd, self.crowd_began) = (0, now);
-        }
+        list.set_crowd(self.crowd.at(now));
         for id in self.due.drain(..) {
             let Some(target) = host.registry.get(SocketId(id)) else { continue };
             target.cell().on_expired();

@@ -12,6 +12,7 @@ use crate::wire::checksum::Pseudo;
 use neap_tcp::segment::Segment;
 use neap_tcp::time::{Instant, Nanos};
 use neap_tcp::transmit::autosize::Load;
+use neap_tcp::transmit::crowd::Crowd;
 use neap_tcp::transmit::egress::{Egress, GsoLimits, Verdict};
 use neap_tcp::transmit::small_queue::TxCredit;
 
@@ -122,8 +123,8 @@ impl Egress for TcpEgress<'_> {
         !self.cell.may_send()
     }
 
-    fn shares_wake_ups(&self) -> bool {
-        self.cell.list().is_crowded()
+    fn crowd(&self) -> Crowd {
+        self.cell.list().crowd()
     }
 
     fn pacing_shift(&self) -> u32 {

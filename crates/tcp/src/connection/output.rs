@@ -95,7 +95,7 @@ impl Connection {
             TxBlocked::Pacing(_) => {
                 let frame = u32::from(self.frame_segments).saturating_mul(self.sender.mss());
                 let slack = Nanos(self.config.timer_slack_ns.into());
-                let shares = egress.shares_wake_ups();
+                let shares = egress.crowd().shares_wake_ups;
                 self.sender.pacer().deadline(now, frame, slack, shares)
             }
             _ => Instant::FAR_FUTURE,
@@ -256,6 +256,7 @@ impl Connection {
                 true => egress.completion_lateness(),
                 false => Nanos::ZERO,
             },
+            crowd_segments: egress.crowd().segments,
         }
     }
 

@@ -52,6 +52,9 @@ pub struct FlowRate {
     pub queue_boost: u8,
     /// Time between a frame's departure and its completion.
     pub lateness: Nanos,
+    /// Segments that a paced frame may have however slow the flow is
+    /// ([`Crowd::segments`](super::crowd::Crowd::segments)).
+    pub crowd_segments: u8,
 }
 
 /// Size of a frame, and the bytes that may be below TCP at that size.
@@ -70,8 +73,8 @@ pub struct Sizes {
 /// 2^`tcp_tso_rtt_log` microseconds of minimum RTT. Its price is two 64 KB frames below any socket
 /// on a LAN, 10 ms at 100 Mbit/s, or half a second of a flow that asked for 1 Mbit/s; so with
 /// [`TsoBonus::Bounded`] a frame takes at most `tso_max_usecs` at the rate of the flow, unless its
-/// round trip is long. Where nothing waits below, the bound of paced flows is 10 ms, and others
-/// have none.
+/// round trip is long. Where nothing waits below, the bound of paced flows is 10 ms, or
+/// `crowd_segments`, and others have none.
 pub fn sizes(
     config: &Config,
     flow: &FlowRate,
@@ -96,7 +99,8 @@ pub fn sizes(
     let mut queue_bytes = scaled;
     let is_bounded = config.tso_bonus == TsoBonus::Bounded;
     if joins_departures(config, flow) {
-        bytes = bytes.min(flow.pacing.bytes_in(PACED_BURST));
+        let least = u64::from(flow.crowd_segments) * u64::from(mss);
+        bytes = bytes.min(flow.pacing.bytes_in(PACED_BURST).max(least));
     } else if is_bounded && !flow.completes_at_once {
         // A wider shift is a device's wish for larger aggregates; it scales the time bound too.
         let micros = u64::from(config.tso_max_usecs) << 10u32.saturating_sub(flow.shift).min(10);
@@ -323,6 +327,7 @@ mod tests {
             completes_at_once: false,
             queue_boost: 0,
             lateness: Nanos::ZERO,
+            crowd_segments: 0,
         }
     }
 
@@ -470,6 +475,12 @@ mod tests {
         assert_eq!(segs(&Config::default(), &flow), 43, "10 ms");
         flow.pacing = Rate::from_bits(1_000_000);
         assert_eq!(segs(&Config::default(), &flow), 2, "not 64 KB: half a second");
+        let crowded = FlowRate { crowd_segments: 4, ..flow };
+        assert_eq!(segs(&Config::default(), &crowded), 4);
+        let far = FlowRate { min_rtt: Nanos::from_millis(10), ..crowded };
+        assert_eq!(segs(&Config::default(), &far), 2, "as in Linux");
+        let fast = FlowRate { pacing: Rate::from_bits(50_000_000), ..crowded };
+        assert_eq!(segs(&Config::default(), &fast), 43, "10 ms");
     }
 
     #[test]

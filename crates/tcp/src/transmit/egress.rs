@@ -1,6 +1,7 @@
 //! Interface from a connection to the host below it.
 
 use super::autosize::Load;
+use super::crowd::Crowd;
 use super::small_queue::TxCredit;
 use crate::segment::Segment;
 use crate::time::{Instant, Nanos};
@@ -78,10 +79,9 @@ pub trait Egress {
         false
     }
 
-    /// Returns whether so many timers of the driver expire that departures of several flows should
-    /// share a wake-up ([`Pacer::deadline`](super::pacer::Pacer::deadline)).
-    fn shares_wake_ups(&self) -> bool {
-        false
+    /// Returns what follows from the timers of the driver.
+    fn crowd(&self) -> Crowd {
+        Crowd::default()
     }
 
     /// Returns the shift by which the device wants the rate divided for autosizing and the

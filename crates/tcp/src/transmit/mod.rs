@@ -2,6 +2,7 @@
 //! departure times, and the interface downward.
 
 pub mod autosize;
+pub mod crowd;
 pub mod egress;
 pub mod late;
 pub mod pacer;
