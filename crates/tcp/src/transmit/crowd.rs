@@ -10,7 +10,8 @@ const SPAN: Nanos = Nanos::from_millis(10);
 /// With so many of them in that time, departures share wake-ups: a thousand per second.
 const SHARING: u32 = 10;
 
-/// Time from whose mean the size of frames follows. A flow of 1 Mbit/s sends once in 93 ms at the least.
+/// Time from whose mean the size of frames follows. A flow of 1 Mbit/s sends once in 93 ms at the
+/// least.
 const MEMORY: Nanos = Nanos::from_millis(160);
 /// Timers per second, in the mean of that time, from which on frames may be larger.
 const MANY: u64 = 1000;
