@@ -52,9 +52,9 @@ pub struct GatewayConfig {
     /// What a guest sends from a link-local address to a link-local stand-in is an answer of the
     /// published port of these addresses.
     pub guest_addresses: Vec<IpAddr>,
-    /// What opens sockets in the network namespace of the guest, if clients of published ports at
-    /// loopback addresses of the host are to be clients at the guest's own: past the stack, to
-    /// the loopback address of its namespace and from there. `None` shows the guest the stand-in.
+    /// Opens sockets in the network namespace of the guest. With it, a client of a published port
+    /// that is at a loopback address of the host becomes a client at the guest's loopback address,
+    /// and what it sends does not pass the stack. With `None` the guest sees the stand-in.
     pub guest_sockets: Option<Arc<dyn GuestSockets>>,
     /// Whether connections of guests pass. What does not pass is not answered.
     pub passes_tcp: bool,

@@ -1,6 +1,7 @@
 //! Clients of published ports at loopback addresses of the host.
 
 use super::namespace::in_namespace;
+use super::options::answer_to;
 use super::published::Server;
 use super::{Namespace, PATIENCE, PROGRAM, TARGET, host, join, pasta};
 use std::env;
@@ -8,10 +9,6 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Stdio;
 use std::thread;
-use std::time::Duration;
-
-/// Who gets no answer for so long asks again.
-const AGAIN: Duration = Duration::from_millis(100);
 
 /// In the namespace: tells each client of both protocols who it is, and to where it has come.
 pub(super) fn say_who_asks(at: SocketAddr) {
@@ -56,20 +53,6 @@ fn ask(from: &str, to: SocketAddr) -> String {
     text
 }
 
-/// Asks by UDP until there is an answer.
-fn ask_by_datagrams(from: &str, to: SocketAddr) -> String {
-    let socket = UdpSocket::bind((from, 0)).expect("a port");
-    socket.set_read_timeout(Some(AGAIN)).expect("a timeout");
-    let mut answer = [0; 100];
-    loop {
-        socket.send_to(b"question", to).expect("sent");
-        if let Ok((count, sender)) = socket.recv_from(&mut answer) {
-            assert_eq!(sender, to);
-            return String::from_utf8_lossy(&answer[..count]).into_owned();
-        }
-    }
-}
-
 #[test]
 fn clients_at_the_loopback_of_the_host_come_to_that_of_the_namespace_and_from_it() {
     in_namespace(|| {
@@ -85,7 +68,7 @@ fn clients_at_the_loopback_of_the_host_come_to_that_of_the_namespace_and_from_it
             for (from, to) in hosts {
                 let to = at(to, port);
                 assert_eq!(ask(from, to), format!("{own} {own}"), "{from} {to}");
-                assert_eq!(ask_by_datagrams(from, to), own, "{from} {to}");
+                assert_eq!(answer_to(from, to), own, "{from} {to}");
             }
             // Another address of the host is that of the namespace, too.
             assert_eq!(ask("192.0.2.10", at("192.0.2.10", port)), "");
@@ -109,9 +92,9 @@ fn without_a_word_they_come_by_the_interface_and_other_clients_always_do() {
             let [loopback, own] = ["127.0.0.1", "192.0.2.10"].map(|host| at(host, port));
             let seen = ask("127.0.0.1", loopback);
             assert_eq!(seen.split(' ').next(), Some(client), "{options:?}");
-            assert_eq!(ask_by_datagrams("127.0.0.1", loopback), client, "{options:?}");
+            assert_eq!(answer_to("127.0.0.1", loopback), client, "{options:?}");
             assert_eq!(ask("192.0.2.10", own), "192.0.2.1 192.0.2.10", "{options:?}");
-            assert_eq!(ask_by_datagrams("192.0.2.10", own), "192.0.2.1", "{options:?}");
+            assert_eq!(answer_to("192.0.2.10", own), "192.0.2.1", "{options:?}");
         }
     });
 }

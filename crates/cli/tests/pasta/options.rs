@@ -14,14 +14,20 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 /// In the namespace, and outside: asks until there is an answer.
 pub(super) fn ask_by_datagrams(server: SocketAddr) {
-    let socket = UdpSocket::bind("0.0.0.0:0").expect("a port");
+    answer_to("0.0.0.0", server);
+    println!("answered.");
+}
+
+/// Asks by UDP from an address until there is an answer, which it returns.
+pub(super) fn answer_to(from: &str, server: SocketAddr) -> String {
+    let socket = UdpSocket::bind((from, 0)).expect("a port");
     socket.set_read_timeout(Some(AGAIN)).expect("a timeout");
     let mut answer = [0; 100];
     loop {
         socket.send_to(b"question", server).expect("sent");
-        if let Ok((_, from)) = socket.recv_from(&mut answer) {
-            assert_eq!(from, server);
-            return println!("answered.");
+        if let Ok((count, sender)) = socket.recv_from(&mut answer) {
+            assert_eq!(sender, server);
+            return String::from_utf8_lossy(&answer[..count]).into_owned();
         }
     }
 }

@@ -96,7 +96,7 @@ impl RunList {
         self.slack.store(slack.0, Ordering::Relaxed);
     }
 
-    /// What follows from the timers of the shard.
+    /// How paced flows are treated, by the number of the timers that expire.
     pub(crate) fn crowd(&self) -> Crowd {
         let crowd = self.crowd.load(Ordering::Relaxed);
         Crowd { shares_wake_ups: crowd & SHARES != 0, segments: crowd & !SHARES }

@@ -279,10 +279,7 @@ fn a_packet_beside_the_last_turn_of_a_task_is_taken() {
         let worker = spawn(&world, |world| world.work_until(0));
         let device = spawn(&world, |world| world.packet(0));
         world.take_turn(task, false);
-        if world.has(0) {
-            // The worker waits for nothing else here.
-            world.worker().begin_lease();
-        }
+        world.end_wait_if_served(0);
         worker.join().unwrap();
         device.join().unwrap();
     });
@@ -453,10 +450,7 @@ fn the_worker_drives_for_a_trusted_task_that_does_not_come() {
         let worker = spawn(&world, |world| world.work_until_from(0, Next::AwaitLease));
         let device = spawn(&world, |world| world.packet(0));
         world.take_turn(task, false);
-        if world.has(0) {
-            // The worker waits for nothing else here.
-            world.worker().begin_lease();
-        }
+        world.end_wait_if_served(0);
         worker.join().unwrap();
         device.join().unwrap();
     });
@@ -520,9 +514,7 @@ fn the_worker_drives_after_a_thread_that_led_beside_a_trusted_task() {
         });
         world.take_turn(task, false);
         leading.join().unwrap();
-        if world.has(0) {
-            world.worker().begin_lease();
-        }
+        world.end_wait_if_served(0);
         worker.join().unwrap();
     });
 }
@@ -711,10 +703,7 @@ fn work_that_is_left_beside_the_last_turn_of_a_task_is_found() {
         let worker = spawn(&world, |world| world.work_until(0));
         let ringer = spawn(&world, |world| world.leave_work(0));
         world.take_turn_at_last(task, false);
-        if world.has(0) {
-            // The worker waits for nothing else here.
-            world.worker().begin_lease();
-        }
+        world.end_wait_if_served(0);
         worker.join().unwrap();
         ringer.join().unwrap();
     });

@@ -507,6 +507,14 @@ impl World {
         has_come
     }
 
+    /// Has the worker look once more if the socket has got its packet, which is all that the worker
+    /// waits for.
+    pub(crate) fn end_wait_if_served(&self, socket: usize) {
+        if self.has(socket) {
+            self.worker().begin_lease();
+        }
+    }
+
     /// The worker, until the socket has got its packet.
     pub(crate) fn work_until(&self, socket: usize) {
         self.work_until_from(socket, Next::Drive);

@@ -1,4 +1,4 @@
-//! How many timers of a driver expire, and what follows from it for the flows that it paces.
+//! How a driver treats the flows that it paces, by the number of its timers that expire.
 //!
 //! Each wake-up and each frame costs a driver of many slow flows more than the bytes do. So their
 //! departures share wake-ups, and their frames are larger, though never larger than Linux's.
@@ -10,8 +10,8 @@ const SPAN: Nanos = Nanos::from_millis(10);
 /// With so many of them in that time, departures share wake-ups: a thousand per second.
 const SHARING: u32 = 10;
 
-/// Time from whose mean the size of frames follows. A flow of 1 Mbit/s sends once in 93 ms at the
-/// least.
+/// The size of frames depends on the mean number of timers over this time. A flow of 1 Mbit/s sends
+/// once in 93 ms or more often.
 const MEMORY: Nanos = Nanos::from_millis(160);
 /// Timers per second, in the mean of that time, from which on frames may be larger.
 const MANY: u64 = 1000;
@@ -22,8 +22,8 @@ const MOST: u64 = 25_000;
 const SEGMENTS_OF_MANY: u8 = 4;
 const SEGMENTS_OF_MOST: u8 = 8;
 
-/// What follows from the timers of a driver for the flows that it paces. The default is that of a
-/// driver with few.
+/// How a driver treats the flows that it paces, by the number of its timers that expire. The
+/// default is that of a driver with few.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Crowd {
     /// Departures of several flows should share a wake-up
@@ -51,7 +51,7 @@ impl CrowdMeter {
         self.timers = self.timers.saturating_add(1);
     }
 
-    /// Returns what follows at `now`.
+    /// Returns how the driver treats flows at `now`.
     pub fn at(&mut self, now: Instant) -> Crowd {
         let passed = now.since(self.began);
         if passed >= SPAN {
@@ -67,14 +67,16 @@ impl CrowdMeter {
 
     /// The frames are twice as large as those before, so half as many timers keep them.
     fn segments(&self) -> u8 {
-        let is_kept = |segments, number| match self.crowd.segments >= segments {
-            true => self.mean >= number / 2,
-            false => self.mean >= number,
+        let is_kept = |segments, number| {
+            let has_them = self.crowd.segments >= segments;
+            self.mean >= if has_them { number / 2 } else { number }
         };
-        match () {
-            () if is_kept(SEGMENTS_OF_MOST, MOST) => SEGMENTS_OF_MOST,
-            () if is_kept(SEGMENTS_OF_MANY, MANY) => SEGMENTS_OF_MANY,
-            () => 0,
+        if is_kept(SEGMENTS_OF_MOST, MOST) {
+            SEGMENTS_OF_MOST
+        } else if is_kept(SEGMENTS_OF_MANY, MANY) {
+            SEGMENTS_OF_MANY
+        } else {
+            0
         }
     }
 }

@@ -79,7 +79,7 @@ pub trait Egress {
         false
     }
 
-    /// Returns what follows from the timers of the driver.
+    /// Returns how the driver treats paced flows, by the number of its timers that expire.
     fn crowd(&self) -> Crowd {
         Crowd::default()
     }

@@ -12,8 +12,8 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 pub(super) const FRAMES_MAX: usize = 128;
 /// Bytes of the frames of one peer. A super-frame has as many as 40 packets.
 const BYTES_MAX: usize = 4 << 20;
-/// Bytes of the frames of all peers. Beyond it the peer with the most loses its oldest, so that one
-/// peer has no room from another that has less.
+/// Bytes of the frames of all peers. Beyond it the peer with the most loses its oldest, so that no
+/// peer takes room from another one that has less.
 const ALL_BYTES_MAX: usize = 32 << 20;
 
 /// All frames that wait.
