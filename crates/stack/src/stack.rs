@@ -265,8 +265,8 @@ impl Stack {
     /// `[::]` all addresses of both families unless [`ListenOptions::only_v6`] is set.
     ///
     /// # Errors
-    /// `AddressInUse`, `AddressNotAvailable`, `InvalidArgument` for an option out of range,
-    /// `ShutDown`.
+    /// `AddressInUse`, `AddressNotAvailable`, `InvalidArgument` for an unknown controller or an
+    /// option out of range, `ShutDown`.
     pub fn listen(
         &self,
         local: SocketAddr,

@@ -81,11 +81,21 @@ impl Datagram {
     /// ([`IcmpMessage::of_error`](crate::IcmpMessage::of_error)). `None` for one that was not
     /// received. The bytes are copied.
     pub fn to_packet(&self) -> Option<Bytes> {
+        self.to_received(mapped::to_canonical)?.to_packet()
+    }
+
+    /// The datagram as the stack received it, with addresses in the form that `canonical` gives
+    /// them; `None` for one that was not received.
+    fn to_received(
+        &self,
+        canonical: impl Fn(SocketAddr) -> SocketAddr,
+    ) -> Option<ReceivedDatagram> {
         let (local, arrival) = (self.local?, self.arrival?);
-        let (from, to) = (mapped::to_canonical(self.peer), mapped::to_canonical(local));
+        let (from, to) = (canonical(self.peer), canonical(local));
         let mut received = ReceivedDatagram::new(from, to, self.data.clone());
         (received.hop_limit, received.tos) = (arrival.hop_limit, arrival.tos);
-        received.to_packet()
+        received.interface = arrival.interface;
+        Some(received)
     }
 
     /// Makes a datagram that is to be sent to `peer` with the settings of the socket.
@@ -364,12 +374,9 @@ impl UdpSocket {
 
     /// Answers a received datagram by an ICMP error.
     pub(super) fn refuse(&self, datagram: &Datagram, why: Refusal) -> io::Result<()> {
-        let (Some(local), Some(arrival)) = (datagram.local, datagram.arrival) else {
+        let Some(received) = datagram.to_received(|address| self.canonical(address)) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        let (from, to) = (self.canonical(datagram.peer), self.canonical(local));
-        let mut received = ReceivedDatagram::new(from, to, datagram.data.clone());
-        (received.hop_limit, received.tos) = (arrival.hop_limit, arrival.tos);
         self.handle.refuse(clock::now(), &received, why).map_err(socket_error)
     }
 
@@ -582,5 +589,27 @@ impl UdpSocket {
         most: usize,
     ) -> io::Result<usize> {
         self.take_batch(into, most).map_err(socket_error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_datagram_that_is_refused_is_known_by_the_interface_that_it_came_in_by() {
+        let address = |text: &str| text.parse().expect("an address");
+        let interface = InterfaceId::from_index(3);
+        let arrival =
+            Arrival { interface, hop_limit: 9, tos: 4, is_broadcast: false, dont_fragment: true };
+        let datagram = Datagram {
+            local: Some(address("[fe80::1]:53")),
+            arrival: Some(arrival),
+            ..Datagram::new(&b"question"[..], address("[fe80::9]:1000"))
+        };
+        let received = datagram.to_received(|address| address).expect("it was received");
+        assert_eq!((received.hop_limit, received.tos), (9, 4));
+        assert!(received.interface.is_some());
+        assert_eq!(received.interface, interface);
     }
 }

@@ -35,7 +35,7 @@ impl Host {
     pub(crate) fn tell_of_error(&self, visit: Visit, error: &IcmpError) -> bool {
         match (error.quoted.protocol, error.tuple()) {
             (Protocol::TCP, Some(tuple)) => self.tell_tcp(visit, error, &tuple),
-            (Protocol::UDP, Some(tuple)) => self.udp.on_error(&tuple, |socket| {
+            (Protocol::UDP, Some(tuple)) => self.udp.on_error(&tuple, error.interface, |socket| {
                 if error.is_too_big {
                     let (topology, current) = (&self.net.topology, u32::MAX);
                     topology.on_packet_too_big(visit.now, tuple.remote, error.info, current);

@@ -415,9 +415,10 @@ impl Input<'_> {
             (Protocol::TCP, ..) => return self.tcp(delivery, payload),
             (Protocol::UDP, ..) => self.udp(delivery, payload),
             (Protocol::ICMP, Some(header), _) => {
-                let receiver = self.receiver(delivery);
+                let interface = self.interface.map(Arc::as_ref);
                 let net = &self.host.net;
-                let notice = net.receive_icmp_v4(self.visit, receiver, header, &payload);
+                let receiver = self.receiver(delivery);
+                let notice = net.receive_icmp_v4(self.visit, interface, receiver, header, &payload);
                 self.icmp(delivery, notice, payload);
             }
             (Protocol::ICMPV6, _, Some(packet)) => {

@@ -15,6 +15,7 @@ use crate::net::Visit;
 use crate::net::address::scope_of;
 use crate::net::egress::CachedRoute;
 use crate::net::topology::NextHop;
+use core::iter;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use neap_tcp::connection::{Connection, Setup};
@@ -362,8 +363,11 @@ impl Host {
         own: Option<&Bound>,
     ) -> Result<Arc<Listener>, SocketError> {
         self.check_source(local.ip(), options.transparent)?;
-        check(&options.options)?;
-        options.options_v4.as_ref().map_or(Ok(()), check)?;
+        for options in iter::once(&options.options).chain(&options.options_v4) {
+            check(options)?;
+            let named = options.congestion.map(|name| self.config().controllers.find(name));
+            named.transpose().map_err(|_| SocketError::InvalidArgument)?;
+        }
         let is_dual = is_dual(local, options.only_v6);
         if local.port() == 0 {
             // The port is this socket's from its choice on, so that no other thread gets it.

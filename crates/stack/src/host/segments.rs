@@ -308,6 +308,8 @@ impl Host {
     ) -> Option<Arc<TcpSocket>> {
         let Ok(socket) = self.accept_connection(visit, *tuple, accepted, listener, route) else {
             listener.forget_arriving(tuple);
+            self.shards[visit.shard].counters().add(Counter::ListenDrops, 1);
+            self.net.counters.drops.count(DropReason::ListenerFull);
             return None;
         };
         if !listener.push(socket.clone()) {

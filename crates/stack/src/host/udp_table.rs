@@ -188,9 +188,17 @@ impl UdpTable {
         fates.min_by_key(|fate| fate.queued)
     }
 
-    /// Tells the socket that sent a datagram of an error; whether there is one.
-    pub(crate) fn on_error(&self, tuple: &FourTuple, tell: impl FnOnce(&UdpSocket)) -> bool {
-        let socket = self.find(tuple, Origin::Unknown);
+    /// Tells the socket that sent a datagram of an error, which came in by `interface` if that is
+    /// known; whether there is one. Of forwarders that of the interface sent it. One of another
+    /// interface may have, if the way back of the error is not that of the datagram.
+    pub(crate) fn on_error(
+        &self,
+        tuple: &FourTuple,
+        interface: Option<InterfaceId>,
+        tell: impl FnOnce(&UdpSocket),
+    ) -> bool {
+        let of_interface = interface.and_then(|one| self.find(tuple, Origin::Interface(one)));
+        let socket = of_interface.or_else(|| self.find(tuple, Origin::Unknown));
         socket.as_deref().map(tell).is_some()
     }
 

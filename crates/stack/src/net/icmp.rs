@@ -279,7 +279,7 @@ pub(crate) struct IcmpError {
     /// The packet, as far as it is quoted.
     body: Bytes,
     /// The interface that the message came in by, or that the packet could not leave by.
-    interface: Option<InterfaceId>,
+    pub(crate) interface: Option<InterfaceId>,
 }
 
 impl IcmpError {
@@ -396,10 +396,12 @@ fn quote(packet: &[u8], most: usize) -> Payload {
 }
 
 impl Net {
-    /// Handles an ICMP message. `None` is for one that is bad, which is counted.
+    /// Handles an ICMP message, which came in on `interface` or from this host itself. `None` is
+    /// for one that is bad, which is counted.
     pub(crate) fn receive_icmp_v4(
         &self,
         visit: Visit,
+        interface: Option<&Interface>,
         receiver: Receiver,
         ip: &ipv4::Header,
         data: &Bytes,
@@ -455,8 +457,8 @@ impl Net {
         };
         match Quoted::v4(&body) {
             Ok(quoted) => {
-                let offender = ip.source.into();
-                Some(Notice::Error(IcmpError::new(meaning, data, offender, quoted, body)))
+                let error = IcmpError::new(meaning, data, ip.source.into(), quoted, body);
+                Some(Notice::Error(error.by(interface.map(Interface::id))))
             }
             Err(error) => {
                 self.count_bad(error, IpCounter::IcmpInErrors, IpCounter::IcmpInCsumErrors);

@@ -1,6 +1,6 @@
 //! Datagrams with both addresses, hop limit and TOS; forwarders.
 
-use super::common::{Shared, WireConfig, World, inject};
+use super::common::{self, Shared, WireConfig, World, inject};
 use super::{SECOND, address};
 use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -371,6 +371,27 @@ fn what_icmp_says_of_forwarded_datagrams_is_in_the_error_queue() {
         let kept = core::iter::from_fn(|| forwarder.next_error()).count();
         assert_eq!(kept, 6, "a quarter of the buffer");
         assert!(world.b.drops().get(DropReason::ErrorQueue) > 90);
+    }
+}
+
+#[test]
+fn an_error_about_a_datagram_is_for_the_forwarder_of_its_interface() {
+    let mut world = World::with_any_destination(&WireConfig::default());
+    let device = common::device(&WireConfig::default(), 9, &Shared::default(), &Shared::default());
+    let second = world.b.add_interface(world.now, device, &[]).unwrap();
+    let [other, own] = [second, world.b_interface].map(|interface| {
+        let interface = Some(interface);
+        let options = UdpForwarderOptions { interface, ..UdpForwarderOptions::default() };
+        let forwarder = world.b.forward_udp(options).unwrap();
+        forwarder.set_receive_errors(true, true);
+        forwarder
+    });
+    for (foreign, guest) in [("192.0.2.7:53", "10.0.0.1:9"), ("[2001:db8::7]:53", "[fd00::1]:9")] {
+        let from = Some(address(foreign));
+        send(&world, &own, SendDatagram { from, ..to(address(guest), b"hello") }).unwrap();
+        world.run(SECOND);
+        assert_eq!(own.next_error().map(|record| record.source), Some(from), "{guest}");
+        assert!(other.next_error().is_none(), "{guest}");
     }
 }
 

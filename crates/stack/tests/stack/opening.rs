@@ -1,6 +1,7 @@
 //! Connections that are opened anew where others have just ended, and ports that run out.
 
 use core::any::Any;
+use neap_stack::drop_reason::DropReason;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::readiness::Ready;
@@ -32,18 +33,35 @@ fn a_reset_and_a_new_syn_may_come_in_one_batch() {
 }
 
 #[test]
-fn options_out_of_range_open_nothing() {
+fn options_out_of_range_and_unknown_controllers_open_nothing() {
     let world = World::new(&WireConfig::default());
     let sound = SocketOptions::default();
-    let bad = SocketOptions { keepalive_idle: Some(Nanos::ZERO), ..SocketOptions::default() };
+    let bad = SocketOptions { keepalive_idle: Some(Nanos::ZERO), ..sound.clone() };
+    let unknown = SocketOptions { congestion: Some("nosuch"), ..sound.clone() };
     let refused = Some(SocketError::InvalidArgument);
     let (peer, own) = (address("10.0.0.1:80"), address("10.0.0.2:80"));
-    for (options, options_v4) in [(bad.clone(), None), (sound, Some(bad.clone()))] {
-        let options = ListenOptions { options, options_v4, ..ListenOptions::default() };
-        assert_eq!(world.b.listen(own, options).err(), refused);
+    for bad in [bad, unknown] {
+        for (options, options_v4) in [(bad.clone(), None), (sound.clone(), Some(bad.clone()))] {
+            let options = ListenOptions { options, options_v4, ..ListenOptions::default() };
+            assert_eq!(world.b.listen(own, options).err(), refused);
+        }
+        let options = ConnectOptions { options: bad, ..ConnectOptions::default() };
+        assert_eq!(world.b.connect(world.now, peer, options).err(), refused);
     }
-    let options = ConnectOptions { options: bad, ..ConnectOptions::default() };
-    assert_eq!(world.b.connect(world.now, peer, options).err(), refused);
+}
+
+#[test]
+fn a_handshake_that_leads_to_no_connection_is_counted() {
+    let mut world = World::new(&WireConfig::default());
+    let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
+    let unknown = SocketOptions { congestion: Some("nosuch"), ..SocketOptions::default() };
+    listener.set_options(unknown, None);
+    let _client =
+        world.a.connect(world.now, listener.local_addr(), ConnectOptions::default()).unwrap();
+    world.run(Nanos::from_millis(100));
+    assert_eq!(listener.accept().err(), Some(SocketError::WouldBlock));
+    assert_eq!(world.b.tcp_counter(Counter::ListenDrops), 1);
+    assert_eq!(world.b.drops().get(DropReason::ListenerFull), 1);
 }
 
 #[test]
