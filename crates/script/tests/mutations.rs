@@ -143,9 +143,9 @@ const MUTATIONS: &[Mutation] = &[
     mutation(
         "no frame goes beyond the end of a record",
         OUTPUT,
-        "let record = self.sender.first_record();\n        if window",
+        "let record = self.sender.first_record();\n        if !self.first",
         "let record = match $on { true => Record { len: unsent, is_ended: false }, false => \
-         self.sender.first_record() };\n        if window",
+         self.sender.first_record() };\n        if !self.first",
     ),
     mutation(
         "few frames are below a socket",

@@ -82,7 +82,8 @@ struct Curve {
 #[derive(Clone, Debug)]
 pub struct Cubic {
     curve: Curve,
-    /// The curve before the last reduction, as long as it may be undone.
+    /// The curve before the last reduction, unless that was undone. It stays when the recovery is
+    /// over: a DSACK may still come that says that nothing was lost.
     saved: Option<Box<Curve>>,
     hystart: HyStart,
     last_ack: Instant,
@@ -186,7 +187,7 @@ impl CongestionControl for Cubic {
                     self.curve = *saved;
                 }
             }
-            CongestionEvent::Open => self.saved = None,
+            CongestionEvent::Open => {}
             CongestionEvent::Recovery | CongestionEvent::Cwr => {
                 self.hystart.on_reduction(false, now);
             }
@@ -352,7 +353,8 @@ mod tests {
     #[test]
     fn undo_restores_the_curve_of_before_the_last_reduction() {
         let mut now = Instant::ZERO;
-        for event in [CongestionEvent::Recovery, CongestionEvent::Loss] {
+        let events = [CongestionEvent::Recovery, CongestionEvent::Loss];
+        for (event, is_over) in events.into_iter().flat_map(|one| [(one, false), (one, true)]) {
             let (mut cubic, mut window) = reduced(1000, now);
             // An episode that was neither undone nor ended in an event.
             cubic.ssthresh(now, &window);
@@ -361,6 +363,9 @@ mod tests {
             window.ssthresh = cubic.ssthresh(now, &window);
             cubic.on_event(event, now, &mut window);
             assert_ne!(cubic.curve, before);
+            if is_over {
+                cubic.on_event(CongestionEvent::Open, now, &mut window);
+            }
             cubic.on_event(CongestionEvent::Undo, now, &mut window);
             assert_eq!(cubic.curve, before);
         }

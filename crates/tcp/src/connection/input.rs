@@ -330,7 +330,10 @@ impl Connection {
             self.errors.forget_soft();
             self.liveness.on_heard(now);
         }
-        if self.sender.wnd() > 0 {
+        // While the window has no room for the next segment, ACKs do not put off the probe, which
+        // sends what fits (RFC 9293 section 3.8.6.2.1).
+        let fits = !self.has_waiting() || self.first_segment_fits(self.sender.mss());
+        if fits || outcome.advanced {
             self.liveness.end_window_probes();
             self.deadlines.clear(Deadline::Probe);
         }

@@ -9,7 +9,7 @@ use super::deadlines::Deadline;
 use super::{Connection, Fin, Owed, Room};
 use crate::congestion::CaState;
 use crate::counters::Counter;
-use crate::receiver::{AckDue, AdvertisedWindow};
+use crate::receiver::{AckDue, AdvertisedWindow, REMEMBERED};
 use crate::segment::{Ecn, Flags, Options, SackBlocks, Segment, Timestamps};
 use crate::sender::scoreboard::MAX_SEGMENTS;
 use crate::sender::send_queue::{More, Record};
@@ -23,8 +23,9 @@ use crate::transmit::late::{LateQueue, Visit};
 use crate::transmit::pacer::Executor;
 use crate::transmit::small_queue::TxCredit;
 
-/// Pure ACKs of one call at the most.
-const MAX_ACKS: u32 = 20;
+/// Pure ACKs of one call at the most: they report all ranges out of order that are remembered,
+/// three in each beside the timestamps. So no ACK is due when the call ends.
+const MAX_ACKS: usize = REMEMBERED.div_ceil(3) + 1;
 
 /// How far one call may go (`push_one` in Linux).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -337,7 +338,7 @@ impl Connection {
         let window = self.sender.window_left();
         // No frame goes beyond the end of a record.
         let record = self.sender.first_record();
-        if window < self.first_segment(pass) {
+        if !self.first_segment_fits(pass.mss) {
             return Err(TxBlocked::Rwnd);
         }
         let is_last = record.len == unsent;
@@ -372,10 +373,11 @@ impl Connection {
         Ok(bytes)
     }
 
-    /// Sequence numbers of the first segment that waits: data, or a FIN alone.
-    fn first_segment(&self, pass: &Pass<'_>) -> u32 {
-        let alone = u32::from(!self.sender.has_unsent());
-        self.sender.first_record().len.min(pass.mss) + alone
+    /// Whether the peer's window has room for the first segment that waits: data, or a FIN alone.
+    /// `mss` is the payload of a full segment, in bytes.
+    pub(super) fn first_segment_fits(&self, mss: u32) -> bool {
+        let fin_alone = u32::from(!self.sender.has_unsent());
+        self.sender.window_left() >= self.sender.first_record().len.min(mss) + fin_alone
     }
 
     /// Internal pacing: nobody below holds frames, so the connection waits.
@@ -740,7 +742,7 @@ impl Connection {
         }
         // New data that pacing or the small-queue limit holds back goes out by itself: it is no
         // reason to send old data again.
-        let is_new = self.has_waiting() && self.sender.window_left() >= self.first_segment(pass);
+        let is_new = self.has_waiting() && self.first_segment_fits(pass.mss);
         let sent = if is_new {
             let before = self.sender.nxt();
             let _ = self.send_new(pass, Push::Probe);

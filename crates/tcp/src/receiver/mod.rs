@@ -19,6 +19,7 @@ mod window;
 pub use ack::{ATO_MIN, AckDue, DELACK_MAX, Estimates};
 pub use intake::{Disposition, Intake};
 pub use queue::{COPY_BREAK, OVERHEAD};
+pub(crate) use reassembly::REMEMBERED;
 pub use timestamps::TsRecent;
 pub use window::AdvertisedWindow;
 
@@ -452,6 +453,10 @@ impl Receiver {
         let reported = self.ranges_per_ack();
         if let Some(holes) = &mut self.reassembly {
             holes.on_reported(reported);
+            // What is left would wait for the next event, and look lost to the sender.
+            if holes.unreported() > 0 && self.is.contains(Is::SACK) {
+                self.ack.schedule_now();
+            }
         }
         self.dsack = None;
         if self.is.contains(Is::SACK) {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 const RECENT: usize = 4;
 /// Ranges whose order of arrival is remembered. One visit may bring more ranges than one ACK
 /// reports; those that no ACK ever reported would look lost to the sender.
-const REMEMBERED: usize = 64;
+pub(crate) const REMEMBERED: usize = 64;
 
 /// Memory that out-of-order data may cost beside its bytes, whatever they are worth. A peer that
 /// leaves more holes has to send as many bytes as they cost: a lossy path does, and single bytes do

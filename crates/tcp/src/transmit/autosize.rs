@@ -283,17 +283,14 @@ pub fn should_defer(config: &Config, d: &Deferral) -> Option<DeferredBy> {
     if is_far {
         return None;
     }
-    if d.is_final {
-        return None;
-    }
     let len = u64::from(d.len);
-    Some(if d.cwnd_left < d.rwnd_left && d.cwnd_left <= len {
-        DeferredBy::Cwnd
+    if d.cwnd_left < d.rwnd_left && d.cwnd_left <= len {
+        Some(DeferredBy::Cwnd)
     } else if d.rwnd_left <= len {
-        DeferredBy::Rwnd
+        Some(DeferredBy::Rwnd)
     } else {
-        DeferredBy::Application
-    })
+        (!d.is_final).then_some(DeferredBy::Application)
+    }
 }
 
 /// Returns the bytes to cut for one frame (`tcp_mss_split_point`): whole segments, unless the queue
@@ -541,12 +538,24 @@ mod tests {
             Deferral { oldest_sent: None, ..base },
             Deferral { cwnd_left: 50_000, ..base },
             Deferral { cwnd_left: 40_000, max_segs: 80, ..base },
-            Deferral { is_final: true, ..base },
+            Deferral { is_final: true, unsent: 2000, len: 2000, ..base },
             Deferral { now: base.now + Nanos::from_millis(2), ..base },
         ];
         for (index, case) in waived.iter().enumerate() {
             assert_eq!(should_defer(&config, case), None, "case {index}");
         }
+        let growing = Deferral { unsent: 2000, len: 2000, ..base };
+        assert_eq!(should_defer(&config, &growing), Some(DeferredBy::Application));
+    }
+
+    #[test]
+    fn a_window_that_cuts_the_last_frame_short_is_waited_for() {
+        let config = Config::default();
+        let base = Deferral { now: deferral().now + Nanos::from_micros(80), ..deferral() };
+        let last = Deferral { is_final: true, ..base };
+        assert_eq!(should_defer(&config, &last), Some(DeferredBy::Cwnd));
+        let last = Deferral { cwnd_left: 1 << 20, rwnd_left: 3000, ..last };
+        assert_eq!(should_defer(&config, &last), Some(DeferredBy::Rwnd));
     }
 
     #[test]

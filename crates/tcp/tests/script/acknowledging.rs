@@ -133,6 +133,24 @@ fn out_of_order_data_is_acknowledged_at_once_and_named() {
 }
 
 #[test]
+fn as_many_ranges_as_are_remembered_are_named_in_one_visit() {
+    // Three in an ACK, beside the timestamps.
+    let hello = Hello { timestamps: true, ..Hello::default() };
+    let mut peer = Peer::established(Config::default(), SocketOptions::default(), hello);
+    let base = peer.next;
+    let lefts: Vec<_> = (1..=64).map(|nth| base + 400 * nth).collect();
+    for &left in &lefts {
+        let segment = peer.data_at(left, 200);
+        peer.connection.on_segment(peer.now, segment);
+    }
+    peer.transmit();
+    let acks = peer.take();
+    let named = |left| acks.iter().any(|ack| ack.sacks().contains(&(left, left + 200)));
+    let forgotten: Vec<_> = lefts.iter().filter(|&&left| !named(left)).collect();
+    assert!(forgotten.is_empty(), "no ACK names {forgotten:?}");
+}
+
+#[test]
 fn duplicates_are_named_once_each() {
     let mut peer = settled();
     let base = peer.next;
