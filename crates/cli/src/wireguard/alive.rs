@@ -4,7 +4,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use neap::{Events, IcmpMessage, IcmpOptions, IcmpSocket, Poller, Stack};
 use neap_wireguard::file::InterfaceSection;
 use rustix::rand::{GetRandomFlags, getrandom};
-use std::collections::BTreeMap;
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -17,12 +18,56 @@ const LEEWAY: Duration = Duration::from_secs(2);
 const ECHO_REQUESTS: [u8; 2] = [8, 128];
 /// Bytes behind the header of a ping.
 const PAYLOAD: usize = 16;
+/// Rounds of pings whose answers are taken, at most. With the least interval there are four, and
+/// another file begins the next one early.
+const ROUNDS_MAX: usize = 8;
 
-/// The addresses of a file, each with the second since 1970 in which it answered last.
+/// A moment, by two clocks.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    /// Time since the start of the machine, its sleeps as well. Nobody sets this clock.
+    uptime: Duration,
+    /// Seconds since 1970, which are shown.
+    second: u64,
+}
+
+impl Moment {
+    fn now() -> Self {
+        let uptime = clock_gettime(ClockId::Boottime);
+        let uptime = Duration::try_from(uptime).unwrap_or_default();
+        let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        Self { uptime, second }
+    }
+}
+
+/// The addresses of a file, each with its last answer.
 #[derive(Debug, Default)]
 struct Watched {
     interval: Duration,
-    answered: BTreeMap<IpAddr, u64>,
+    answered: BTreeMap<IpAddr, Option<Moment>>,
+}
+
+impl Watched {
+    /// The second in which each address answered last, or 0, and whether all have answered in time.
+    fn answers(&self, now: Moment) -> (Vec<(IpAddr, u64)>, bool) {
+        let answers = |answer: &Option<Moment>| {
+            answer.is_some_and(|at| is_in_time(at.uptime, now.uptime, self.interval))
+        };
+        let is_alive = self.answered.values().all(answers);
+        let second = |answer: Option<Moment>| answer.map_or(0, |at| at.second);
+        (self.answered.iter().map(|(&ip, &answer)| (ip, second(answer))).collect(), is_alive)
+    }
+
+    fn learn(&mut self, from: IpAddr, now: Moment) {
+        if let Some(answer) = self.answered.get_mut(&from) {
+            *answer = Some(now);
+        }
+    }
+}
+
+/// Whether what was `then` is recent enough `now`, at this interval between pings.
+fn is_in_time(then: Duration, now: Duration, interval: Duration) -> bool {
+    now.saturating_sub(then) <= interval + LEEWAY
 }
 
 /// The pings, as other threads see them.
@@ -54,7 +99,7 @@ impl Alive {
         let mut watched = self.watched();
         watched.interval = interface.check_alive_interval;
         let answered = &watched.answered;
-        let of = |ip: &IpAddr| (*ip, answered.get(ip).copied().unwrap_or(0));
+        let of = |ip: &IpAddr| (*ip, answered.get(ip).copied().flatten());
         watched.answered = interface.check_alive.iter().map(of).collect();
         drop(watched);
         self.0.poller.notify();
@@ -62,10 +107,7 @@ impl Alive {
 
     /// When each address answered last, and whether all have answered in time.
     pub(super) fn answers(&self) -> (Vec<(IpAddr, u64)>, bool) {
-        let inside = self.watched();
-        let oldest = now().saturating_sub((inside.interval + LEEWAY).as_secs());
-        let is_alive = inside.answered.values().all(|&second| second >= oldest);
-        (inside.answered.iter().map(|(&ip, &second)| (ip, second)).collect(), is_alive)
+        self.watched().answers(Moment::now())
     }
 
     /// Pings for as long as the stack runs. There is no socket while there are no addresses.
@@ -97,11 +139,12 @@ impl Alive {
                 }
             };
             let end = Instant::now() + interval;
-            let payload = pings.send(&addresses, end)?;
+            pings.send(&addresses, end)?;
             while self.is_current(&addresses, interval) {
                 while let Some(message) = pings.receive()? {
-                    if pings.is_answer(&message, &payload) {
-                        self.learn(message.source);
+                    let now = Moment::now();
+                    if pings.is_answer(&message, now.uptime, interval) {
+                        self.watched().learn(message.source, now);
                     }
                 }
                 let left = end.saturating_duration_since(Instant::now());
@@ -123,18 +166,35 @@ impl Alive {
         let inside = self.watched();
         inside.interval == interval && inside.answered.keys().eq(addresses)
     }
-
-    fn learn(&self, from: IpAddr) {
-        let mut inside = self.watched();
-        if let Some(second) = inside.answered.get_mut(&from) {
-            *second = now();
-        }
-    }
 }
 
-/// Seconds since 1970.
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+/// Pings that were sent together.
+#[derive(Debug)]
+struct Round {
+    sequence: u16,
+    /// What their answers carry. Nobody else knows it.
+    payload: [u8; PAYLOAD],
+    /// Time since the start of the machine.
+    at: Duration,
+}
+
+/// The last rounds. An answer may take longer than the time between two of them.
+#[derive(Debug, Default)]
+struct Rounds(VecDeque<Round>);
+
+impl Rounds {
+    fn add(&mut self, round: Round) {
+        self.0.truncate(ROUNDS_MAX - 1);
+        self.0.push_front(round);
+    }
+
+    /// Whether there was a round with these, so that an answer `now` is not too late.
+    fn has(&self, (sequence, payload): (u16, &[u8]), now: Duration, interval: Duration) -> bool {
+        self.0.iter().any(|round| {
+            (round.sequence, &round.payload[..]) == (sequence, payload)
+                && is_in_time(round.at, now, interval)
+        })
+    }
 }
 
 /// A socket for pings.
@@ -143,6 +203,7 @@ struct Pings {
     socket: IcmpSocket,
     identifier: u16,
     sequence: u16,
+    rounds: Rounds,
 }
 
 impl Pings {
@@ -152,14 +213,14 @@ impl Pings {
         let socket = IcmpSocket::open(stack, options)?;
         poller.add(&socket, 0, Events::IN)?;
         let identifier = u16::from_ne_bytes(random()?);
-        Ok(Self { socket, identifier, sequence: 0 })
+        Ok(Self { socket, identifier, sequence: 0, rounds: Rounds::default() })
     }
 
-    /// Pings all addresses once, by `end` at the latest. What their answers carry.
+    /// Pings all addresses once, by `end` at the latest.
     ///
     /// # Errors
     /// The stack is gone, or there are no random bytes.
-    fn send(&mut self, addresses: &[IpAddr], end: Instant) -> io::Result<[u8; PAYLOAD]> {
+    fn send(&mut self, addresses: &[IpAddr], end: Instant) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let payload = random()?;
         self.socket.set_nonblocking(false)?;
@@ -173,8 +234,10 @@ impl Pings {
                 Ok(()) => {}
             }
         }
-        self.socket.set_nonblocking(true)?;
-        Ok(payload)
+        // The last one may have waited for room.
+        let at = Moment::now().uptime;
+        self.rounds.add(Round { sequence: self.sequence, payload, at });
+        self.socket.set_nonblocking(true)
     }
 
     /// A message that has come, if there is one.
@@ -194,10 +257,14 @@ impl Pings {
         }
     }
 
-    /// Whether a message answers the last pings.
-    fn is_answer(&self, message: &IcmpMessage, payload: &[u8; PAYLOAD]) -> bool {
-        let is_ours = message.echo() == Some((self.identifier, self.sequence));
-        is_ours && message.data.get(8..) == Some(payload) && !message.is_echo_request()
+    /// Whether a message that comes `now` answers a ping.
+    fn is_answer(&self, message: &IcmpMessage, now: Duration, interval: Duration) -> bool {
+        match (message.echo(), message.data.get(8..)) {
+            (Some((identifier, sequence)), Some(payload)) if identifier == self.identifier => {
+                !message.is_echo_request() && self.rounds.has((sequence, payload), now, interval)
+            }
+            _ => false,
+        }
     }
 
     fn request(&self, to: IpAddr, payload: &[u8]) -> IcmpMessage {
@@ -283,5 +350,80 @@ mod tests {
             thread::yield_now();
         }
         assert_eq!(alive.answers().0.len(), 2);
+    }
+
+    /// Carries packets from one cable to another, each after a time. Ends when nothing comes.
+    fn delay(from: UnixDatagram, to: UnixDatagram, time: Duration) {
+        from.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+        thread::spawn(move || {
+            let mut packet = [0; 1500];
+            while let Ok(len) = from.recv(&mut packet) {
+                thread::sleep(time);
+                if to.send(&packet[..len]).is_err() {
+                    break;
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn an_answer_may_take_longer_than_the_interval() {
+        let stack = |end, address: &str| {
+            let device = device::device("cable", end).expect("a device");
+            Arc::new(Stack::builder().device(device).address(address).build().expect("a stack"))
+        };
+        let [(one, near), (other, far)] = [(); 2].map(|()| UnixDatagram::pair().expect("a pair"));
+        // A ping is there before the next one is sent, and so is its answer: none has to wait.
+        let half = Duration::from_millis(750);
+        let copy = |end: &UnixDatagram| end.try_clone().expect("a descriptor");
+        delay(copy(&near), copy(&far), half);
+        delay(far, near, half);
+        let own = stack(one, "10.0.0.2/24");
+        let _far = stack(other, "10.0.0.1/24");
+        let alive = Alive::new().expect("a descriptor");
+        alive.set(&section("slow", "CheckAlive = 10.0.0.1\nCheckAliveInterval = 1\n"));
+        alive.watch(&own).expect("a thread");
+        let until = Instant::now() + Duration::from_secs(20);
+        while !alive.answers().1 {
+            assert!(Instant::now() < until, "{:?}", alive.answers());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn answers_count_for_as_long_as_is_promised_and_rounds_have_a_bound() {
+        let (second, millis) = (Duration::from_secs(1), Duration::from_millis(1));
+        let mut rounds = Rounds::default();
+        for sequence in 1..=3 {
+            let at = second * sequence.into();
+            rounds.add(Round { sequence, payload: [sequence as u8; PAYLOAD], at });
+        }
+        let has = |sequence, payload, now| rounds.has((sequence, &[payload; PAYLOAD]), now, second);
+        assert!([1, 2, 3].map(|one: u8| has(one.into(), one, second * 4)) == [true; 3]);
+        assert!(!has(1, 1, second * 4 + millis), "too late");
+        assert!(has(2, 2, second * 4 + millis));
+        assert!(!has(1, 2, second * 3) && !has(4, 4, second * 3), "nobody has sent it");
+        assert!(!rounds.has((3, &[3; PAYLOAD - 1]), second * 3, second));
+        for sequence in 4..100 {
+            rounds.add(Round { sequence, payload: [0; PAYLOAD], at: second });
+        }
+        assert_eq!(rounds.0.len(), ROUNDS_MAX);
+        assert!(rounds.has((99, &[0; PAYLOAD]), second, second));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_keeps_nobody_alive() {
+        let ip = IpAddr::from([10, 0, 0, 1]);
+        let interval = Duration::from_secs(5);
+        let mut watched = Watched { interval, answered: [(ip, None)].into() };
+        let (uptime, second) = (Duration::from_secs(1000), 1_000_000_000);
+        let later =
+            |seconds, second| Moment { uptime: uptime + Duration::from_secs(seconds), second };
+        assert_eq!(watched.answers(later(0, second)), (vec![(ip, 0)], false));
+        watched.learn(ip, later(0, second));
+        assert_eq!(watched.answers(later(7, second + 7)), (vec![(ip, second)], true));
+        assert!(!watched.answers(later(8, second + 8)).1);
+        assert!(!watched.answers(later(8, second - 3600)).1, "set back");
+        assert!(watched.answers(later(7, second + 3600)).1, "put forward");
     }
 }
