@@ -68,6 +68,8 @@ pub(crate) struct Engine<P> {
     has_failed: bool,
     /// A peer has answered after initiations that were not.
     has_recovered: bool,
+    /// Handshakes whose time of day is not known yet.
+    undated: Vec<(PeerId, Instant)>,
     /// How many have asked for [`hold`](Self::hold).
     holds: usize,
     counters: Arc<Counters>,
@@ -94,9 +96,7 @@ struct Entry {
     awaits_data: bool,
     /// An initiation is to be sent once nobody holds them back.
     awaits_release: bool,
-    latest_handshake: Option<Instant>,
-    /// The same as the time of day, once somebody has asked, so that one handshake has one time.
-    latest_handshake_told: Option<SystemTime>,
+    latest_handshake: Option<SystemTime>,
     received: u64,
     sent: u64,
     failed_handshakes: u32,
@@ -179,6 +179,7 @@ impl<P: Protocol> Engine<P> {
             has_appeared: false,
             has_failed: false,
             has_recovered: false,
+            undated: Vec::new(),
             holds: 0,
             counters,
             start: now,
@@ -242,6 +243,7 @@ impl<P: Protocol> Engine<P> {
 
     fn forget(&mut self, id: PeerId) {
         self.protocol.remove(id);
+        self.undated.retain(|(of, _)| *of != id);
         if let Some(entry) = self.peers[id].take() {
             self.by_key.remove(&entry.peer.public_key);
             self.deadlines.remove(&(entry.deadline, id));
@@ -456,22 +458,33 @@ impl<P: Protocol> Engine<P> {
         self.peers.iter().flatten().filter_map(|entry| entry.endpoint)
     }
 
-    /// State of the peers, in their order, at `now`, when the time of day is `unix`.
-    pub(crate) fn status(&mut self, now: Instant, unix: Duration) -> Vec<PeerStatus> {
-        let peers = &mut self.peers;
+    /// Whether there were handshakes since the last [`date_handshakes`](Self::date_handshakes).
+    pub(crate) fn has_undated_handshakes(&self) -> bool {
+        !self.undated.is_empty()
+    }
+
+    /// Takes the time of day at `now`, just after handshakes, and so fixes when they were. A later
+    /// look would find another time: `now` leaves out sleeps of the machine, and somebody may set
+    /// the clock.
+    pub(crate) fn date_handshakes(&mut self, now: Instant, unix: Duration) {
+        for (id, at) in self.undated.drain(..) {
+            if let Some(entry) = self.peers[id].as_mut() {
+                let time_of_day = unix.saturating_sub(Duration::from_nanos(now.since(at).0));
+                entry.latest_handshake = Some(SystemTime::UNIX_EPOCH + time_of_day);
+            }
+        }
+    }
+
+    /// State of the peers, in their order.
+    pub(crate) fn status(&self) -> Vec<PeerStatus> {
         let status = |id: &PeerId| {
-            let entry = peers[*id].as_mut()?;
-            let handshake = entry.latest_handshake.map(|at| {
-                let age = Duration::from_nanos(now.since(at).0);
-                let time_of_day = SystemTime::UNIX_EPOCH + unix.saturating_sub(age);
-                *entry.latest_handshake_told.get_or_insert(time_of_day)
-            });
+            let entry = self.entry(*id)?;
             Some(PeerStatus {
                 public_key: entry.peer.public_key,
                 has_preshared_key: entry.peer.preshared_key.is_some(),
                 endpoint: entry.endpoint,
                 allowed_ips: entry.peer.allowed_ips.clone(),
-                latest_handshake: handshake,
+                latest_handshake: entry.latest_handshake,
                 received: entry.received,
                 sent: entry.sent,
                 persistent_keepalive: entry.peer.persistent_keepalive,
@@ -707,7 +720,7 @@ impl<P: Protocol> Engine<P> {
     fn establish(&mut self, id: PeerId, now: Instant) {
         let at = self.protocol.established(id, now).unwrap_or(now);
         let Some(entry) = self.peers[id].as_mut() else { return };
-        (entry.latest_handshake, entry.latest_handshake_told) = (Some(at), None);
+        self.undated.push((id, at));
         self.has_recovered |= entry.failed_handshakes > 0;
         (entry.awaits_answer, entry.failed_handshakes, entry.restart) = (false, 0, None);
         self.is_revived = true;
@@ -911,7 +924,6 @@ impl Entry {
             awaits_data: false,
             awaits_release: false,
             latest_handshake: None,
-            latest_handshake_told: None,
             received: 0,
             sent: 0,
             failed_handshakes: 0,

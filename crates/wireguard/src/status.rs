@@ -57,7 +57,7 @@ pub struct PeerStatus {
     pub endpoint: Option<SocketAddr>,
     /// Addresses inside the tunnel that are its own.
     pub allowed_ips: Vec<IpNet>,
-    /// When the last handshake was completed.
+    /// When the last handshake was completed, by the clock of that moment.
     pub latest_handshake: Option<SystemTime>,
     /// Bytes of datagrams from it that were authentic, without their UDP and IP headers.
     pub received: u64,

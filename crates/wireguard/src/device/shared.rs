@@ -109,6 +109,9 @@ impl Shared {
         if has_failed {
             engine.put_forward(clock::now(), unix());
         }
+        if engine.has_undated_handshakes() {
+            engine.date_handshakes(clock::now(), unix());
+        }
         self.deadline.store(engine.deadline().as_nanos(), Ordering::Release);
         if engine.take_revival() {
             self.is_revived.store(true, Ordering::Release);
@@ -288,8 +291,8 @@ impl Shared {
 
     pub(crate) fn status(&self) -> Status {
         let (public_key, peers) = {
-            let mut engine = lock(&self.engine);
-            (engine.public_key(), engine.status(clock::now(), unix()))
+            let engine = lock(&self.engine);
+            (engine.public_key(), engine.status())
         };
         let (send_buffer, receive_buffer) = self.socket.buffers();
         Status {

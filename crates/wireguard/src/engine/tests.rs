@@ -156,6 +156,8 @@ impl Two {
                 self.arrived[to].push(packet);
             }
         }
+        // As the device does it.
+        self.engines[to].date_handshakes(self.now, unix(self.now));
         self.flush(to);
     }
 
@@ -205,7 +207,7 @@ impl Two {
     }
 
     fn peer(&mut self, end: usize) -> PeerStatus {
-        self.engines[end].status(self.now, unix(self.now)).remove(0)
+        self.engines[end].status().remove(0)
     }
 }
 
@@ -596,7 +598,7 @@ fn a_flood_of_handshakes_is_answered_by_cookies_and_a_peer_still_gets_in() {
     }
     assert!(two.count(HERE, "cookies_received") >= 1);
     assert!(two.say(HERE), "a session");
-    let status = two.engines[THERE].status(two.now, unix(two.now));
+    let status = two.engines[THERE].status();
     assert_eq!(status.len(), 1, "no state of strangers");
 }
 
@@ -751,15 +753,19 @@ fn a_responder_shows_its_latest_handshake_under_load() {
     assert!(late < Duration::from_secs(1), "the responder is {late:?} behind");
 }
 
-/// Two clocks are never read at the same time, and one of them is set now and then.
+/// A sleep of the machine is in the time of day alone, and somebody may set the clock.
 #[test]
-fn a_handshake_has_one_time_of_day() {
-    let mut two = Two::joined();
-    let mut told = |late: u64| {
-        let unix = unix(two.now) + Duration::from_millis(late);
-        two.engines[HERE].status(two.now, unix)[0].latest_handshake.expect("one")
-    };
-    assert_eq!(told(0), told(700));
+fn a_handshake_keeps_the_time_of_day_that_it_had() {
+    let mut two = Two::new();
+    two.say(HERE);
+    two.run(DELAY + DELAY);
+    let joined = SystemTime::UNIX_EPOCH + unix(two.now);
+    two.run(second(1));
+    assert_eq!(two.peer(HERE).latest_handshake, Some(joined));
+    let slept = unix(two.now) + Duration::from_secs(8 * 3600);
+    assert!(!two.engines[HERE].has_undated_handshakes());
+    two.engines[HERE].date_handshakes(two.now + second(600), slept);
+    assert_eq!(two.peer(HERE).latest_handshake, Some(joined));
 }
 
 #[test]
