@@ -257,6 +257,7 @@ impl<P: Protocol> Engine<P> {
         let peer = &entry.peer;
         if peer.endpoint.is_some() && peer.endpoint != old.endpoint {
             (entry.endpoint, entry.own) = (peer.endpoint.map(canonical), None);
+            entry.restart = None;
         }
         let has_new_session = old.preshared_key != peer.preshared_key
             || old.persistent_keepalive != peer.persistent_keepalive;
@@ -279,12 +280,12 @@ impl<P: Protocol> Engine<P> {
         self.has_session(id, now) || self.awaits_answer(id)
     }
 
-    /// Forgets the sessions and handshakes of a peer.
+    /// Forgets the sessions and handshakes of a peer, and when one was planned.
     fn begin_anew(&mut self, id: PeerId, now: Instant) {
         let Some(entry) = self.peers[id].as_mut() else { return };
         self.protocol.remove(id);
         self.protocol.add(id, &entry.peer, now);
-        (entry.awaits_answer, entry.awaits_data) = (false, false);
+        (entry.awaits_answer, entry.awaits_data, entry.restart) = (false, false, None);
     }
 
     /// Forgets all sessions and handshakes after a sleep of the machine, which `now` leaves out.
@@ -374,11 +375,27 @@ impl<P: Protocol> Engine<P> {
         self.unix + Duration::from_nanos(now.since(self.start).0)
     }
 
-    /// Sets where a peer is reached.
+    /// Sets where a peer is reached. One that was given up is tried there at once.
     ///
     /// # Errors
     /// [`Error::NoPeer`].
     pub(crate) fn set_endpoint(
+        &mut self,
+        key: &PublicKey,
+        endpoint: SocketAddr,
+        now: Instant,
+    ) -> Result<(), Error> {
+        if let Some(entry) = self.by_key.get(key).and_then(|&id| self.peers[id].as_mut()) {
+            entry.restart = None;
+        }
+        self.set_next_endpoint(key, endpoint, now)
+    }
+
+    /// The same, but one that was given up is tried there when its next handshake is planned.
+    ///
+    /// # Errors
+    /// [`Error::NoPeer`].
+    pub(crate) fn set_next_endpoint(
         &mut self,
         key: &PublicKey,
         endpoint: SocketAddr,
@@ -888,7 +905,8 @@ impl<P: Protocol> Engine<P> {
         self.plan(id, now + LEAST_PAUSE);
     }
 
-    /// Plans a handshake `after` a time for a peer that has a persistent keepalive and no session.
+    /// Plans a handshake `after` a time for a peer that has a persistent keepalive and no session,
+    /// unless one is planned.
     fn keep_alive(&mut self, id: PeerId, now: Instant, after: Nanos) {
         let has_session = self.protocol.established(id, now).is_some();
         let Some(entry) = self.peers[id].as_mut() else { return };

@@ -54,12 +54,23 @@ impl WireguardHandle {
         self.shared.set_peers(peers)
     }
 
-    /// Sets where a peer is reached.
+    /// Sets where a peer is reached. With a persistent keepalive, a handshake begins there at once
+    /// if there is no session.
     ///
     /// # Errors
     /// [`Error::NoPeer`].
     pub fn set_endpoint(&self, peer: &PublicKey, endpoint: SocketAddr) -> Result<(), Error> {
         self.shared.set_endpoint(peer, endpoint)
+    }
+
+    /// Sets where a silent peer is tried next: at another one of its addresses. One that was given
+    /// up, and has a persistent keepalive, is tried again when that interval is over, so addresses
+    /// that take turns cost no more handshakes than one address.
+    ///
+    /// # Errors
+    /// [`Error::NoPeer`].
+    pub fn set_next_endpoint(&self, peer: &PublicKey, endpoint: SocketAddr) -> Result<(), Error> {
+        self.shared.set_next_endpoint(peer, endpoint)
     }
 
     /// Sets the key of the interface. All sessions end. Those that were used, and handshakes that

@@ -322,6 +322,15 @@ impl Shared {
         self.change(|engine| engine.set_endpoint(key, endpoint, now))
     }
 
+    pub(crate) fn set_next_endpoint(
+        &self,
+        key: &PublicKey,
+        endpoint: SocketAddr,
+    ) -> Result<(), Error> {
+        let now = clock::now();
+        self.change(|engine| engine.set_next_endpoint(key, endpoint, now))
+    }
+
     pub(crate) fn set_private_key(&self, key: PrivateKey) -> Result<(), Error> {
         let (seed, now) = (seed()?, clock::now());
         self.change(|engine| engine.set_private_key(key, seed, now))

@@ -194,3 +194,67 @@ fn a_changed_keepalive_costs_a_round_trip_and_no_more() {
         assert_eq!(handshakes, 1 + u64::from(keepalive != Some(25)), "{keepalive:?}");
     }
 }
+
+#[test]
+fn another_address_of_a_peer_that_was_given_up_is_tried_after_its_interval() {
+    let mut two = Two::with(|end, peer| {
+        if end == HERE {
+            peer.persistent_keepalive = Some(Duration::from_secs(3600));
+            peer.endpoint = Some(ELSEWHERE);
+        }
+    });
+    two.run(second(95));
+    let (key, now) = (two.keys[THERE].public_key(), two.now);
+    two.engines[HERE].set_next_endpoint(&key, address(THERE), now).expect("a peer");
+    two.run(second(3400));
+    assert_eq!(two.count(HERE, "handshakes_completed"), 0);
+    two.run(second(200));
+    assert_eq!(two.count(HERE, "handshakes_completed"), 1);
+}
+
+#[test]
+fn a_change_tries_a_peer_that_was_given_up_at_once() {
+    type Change = fn(&mut Tested, Peer, Instant);
+    let changes: [(&str, Change); 6] = [
+        ("a keepalive", |here, mut peer, now| {
+            peer.persistent_keepalive = Some(Duration::from_secs(25));
+            here.set_peers(vec![peer], now).expect("a peer");
+        }),
+        ("a shared key", |here, mut peer, now| {
+            // The other end has none as well.
+            peer.preshared_key = Some(PresharedKey::from([0; 32]));
+            here.set_peers(vec![peer], now).expect("a peer");
+        }),
+        ("an endpoint of a file", |here, mut peer, now| {
+            peer.endpoint = Some(address(THERE));
+            here.set_peers(vec![peer], now).expect("a peer");
+        }),
+        ("an endpoint", |here, peer, now| {
+            here.set_endpoint(&peer.public_key, address(THERE), now).expect("a peer");
+        }),
+        ("a key", |here, _, now| {
+            let seed = Zeroizing::new([3; 32]);
+            here.set_private_key(PrivateKey::from([1; 32]), seed, now).expect("a key");
+        }),
+        ("a sleep", |here, _, now| here.begin_all_anew(now)),
+    ];
+    for (name, change) in changes {
+        let is_elsewhere = name.contains("endpoint");
+        let mut two = Two::with(|end, peer| {
+            if end == HERE {
+                peer.persistent_keepalive = Some(Duration::from_secs(3600));
+                if is_elsewhere {
+                    peer.endpoint = Some(ELSEWHERE);
+                }
+            }
+        });
+        two.spoil = |_| true;
+        two.run(second(95));
+        assert!(!two.engines[HERE].awaits_answer(0), "{name}: it is given up");
+        let peer = two.engines[HERE].peers[0].as_ref().expect("a peer").peer.clone();
+        change(&mut two.engines[HERE], peer, two.now);
+        two.spoil = |_| false;
+        two.run(second(1));
+        assert_eq!(two.count(HERE, "handshakes_completed"), 1, "{name}");
+    }
+}
