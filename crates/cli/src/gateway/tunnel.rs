@@ -274,6 +274,7 @@ impl Tunnel {
     /// Changes the interface and its peers. What cannot be as the file says is made in the file as
     /// it was.
     fn change_interface(&self, file: &mut File) -> Vec<neap_wireguard::Error> {
+        let _turn = self.names.take_turn();
         let mut errors = Vec::new();
         let mut is_done = |done: Result<(), neap_wireguard::Error>| {
             let is_done = done.is_ok();
@@ -563,6 +564,22 @@ pub(super) mod tests {
         assert!(corrected(&old, &new).contains(&key));
         let other = file_of(1, "", "");
         assert!(corrected(&old, &other).contains(&other.peers[0].public_key), "a new peer");
+    }
+
+    #[test]
+    fn a_file_changes_no_endpoint_while_the_address_of_a_name_is_taken() {
+        let mut tunnel = start(file("", "Endpoint = 127.0.0.1:1001"));
+        let (names, handle) = (tunnel.names.clone(), tunnel.handle.clone());
+        let port = || handle.status().peers[0].endpoint.map(|at| at.port());
+        std::thread::scope(|scope| {
+            let turn = names.take_turn();
+            let change = scope.spawn(|| tunnel.change(file("", "Endpoint = 127.0.0.1:1002")));
+            std::thread::sleep(Duration::from_millis(100));
+            assert_eq!(port(), Some(1001));
+            drop(turn);
+            assert_eq!(change.join().expect("no panic"), Ok(()));
+        });
+        assert_eq!(port(), Some(1002));
     }
 
     #[test]

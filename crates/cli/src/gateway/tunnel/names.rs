@@ -49,6 +49,8 @@ struct Named {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names {
     shared: Arc<(Mutex<Named>, Condvar)>,
+    /// Whoever has it may change the endpoints of peers. It is taken before all other locks.
+    turn: Arc<Mutex<()>>,
 }
 
 impl Names {
@@ -96,12 +98,22 @@ impl Names {
         self.lock().renamed.contains(key)
     }
 
-    /// The name of a peer was resolved, unless it has another one meanwhile.
-    fn settle(&self, key: PublicKey, name: &HostPort) {
+    /// Waits until no address is being taken, and has none be taken before the guard is dropped.
+    /// Whoever changes peers together with their names holds it: a look-up that began before may
+    /// end meanwhile, and its address is that of the old file.
+    pub(super) fn take_turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the address of a peer's name. Returns whether the peer still has that name.
+    fn settle(&self, key: PublicKey, name: &HostPort, address: SocketAddr) -> bool {
         let mut inside = self.lock();
-        if inside.peers.iter().any(|one| (one.0, &one.1) == (key, name)) {
+        let is_its_name = inside.peers.iter().any(|one| (one.0, &one.1) == (key, name));
+        if is_its_name {
             inside.renamed.remove(&key);
+            inside.known.insert(name.clone(), address);
         }
+        is_its_name
     }
 
     fn lock(&self) -> MutexGuard<'_, Named> {
@@ -164,6 +176,7 @@ impl Names {
     }
 
     /// Takes an address that was found: the one behind the present one, if that does not answer.
+    /// It is not taken if the peer has another name or none since the look-up began.
     fn take(
         &self,
         handle: &WireguardHandle,
@@ -176,10 +189,21 @@ impl Names {
         if present == Some(next) {
             return;
         }
-        self.learn(name, next);
-        self.settle(key, name);
+        // The engine may call this thread, so the names are not locked meanwhile.
+        let _turn = self.take_turn();
+        if !self.settle(key, name, next) {
+            tracing::debug!(endpoint = %name, address = %next, "the endpoint has another name now");
+            return;
+        }
         tracing::info!(endpoint = %name, address = %next, "the endpoint has this address");
-        if let Err(error) = handle.set_endpoint(&key, next) {
+        // One that is new is tried at once, and those of one look-up take turns.
+        let is_turn = present.is_some_and(|present| found.contains(&present));
+        let set = if is_turn {
+            handle.set_next_endpoint(&key, next)
+        } else {
+            handle.set_endpoint(&key, next)
+        };
+        if let Err(error) = set {
             // It was removed meanwhile.
             tracing::debug!(%error, "the endpoint is of no peer");
         }
@@ -259,6 +283,23 @@ mod tests {
             thread::sleep(Duration::from_millis(10));
         }
         panic!("it still is at port {}", port());
+    }
+
+    #[test]
+    fn a_look_up_that_ends_after_the_name_has_changed_is_not_taken() {
+        let first = file("", "Endpoint = localhost:1001");
+        let names = Names::new(&first.peers);
+        let config = first.wireguard(|endpoint| names.known(endpoint));
+        let wireguard = neap_wireguard::Wireguard::open(&config).expect("a tunnel");
+        let handle = wireguard.handle();
+        let second = file("", "Endpoint = 127.0.0.1:1002");
+        handle.set_peers(second.wireguard(|endpoint| names.known(endpoint)).peers).expect("peers");
+        names.set(&second.peers, HashSet::new());
+        let (key, old_name) = named(&first.peers).next().expect("a name");
+        names.take(&handle, key, &old_name, &[SocketAddr::from(([127, 0, 0, 1], 1001))], None);
+        let endpoint = handle.status().peers[0].endpoint;
+        assert_eq!(endpoint, Some(SocketAddr::from(([127, 0, 0, 1], 1002))));
+        assert_eq!(names.known(&old_name), None, "nobody has it");
     }
 
     #[test]
