@@ -19,7 +19,7 @@ use crate::sync::lock;
 use neap_stack::driving::roles::{Next, Rest, Roles, TaskId, Ticket};
 use neap_stack::interface::InterfaceId;
 use neap_stack::stack::{Stack, Why};
-use neap_stack::wait::Condition;
+use neap_stack::wait::{Condition, WriteTally};
 use neap_tcp::time::{Instant, Nanos};
 use rustix::fd::OwnedFd;
 use std::io;
@@ -61,6 +61,8 @@ pub(crate) struct Driver {
     least_lease: AtomicU64,
     /// How long leaders stay.
     stays: Stays,
+    /// What applications have written to sockets of the shard.
+    written: WriteTally,
     /// When an application may look in again, nanoseconds.
     next_look: AtomicU64,
     /// When the shard is to be polled next, nanoseconds; known while it has a task.
@@ -129,6 +131,7 @@ impl Driver {
             lease_length: AtomicU64::new(LEASE.0),
             least_lease: AtomicU64::new(LEASE.0),
             stays: Stays::default(),
+            written: WriteTally::default(),
             next_look: AtomicU64::new(0),
             due: AtomicU64::new(u64::MAX),
             alarm_order: Mutex::new(()),
@@ -253,6 +256,11 @@ impl Driver {
     /// Whether some thread leads.
     pub(crate) fn is_led(&self) -> bool {
         self.roles.is_led()
+    }
+
+    /// What applications have written to sockets of the shard.
+    pub(crate) fn written(&self) -> &WriteTally {
+        &self.written
     }
 
     /// Polls once if nobody else does: an application between two writes takes what has arrived.

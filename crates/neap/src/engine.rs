@@ -54,6 +54,12 @@ impl Engine {
         self.drivers.iter().for_each(Driver::end);
     }
 
+    /// Counts bytes that an application has written to sockets of a shard. From time to time its
+    /// thread takes what has arrived there.
+    pub(crate) fn count_written(&self, shard: usize, bytes: usize) {
+        self.driver(shard).written().add(bytes, self, shard);
+    }
+
     /// The worker thread of a shard, until the stack is dropped.
     pub(crate) fn work(&self, shard: usize) {
         self.driver(shard).work(&self.stack);

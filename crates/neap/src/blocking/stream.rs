@@ -15,7 +15,7 @@ use neap_stack::socket::mapped;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::stack::ConnectOptions;
-use neap_stack::wait::{Drive, WriteTally};
+use neap_stack::wait::Drive;
 use neap_tcp::connection::{ReadError, WriteError, WriteFlags};
 use neap_tcp::info::TcpInfo;
 use neap_tcp::options::{SocketOption, SocketOptions};
@@ -44,7 +44,6 @@ pub struct TcpStream {
     handle: TcpHandle,
     engine: Arc<Engine>,
     wait_mode: Arc<WaitMode>,
-    written: Arc<WriteTally>,
     /// A socket of IPv6, which shows addresses of IPv4 as mapped ones.
     is_v6: bool,
 }
@@ -165,8 +164,7 @@ impl TcpStream {
 
     /// A stream around a connection. `is_v6` says that addresses of IPv4 show as mapped ones.
     pub(crate) fn new(handle: TcpHandle, engine: Arc<Engine>, is_v6: bool) -> Self {
-        let (wait_mode, written) = (Arc::default(), Arc::default());
-        Self { handle, engine, wait_mode, written, is_v6 }
+        Self { handle, engine, wait_mode: Arc::default(), is_v6 }
     }
 
     fn show(&self, address: SocketAddr) -> SocketAddr {
@@ -197,7 +195,7 @@ impl TcpStream {
     }
 
     fn count_written(&self, bytes: usize) {
-        self.written.add(bytes, &*self.engine, self.handle.shard());
+        self.engine.count_written(self.handle.shard(), bytes);
     }
 
     /// Reads what is there; `WouldBlock` if nothing is, whatever the mode.

@@ -346,3 +346,21 @@ fn a_leader_that_stops_the_lease_leaves_the_end_of_the_stack_to_the_worker() {
     });
     assert_eq!(told.recv_timeout(std::time::Duration::from_secs(10)), Ok(()));
 }
+
+#[test]
+fn what_is_written_to_many_streams_counts_together() {
+    use std::io::Write;
+    let builder = crate::Stack::builder().device(holding(&Packets::default()));
+    let stack = builder.address("10.1.0.1/24").build().expect("a stack");
+    let listener = crate::TcpListener::bind(&stack, "127.0.0.1:80").expect("a port");
+    let next_look = || stack.engine().driver(0).next_look.load(Ordering::Relaxed);
+    let (mut streams, mut written) = (Vec::new(), 0);
+    while written < 64 << 10 {
+        assert_eq!(next_look(), 0, "after {written} bytes");
+        let stream = crate::TcpStream::connect(&stack, "127.0.0.1:80").expect("a connection");
+        let accepted = listener.accept().expect("a connection");
+        written += (&stream).write(&[0; 10_000]).expect("room");
+        streams.push((stream, accepted));
+    }
+    assert!(next_look() > 0, "nobody has looked at what has arrived");
+}
