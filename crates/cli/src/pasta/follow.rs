@@ -19,6 +19,7 @@ use neap_gateway::{GatewayHandle, Policy, PublishedId, Transport, admit_descript
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -200,17 +201,27 @@ impl Follower {
     /// The process in the namespace is gone, or the gateway.
     pub(super) fn look(&mut self) -> io::Result<()> {
         if self.ports.tcp_in == Ports::Auto || self.ports.udp_in == Ports::Auto {
-            let (tcp, mut udp) = self.agent.listening()?;
-            // A server of both protocols is often one.
-            tcp.iter().for_each(|port| udp.insert(port));
-            for (transport, wanted) in [(Transport::Tcp, tcp), (Transport::Udp, udp)] {
+            let listening = self.agent.listening()?;
+            // What this program has opened in the namespace is the host's already.
+            let is_own = |transport, port| match transport {
+                Transport::Tcp => self.tcp_out.has(port),
+                Transport::Udp => self.udp_out.has(port),
+            };
+            let wanted = wanted(listening, is_own, &self.tables.clients());
+            for (transport, wanted) in wanted {
                 self.follow_namespace(transport, &wanted)?;
             }
         }
         if self.ports.tcp_out == Ports::Auto || self.ports.udp_out == Ports::Auto {
-            let (tcp, mut udp) = (self.tables.tcp(), self.tables.udp());
-            tcp.iter().for_each(|port| udp.insert(port));
-            for (transport, wanted) in [(Transport::Tcp, tcp), (Transport::Udp, udp)] {
+            let listening = (self.tables.tcp(), self.tables.udp());
+            // What this program has opened on the host is the namespace's already.
+            let [tcp, udp] = [&self.ports.tcp_in, &self.ports.udp_in].map(listed);
+            let is_own = |transport, port| match transport {
+                Transport::Tcp => self.tcp_in.has(port) || tcp.contains(port),
+                Transport::Udp => self.udp_in.has(port) || udp.contains(port),
+            };
+            let wanted = wanted(listening, is_own, &self.tables.clients());
+            for (transport, wanted) in wanted {
                 self.follow_host(transport, &wanted)?;
             }
         }
@@ -218,26 +229,21 @@ impl Follower {
     }
 
     /// Ports of the host become those of the namespace where somebody listens there.
-    fn follow_namespace(&mut self, transport: Transport, wanted: &PortSet) -> io::Result<()> {
-        let (option, out) = match transport {
-            Transport::Tcp => (&self.ports.tcp_in, &self.tcp_out),
-            Transport::Udp => (&self.ports.udp_in, &self.udp_out),
+    fn follow_namespace(&mut self, transport: Transport, wanted: &[u16]) -> io::Result<()> {
+        let option = match transport {
+            Transport::Tcp => &self.ports.tcp_in,
+            Transport::Udp => &self.ports.udp_in,
         };
         if *option != Ports::Auto {
             return Ok(());
         }
-        // What this program has opened in the namespace is the host's already.
-        let clients = self.tables.clients();
-        let is_clients = |port| transport == Transport::Udp && clients.contains(&port);
-        let is_wanted = |&port: &u16| !out.has(port) && !is_clients(port);
-        let wanted: Vec<_> = wanted.iter().filter(is_wanted).collect();
         let mut known = std::mem::take(match transport {
             Transport::Tcp => &mut self.tcp_in,
             Transport::Udp => &mut self.udp_in,
         });
-        self.forget(&mut known, &wanted)?;
+        self.forget(&mut known, wanted)?;
         let mut refused = Vec::new();
-        for port in known.due(&wanted) {
+        for port in known.due(wanted) {
             let binder = Binder { args: &self.args, network: &self.network };
             let bound = binder.bind(transport, &Place::default(), port, port);
             let publish = |(socket, publication): Bound| {
@@ -261,27 +267,18 @@ impl Follower {
     }
 
     /// Ports of the namespace's loopback become those of the host where somebody listens there.
-    fn follow_host(&mut self, transport: Transport, wanted: &PortSet) -> io::Result<()> {
-        let (option, own, listed) = match transport {
-            Transport::Tcp => (&self.ports.tcp_out, &self.tcp_in, &self.ports.tcp_in),
-            Transport::Udp => (&self.ports.udp_out, &self.udp_in, &self.ports.udp_in),
+    fn follow_host(&mut self, transport: Transport, wanted: &[u16]) -> io::Result<()> {
+        let option = match transport {
+            Transport::Tcp => &self.ports.tcp_out,
+            Transport::Udp => &self.ports.udp_out,
         };
         if *option != Ports::Auto {
             return Ok(());
         }
-        // What this program has opened on the host is the namespace's already.
-        let is_own = |port: &u16| {
-            let is_listed = match listed {
-                Ports::Listed { ports, .. } => ports.keys().any(|(_, other)| other == port),
-                _ => false,
-            };
-            is_listed || own.has(*port)
-        };
-        let wanted: Vec<_> = wanted.iter().filter(|port| !is_own(port)).collect();
         let mut known = std::mem::take(self.out(transport));
-        self.forget(&mut known, &wanted)?;
+        self.forget(&mut known, wanted)?;
         let mut refused = Vec::new();
-        for port in known.due(&wanted) {
+        for port in known.due(wanted) {
             let opened = self.cross(transport, port, port);
             let refused = |error| refused.push(not_given("namespace", transport, port, &error));
             known.note(port, opened, refused)?;
@@ -352,6 +349,30 @@ impl Follower {
     }
 }
 
+/// The ports of one side that are to be those of the other one, of each transport: those that
+/// others than this program listen at. A server of both protocols is often one, so TCP ports of
+/// others are UDP ports too. UDP leaves out those that the kernel gives to `clients`.
+fn wanted(
+    (tcp, udp): (PortSet, PortSet),
+    is_own: impl Fn(Transport, u16) -> bool,
+    clients: &RangeInclusive<u16>,
+) -> [(Transport, Vec<u16>); 2] {
+    let tcp: Vec<_> = tcp.iter().filter(|&port| !is_own(Transport::Tcp, port)).collect();
+    let mut both = udp;
+    tcp.iter().for_each(|&port| both.insert(port));
+    let is_wanted = |&port: &u16| !is_own(Transport::Udp, port) && !clients.contains(&port);
+    [(Transport::Tcp, tcp), (Transport::Udp, both.iter().filter(is_wanted).collect())]
+}
+
+/// The ports that an option names, on the side where they are opened.
+fn listed(ports: &Ports) -> PortSet {
+    let mut set = PortSet::default();
+    if let Ports::Listed { ports, .. } = ports {
+        ports.keys().for_each(|&(_, port)| set.insert(port));
+    }
+    set
+}
+
 /// The option for ports of the namespace's loopback.
 fn option_out(transport: Transport) -> &'static str {
     match transport {
@@ -399,6 +420,20 @@ fn all_or_none<S>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn udp_follows_tcp_ports_of_others_and_neither_own_ones_nor_those_of_clients() {
+        let listening = || (PortSet::of(&[80, 443, 5432, 40_000]), PortSet::of(&[53, 443, 7000]));
+        let own = [(Transport::Tcp, 443), (Transport::Tcp, 5432), (Transport::Udp, 7000)];
+        let wanted =
+            |own: &[_]| wanted(listening(), |of, at| own.contains(&(of, at)), &(32768..=60999));
+        let [tcp, udp] = wanted(&own);
+        assert_eq!(tcp, (Transport::Tcp, vec![80, 40_000]));
+        // The UDP socket of 443 is somebody else's, whoever has the TCP port.
+        assert_eq!(udp, (Transport::Udp, vec![53, 80, 443]));
+        let [_, udp] = wanted(&[(Transport::Udp, 80)]);
+        assert_eq!(udp, (Transport::Udp, vec![53, 443, 5432, 7000]));
+    }
 
     #[test]
     fn no_more_ports_are_followed_than_the_bound_allows() {

@@ -114,6 +114,7 @@ fn inside() {
         "greet a resolver" => confinement::greet(target),
         "ask by datagrams" => options::ask_by_datagrams(target),
         "answer datagrams" => options::answer_datagrams(target),
+        "take a port" => options::take_a_port(target),
         "answer two by datagram" => published::answer_two_by_datagram(target),
         "answer two" => published::answer_two(target),
         "say who asks" => loopback::say_who_asks(target),

@@ -3,7 +3,9 @@
 use super::folder::Folder;
 use super::namespace::{in_namespace, run};
 use super::own::metrics;
-use super::{NO_PORTS, Namespace, finish, host, join, network, pasta, succeed};
+use super::published::Server;
+use super::{NO_PORTS, Namespace, answer_in_the_end, finish, host, join, network, pasta};
+use super::{start_server, succeed};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -20,7 +22,11 @@ pub(super) fn ask_by_datagrams(server: SocketAddr) {
 
 /// Asks by UDP from an address until there is an answer, which it returns.
 pub(super) fn answer_to(from: &str, server: SocketAddr) -> String {
-    let socket = UdpSocket::bind((from, 0)).expect("a port");
+    answer_by(&UdpSocket::bind((from, 0)).expect("a port"), server)
+}
+
+/// The same by a socket.
+pub(super) fn answer_by(socket: &UdpSocket, server: SocketAddr) -> String {
     socket.set_read_timeout(Some(AGAIN)).expect("a timeout");
     let mut answer = [0; 100];
     loop {
@@ -40,6 +46,11 @@ pub(super) fn answer_datagrams(at: SocketAddr) {
         // Who has asked may be gone.
         let _ = socket.send_to(b"answer", client);
     }
+}
+
+/// In the namespace: nobody has the UDP port.
+pub(super) fn take_a_port(at: SocketAddr) {
+    drop(UdpSocket::bind(at).expect("nobody has the port"));
 }
 
 /// A program of this binary in a namespace, until this is dropped.
@@ -74,6 +85,59 @@ fn who_listens_on_the_host_is_followed_in_the_namespace_and_the_other_way_round(
         succeed(namespace.program("connect in the end", "127.0.0.1:7777"));
         succeed(namespace.program("ask by datagrams", "127.0.0.1:7778"));
         ask_by_datagrams(to("127.0.0.1:5557"));
+    });
+}
+
+#[test]
+fn a_tcp_port_that_is_listed_is_free_for_udp_in_the_namespace() {
+    in_namespace(|| {
+        host();
+        let namespace = Namespace::new();
+        join(&namespace, &["-t", "8080", "-u", "auto", "-T", "none", "-U", "auto"]);
+        succeed(namespace.program("take a port", "0.0.0.0:8080"));
+    });
+}
+
+#[test]
+fn a_tcp_port_of_the_namespace_that_is_that_of_the_host_is_free_for_udp_on_the_host() {
+    in_namespace(|| {
+        host();
+        let namespace = Namespace::new();
+        join(&namespace, &["-t", "none", "-u", "auto", "-T", "7777", "-U", "none"]);
+        for any in ["0.0.0.0:7777", "[::]:7777"] {
+            take_a_port(any.parse().expect("an address"));
+        }
+    });
+}
+
+#[test]
+fn a_tcp_port_that_was_published_is_free_for_udp_in_the_namespace() {
+    in_namespace(|| {
+        host();
+        let namespace = Namespace::new();
+        join(&namespace, &["-t", "auto", "-u", "auto", "-T", "auto", "-U", "auto"]);
+        // UDP of the host leaves it out, as its kernel gives it to clients.
+        let _server = Server::start(&namespace, "answer two", "0.0.0.0:40000");
+        // Who connects to such a port may get it for itself, and be connected with itself.
+        while run("ss -Hltn sport = :40000").is_empty() {
+            thread::yield_now();
+        }
+        // The look that has published it is over when the next one publishes another port.
+        let mut other = start_server(&namespace, "0.0.0.0:5555");
+        answer_in_the_end("127.0.0.1:5555");
+        other.wait().expect("it ends");
+        succeed(namespace.program("take a port", "0.0.0.0:40000"));
+    });
+}
+
+#[test]
+fn udp_leaves_out_ports_of_clients_that_somebody_listens_at_by_tcp_on_the_host() {
+    in_namespace(|| {
+        host();
+        let _listener = TcpListener::bind("127.0.0.1:40000").expect("a port");
+        let namespace = Namespace::new();
+        join(&namespace, &["-t", "none", "-u", "none", "-T", "none", "-U", "auto"]);
+        succeed(namespace.program("take a port", "0.0.0.0:40000"));
     });
 }
 
