@@ -170,10 +170,14 @@ impl Crossings {
         let open = || {
             let socket = sockets.open(Transport::Udp, to.is_ipv6())?;
             descriptors::admit(&socket)?;
-            // The guest sees the port of the client, unless somebody in its namespace has it.
+            // The guest sees the port of the client, unless somebody in its namespace has it. With
+            // that of the server it would be its own peer.
             let own = SockRef::from(&socket);
             let bind = |port| own.bind(&SocketAddr::new(to.ip(), port).into());
-            bind(arrived.from.port()).or_else(|_| bind(0))?;
+            let port = Some(arrived.from.port()).filter(|&port| port != to.port());
+            bind(port.unwrap_or(0)).or_else(|_| bind(0))?;
+            // It takes datagrams of the server alone, so nobody takes it for a server.
+            own.connect(&to.into())?;
             HostDatagrams::adopt(socket)
         };
         match self.client(Front::Port(port), arrived, to, poller, most_clients, open) {
@@ -352,7 +356,9 @@ impl Crossings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::{Ipv4Addr, UdpSocket};
+    use crate::host_echo::namespace;
+    use socket2::{Domain, Socket, Type};
+    use std::net::{IpAddr, Ipv4Addr, UdpSocket};
     use std::os::fd::OwnedFd;
 
     fn socket() -> (UdpSocket, SocketAddr) {
@@ -360,6 +366,26 @@ mod tests {
         socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
         let address = socket.local_addr().expect("an address");
         (socket, address)
+    }
+
+    /// Sockets of this namespace for those of a guest.
+    #[derive(Debug)]
+    struct Here;
+
+    impl GuestSockets for Here {
+        fn open(&self, _: Transport, is_v6: bool) -> io::Result<OwnedFd> {
+            let domain = if is_v6 { Domain::IPV6 } else { Domain::IPV4 };
+            Socket::new(domain, Type::DGRAM, None).map(OwnedFd::from)
+        }
+    }
+
+    /// A client at a loopback address sends to a guest.
+    fn enter(crossings: &mut Crossings, poller: &Poller, from: SocketAddr) -> Crossed {
+        let slot = Slot { key: 0, generation: Generation::default() };
+        let guest = SocketAddr::from(([192, 0, 2, 1], SERVER.port()));
+        let (arrived, mut crossed) = (Arrived::one(from, "question".into()), Crossed::default());
+        crossings.enter_guest((slot, guest, &Here), &arrived, poller, 10, &mut crossed);
+        crossed
     }
 
     /// Passes on until there is nothing more, whatever the token.
@@ -414,6 +440,56 @@ mod tests {
         crossings.remove(slot);
         assert_eq!((crossings.clients, crossings.sockets.len()), (0, 0));
         crossings.expire(Instant::now() + 2 * TIMEOUT);
+    }
+
+    /// The port of a client, and that of a guest's server.
+    const CLIENT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 6000);
+    const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 5557);
+
+    #[test]
+    fn a_guest_that_refuses_is_asked_again_by_the_same_socket_and_strangers_do_not_come_in() {
+        namespace::in_namespace(|| {
+            namespace::run("ip link set lo up");
+            let poller = Poller::new().expect("a poller");
+            let mut crossings = Crossings::new();
+            // The second one finds what became of the first one.
+            for _ in 0..2 {
+                assert_eq!(enter(&mut crossings, &poller, CLIENT).out, 1);
+            }
+            assert_eq!(turn(&mut crossings, &poller), Crossed::default(), "they are refused");
+            let server = UdpSocket::bind(SERVER).expect("the port is free");
+            server.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+            for _ in 0..2 {
+                assert_eq!(enter(&mut crossings, &poller, CLIENT).out, 1);
+                let (_, from) = server.recv_from(&mut [0; 100]).expect("it came in");
+                assert_eq!(from, CLIENT);
+                // The kernel refuses others, and tells them.
+                let (stranger, _) = socket();
+                stranger.connect(from).expect("connected");
+                stranger.send(b"answer").expect("sent");
+                let error = stranger.recv(&mut [0; 100]).expect_err("it is refused");
+                assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+                server.send_to(b"answer", from).expect("sent");
+                turn(&mut crossings, &poller);
+                let answers = crossings.take_answers();
+                let answers: Vec<_> = answers.iter().map(|one| (one.to, &one.data[..])).collect();
+                assert_eq!(answers, [(CLIENT, &["answer".into()][..])]);
+            }
+            assert_eq!(crossings.clients, 1);
+        });
+    }
+
+    #[test]
+    fn a_client_with_the_port_of_the_server_neither_has_it_in_the_guest_nor_answers_itself() {
+        namespace::in_namespace(|| {
+            namespace::run("ip link set lo up");
+            let poller = Poller::new().expect("a poller");
+            let mut crossings = Crossings::new();
+            assert_eq!(enter(&mut crossings, &poller, SERVER).out, 1);
+            turn(&mut crossings, &poller);
+            assert!(crossings.take_answers().is_empty());
+            UdpSocket::bind(SERVER).expect("the port is free");
+        });
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Clients of published ports at loopback addresses of the host.
 
 use super::namespace::in_namespace;
-use super::options::answer_to;
+use super::options::{answer_by, answer_to};
 use super::published::Server;
 use super::{Namespace, PATIENCE, PROGRAM, TARGET, host, join, pasta};
 use std::env;
@@ -96,6 +96,25 @@ fn without_a_word_they_come_by_the_interface_and_other_clients_always_do() {
             assert_eq!(ask("192.0.2.10", own), "192.0.2.1 192.0.2.10", "{options:?}");
             assert_eq!(answer_to("192.0.2.10", own), "192.0.2.1", "{options:?}");
         }
+    });
+}
+
+/// The socket in the namespace has the port of its client, and is no server.
+#[test]
+fn the_port_of_a_client_at_the_loopback_is_free_on_the_host_when_the_client_is_gone() {
+    in_namespace(|| {
+        host();
+        let namespace = Namespace::new();
+        let options = ["-t", "none", "-u", "auto", "-T", "none", "-U", "none"];
+        join(&namespace, &[&["--host-lo-to-ns-lo"], &options[..]].concat());
+        let _server = Server::start(&namespace, "say who asks", "127.0.0.1:5557");
+        let client = UdpSocket::bind("127.0.0.1:6000").expect("a port");
+        assert_eq!(answer_by(&client, at("127.0.0.1", "5557")), "127.0.0.1");
+        drop(client);
+        // Ports are opened in their order, so this one shows that the other was looked at.
+        let _later = Server::start(&namespace, "say who asks", "127.0.0.1:7000");
+        assert_eq!(answer_to("127.0.0.1", at("127.0.0.1", "7000")), "127.0.0.1");
+        UdpSocket::bind("0.0.0.0:6000").expect("nobody has the port");
     });
 }
 
