@@ -5,7 +5,7 @@ use ipnet::Ipv4Net;
 use neap::InterfaceConfig;
 use neap::device::Device;
 use neap::net::{Address, AdvertisedDnsServer, AdvertisedPrefix, Prefix, RouterAdvertisement};
-use neap_gateway::{DhcpConfig, Translation};
+use neap_gateway::{DhcpConfig, Policy, Translation};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Hosts of the network by their numbers in it.
@@ -110,18 +110,27 @@ impl Network {
     /// Addresses that stand for others: the resolver's for that of the host, and the gateway's for
     /// the loopback address of the host, which the policy judges.
     pub(super) fn translations(&self) -> Vec<Translation> {
-        let resolvers: [IpAddr; 2] = [self.host(RESOLVER).into(), RESOLVER_V6.into()];
-        let resolvers = resolvers.into_iter().filter(|_| self.has_dns);
-        let mut translations: Vec<_> = resolvers
-            .map(|resolver| Translation::resolver(SocketAddr::new(resolver, DNS_PORT)))
-            .collect();
-        for (address, loopback) in [
-            (self.gateway().into(), IpAddr::from(Ipv4Addr::LOCALHOST)),
-            (GATEWAY_V6.into(), Ipv6Addr::LOCALHOST.into()),
-        ] {
-            translations.push(Translation::address(address, loopback));
+        let v4: [IpAddr; 3] =
+            [self.gateway().into(), Ipv4Addr::LOCALHOST.into(), self.host(RESOLVER).into()];
+        let v6: [IpAddr; 3] = [GATEWAY_V6.into(), Ipv6Addr::LOCALHOST.into(), RESOLVER_V6.into()];
+        let mut translations = Vec::new();
+        for [gateway, loopback, resolver] in
+            [Some(v4), self.has_v6.then_some(v6)].into_iter().flatten()
+        {
+            translations.push(Translation::address(gateway, loopback));
+            if self.has_dns {
+                translations.push(Translation::resolver(SocketAddr::new(resolver, DNS_PORT)));
+            }
         }
         translations
+    }
+
+    /// Denies the family that the guest does not have: its interface takes packets for all
+    /// addresses.
+    pub(super) fn restrict(&self, policy: &mut Policy) {
+        if !self.has_v6 {
+            policy.deny("::/0".parse().expect("a prefix"));
+        }
     }
 
     /// What guests are told by DHCP.

@@ -92,6 +92,7 @@ fn config(options: &Options, limit: usize) -> Result<GatewayConfig, Failure> {
     // An upstream would take what stands for the host for addresses of its own.
     let may_reach_host = !options.disable_host_loopback && options.own.way_out.is_direct();
     config.policy = if may_reach_host { Policy::default() } else { Policy::without_host() };
+    options.network.restrict(&mut config.policy);
     options.own.limits.apply(&mut config, limit).map_err(Failure::Arguments)?;
     config.translations = options.network.translations();
     config.own_addresses = options.network.own_addresses().iter().map(|own| own.ip).collect();

@@ -9,6 +9,7 @@ mod namespace;
 #[allow(dead_code, reason = "shared with tests of other faces")]
 #[path = "../common/confined.rs"]
 mod confined;
+mod families;
 mod guest;
 #[path = "../common/resolver.rs"]
 mod resolver;
@@ -737,6 +738,7 @@ fn inside() {
             assert_eq!(stream.read(&mut [0]).expect("the end"), 0);
         }
         "denied v6" => denied(target, ErrorKind::PermissionDenied),
+        "send a datagram" => families::send_a_datagram(target),
         "seen as" => seen_as(target),
         "first resolver" => ask_name(target, 1),
         "second resolver" => ask_name(target, 2),
