@@ -6,8 +6,8 @@
 //! question was answered only shows that it is there. An answer that is cut goes to the guest,
 //! which then asks over TCP.
 //!
-//! Cost: at most two sockets and the question's bytes for each, at most [`MOST_QUERIES`]; O(1) per
-//! event.
+//! Cost: at most two sockets and the question's bytes twice for each, at most [`MOST_QUERIES`];
+//! O(1) per event.
 
 use super::message;
 use super::sockets::{Look, Outcome, QuestionSocket};
@@ -56,9 +56,8 @@ pub(crate) type ServerList = SmallVec<[SocketAddr; 3]>;
 /// Questions that are not answered yet.
 pub(super) struct Queries {
     table: Slab<Query>,
-    /// By the guest's address, where it sent the question, and its ID: a question that is repeated
-    /// is the same one.
-    of_guest: HashMap<(SocketAddr, SocketAddr, u16), usize>,
+    /// By what guests have sent: a question that is repeated is the same one.
+    of_guest: HashMap<Asked, usize>,
     /// When to go on: of those over UDP that are sent once more, of others over UDP, and of those
     /// over TCP.
     due: [Deadlines; 3],
@@ -68,11 +67,17 @@ pub(super) struct Queries {
     counters: Arc<Counters>,
 }
 
-struct Query {
+/// A question as a guest has sent it. Several of one port may have the same ID.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Asked {
     guest: SocketAddr,
     /// What the guest takes for the resolver.
-    asked: SocketAddr,
-    guest_id: u16,
+    resolver: SocketAddr,
+    question: Bytes,
+}
+
+struct Query {
+    asked: Asked,
     /// The question with the ID of one of its attempts.
     question: Vec<u8>,
     servers: ServerList,
@@ -113,7 +118,7 @@ impl Query {
             AskedBy::Host => QuestionSocket::of_host(outbound, server).map(Way::Datagrams),
             AskedBy::Datagrams => QuestionSocket::through(upstream, server).map(Way::Datagrams),
             AskedBy::Streams => {
-                let far = upstream.connect(&server.into(), self.guest.into())?;
+                let far = upstream.connect(&server.into(), self.asked.guest.into())?;
                 let (outgoing, answer) = (framed(&self.question), BytesMut::new());
                 Ok(Way::Stream { far, outgoing, answer, is_open: false })
             }
@@ -237,21 +242,24 @@ impl Queries {
         }
     }
 
-    /// Whether a question is to be asked: it is one, is not asked yet, and there is room.
-    fn is_new(&self, question: &Datagram, asked: SocketAddr) -> bool {
-        let data = &question.data;
+    /// A question that is to be asked: it is one, is not asked yet, and there is room.
+    fn new_one(&self, question: &Datagram) -> Option<Asked> {
+        let (data, resolver) = (&question.data, question.local?);
         if data.len() > MOST_QUESTION || !message::is_question(data) {
             self.counters.count(|counters| &counters.bad_dns);
-            return false;
+            return None;
         }
-        if self.of_guest.contains_key(&(question.peer, asked, message::id(data))) {
-            return false;
+        // The bytes may be part of a larger piece of memory.
+        let copy = Bytes::copy_from_slice(data);
+        let asked = Asked { guest: question.peer, resolver, question: copy };
+        if self.of_guest.contains_key(&asked) {
+            return None;
         }
         let has_room = self.table.len() < MOST_QUERIES;
         if !has_room {
             self.counters.count(|counters| &counters.full_dns);
         }
-        has_room
+        has_room.then_some(asked)
     }
 
     /// Asks resolvers in turn.
@@ -262,27 +270,15 @@ impl Queries {
         by: AskedBy,
         ways: QuestionWays<'_>,
     ) {
-        let Some(asked) = question.local else { return };
-        if !self.is_new(question, asked) {
-            return;
-        }
-        let key = self.insert(question, asked, servers, by);
+        let Some(asked) = self.new_one(question) else { return };
+        let key = self.insert(asked, servers, by);
         self.send_on(key, ways);
     }
 
-    fn insert(
-        &mut self,
-        question: &Datagram,
-        asked: SocketAddr,
-        servers: ServerList,
-        by: AskedBy,
-    ) -> usize {
-        let (guest, guest_id) = (question.peer, message::id(&question.data));
+    fn insert(&mut self, asked: Asked, servers: ServerList, by: AskedBy) -> usize {
         let key = self.table.insert(Query {
-            guest,
-            asked,
-            guest_id,
-            question: question.data.to_vec(),
+            asked: asked.clone(),
+            question: asked.question.to_vec(),
             servers,
             attempts: 0,
             by,
@@ -290,7 +286,7 @@ impl Queries {
             late: None,
             is_answered: false,
         });
-        self.of_guest.insert((guest, asked, guest_id), key);
+        self.of_guest.insert(asked, key);
         key
     }
 
@@ -374,12 +370,12 @@ impl Queries {
         let slot = Slot { key, generation: late.generation };
         self.due[0].set(Instant::now() + TIMEOUT, slot);
         (query.now, query.is_answered) = (Some(late), true);
-        self.of_guest.remove(&(query.guest, query.asked, query.guest_id));
+        self.of_guest.remove(&query.asked);
     }
 
     fn remove(&mut self, key: usize) -> Query {
         let query = self.table.remove(key);
-        self.of_guest.remove(&(query.guest, query.asked, query.guest_id));
+        self.of_guest.remove(&query.asked);
         query
     }
 
@@ -387,9 +383,10 @@ impl Queries {
         if query.by == AskedBy::Streams {
             answer = message::over_udp(&query.question, answer);
         }
-        message::set_id(&mut answer, query.guest_id);
-        let mut datagram = Datagram::new(answer, query.guest);
-        datagram.local = Some(query.asked);
+        let Asked { guest, resolver, question } = &query.asked;
+        message::set_id(&mut answer, message::id(question));
+        let mut datagram = Datagram::new(answer, *guest);
+        datagram.local = Some(*resolver);
         self.deliver(&datagram, guests);
     }
 
@@ -607,6 +604,36 @@ mod tests {
         let count = world.cable.recv(&mut [0; 500]).expect("the answer");
         assert!(count > QUESTION.len());
         assert_eq!((queries.table.len(), queries.next_expiry()), (0, None));
+    }
+
+    #[test]
+    fn questions_of_one_port_with_one_id_are_asked_once_each() {
+        let world = World::new();
+        let mut queries = world.queries(Outbound::default());
+        let (server, address) = server();
+        let servers = ServerList::from_slice(&[address]);
+        let mut other = question();
+        other.data = [&QUESTION[..13], b"EXAMPLE", &QUESTION[20..]].concat().into();
+        for one in [question(), other.clone(), question(), other.clone()] {
+            queries.ask(&one, servers.clone(), AskedBy::Host, world.ways());
+        }
+        let mut bytes = [0; 500];
+        for expected in [QUESTION, &other.data] {
+            let (count, asker) = server.recv_from(&mut bytes).expect("the question");
+            assert_eq!(bytes[2..count], expected[2..]);
+            bytes[2] |= 0x80;
+            server.send_to(&bytes[..count], asker).expect("sent");
+            world.look(&mut queries);
+            let mut frame = [0; 500];
+            let count = world.cable.recv(&mut frame).expect("the answer");
+            // It has the ID of the guest.
+            let answer = [&expected[..2], &[expected[2] | 0x80], &expected[3..]].concat();
+            assert!(frame[..count].ends_with(&answer), "{:?}", &frame[..count]);
+        }
+        server.set_nonblocking(true).expect("set");
+        let error = server.recv_from(&mut bytes).expect_err("each has come once");
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert_eq!((queries.table.len(), queries.of_guest.len()), (0, 0));
     }
 
     #[test]
