@@ -216,6 +216,10 @@ fn run(args: &Args) -> Result<bool, Failure> {
             if a.is_ethernet() { &b } else { &a }
         )));
     }
+    if args.mtu.is_some() && !a.is_tun && !b.is_tun {
+        let what = "--mtu is for a TUN or TAP: set that of an interface with `ip link set`";
+        return Err(Failure::Arguments(what.to_owned()));
+    }
     let interrupt = Interrupt::catch().map_err(system)?;
     for how in &args.scheduling {
         how.apply().map_err(|error| Failure::System(error.to_string()))?;

@@ -66,7 +66,7 @@ fn run_takes_other_values_and_seeds_too() {
 
 #[test]
 fn a_wrong_name_is_told_with_what_there_is() {
-    let wrong: [(&[&str], &str); 6] = [
+    let wrong: [(&[&str], &str); 8] = [
         (
             &["bufferbloat/nobody"],
             "bufferbloat has no application \"nobody\"; there are: game, upload",
@@ -80,6 +80,11 @@ fn a_wrong_name_is_told_with_what_there_is() {
         (
             &["policer/bulk", "--set", "expect.0.at_most=1"],
             "--set: expect.0.at_most: changes nothing in a run",
+        ),
+        (&["policer/bulk", "--set", "column=x"], "--set: there is no column x, nor any other"),
+        (
+            &["small-queues/bulk", "--set", "column=2011"],
+            "--set: there is no column 2011; there are off, 2012, limit 40000, 6.18, neap",
         ),
         (&["policer/bulk", "--seed", "x"], "--seed"),
     ];

@@ -286,6 +286,16 @@ fn missing(theirs: &Value, ours: &Value) -> Vec<String> {
 }
 
 #[test]
+fn an_omitted_start_that_is_longer_than_the_test_keeps_no_processor_busy() {
+    let name = "an_omitted_start_that_is_longer_than_the_test_keeps_no_processor_busy";
+    in_namespace(name, |world| {
+        let (ours, _) = world.send(&["-t", "1", "-O", "4", "-P", "2", "--fq-rate", "1M"]);
+        let share = ours["end"]["cpu_utilization_percent"]["host_total"].as_f64();
+        assert!(share.is_some_and(|percent| percent < 25.0), "{share:?} % of a processor");
+    });
+}
+
+#[test]
 fn one_stream_to_iperf3() {
     in_namespace("one_stream_to_iperf3", |world| {
         let (ours, theirs) = world.send(&["-t", "1", "-i", "0.25"]);
@@ -792,6 +802,7 @@ fn hints_fit_the_cause() {
         server.shows("Server listening");
         let text = complaint(&mut world.neap(&["-c", KERNEL, "-C", "vegas"]));
         assert!(text.contains("unknown congestion control \"vegas\": use one of"), "{text}");
+        assert!(!text.contains("cannot connect"), "{text}");
         drop(server);
 
         let mut server = ChildGuard::start(&mut world.neap(&["-s"]));

@@ -239,7 +239,13 @@ fn steps(most: f64) -> Vec<f64> {
     let decade = 10f64.powf(most.log10().floor());
     let step = [0.5, 1.0, 2.0].into_iter().map(|part| part * decade);
     let step = step.into_iter().find(|step| most / step < 6.0).unwrap_or(decade);
-    (0..).map(|count| f64::from(count) * step).take_while(|&tick| tick <= most).collect()
+    // A product such as 3 * 0.2 has a tail of digits. The quotient is the number that is meant.
+    let per_one = (1.0 / step).round();
+    let tick = |count: u32| match f64::from(count) {
+        count if step < 1.0 => count / per_one,
+        count => count * step,
+    };
+    (0..).map(tick).take_while(|&tick| tick <= most).collect()
 }
 
 #[cfg(test)]
@@ -293,6 +299,20 @@ mod tests {
         assert!(linear.contains("(◆ published)") && linear.contains("4.0x less"), "{linear}");
         let labels = linear.lines().rfind(|line| line.contains("400")).expect("an axis");
         assert_eq!(labels.split_whitespace().collect::<Vec<_>>(), ["0", "200", "400", "600"]);
+    }
+
+    #[test]
+    fn labels_of_an_axis_have_no_more_digits_than_its_steps() {
+        for (most, expected) in [
+            (0.7, "0 0.2 0.4 0.6"),
+            (0.4, "0 0.1 0.2 0.3 0.4"),
+            (0.2, "0 0.05 0.1 0.15 0.2"),
+            (7.0, "0 2 4 6"),
+            (30.0, "0 10 20 30"),
+        ] {
+            let labels: Vec<_> = steps(most).iter().map(f64::to_string).collect();
+            assert_eq!(labels.join(" "), expected);
+        }
     }
 
     #[test]

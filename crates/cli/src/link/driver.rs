@@ -357,7 +357,7 @@ mod tests {
             steering: None,
             monitor: None,
         };
-        End { spec: "t0".parse().expect("an end"), device }
+        End { spec: "t0".parse().expect("an end"), device, is_tun: true }
     }
 
     /// A link through which so many datagrams have come, and whose second device is this one. The

@@ -73,6 +73,8 @@ pub(super) struct Settings {
 pub(super) struct End {
     pub(super) spec: EndSpec,
     pub(super) device: Device,
+    /// It is a TUN or TAP. Another interface stays as it is.
+    pub(super) is_tun: bool,
 }
 
 impl fmt::Display for End {
@@ -93,8 +95,8 @@ impl EndSpec {
     /// # Errors
     /// The namespace or the interface cannot be opened; the text says what to do.
     pub(super) fn open(&self, settings: &Settings) -> Result<End, Failure> {
-        let device = self.inside(|| self.open_here(settings))??;
-        Ok(End { spec: self.clone(), device })
+        let (device, is_tun) = self.inside(|| self.open_here(settings))??;
+        Ok(End { spec: self.clone(), device, is_tun })
     }
 
     /// Does something in the network namespace of the end, by a thread of its own if that is not
@@ -127,7 +129,8 @@ impl EndSpec {
         })
     }
 
-    fn open_here(&self, settings: &Settings) -> Result<Device, Failure> {
+    /// The device, and whether it is a TUN or TAP.
+    fn open_here(&self, settings: &Settings) -> Result<(Device, bool), Failure> {
         let said = |error: Error| Failure::System(format!("{self}: {error}"));
         let tun = match self.kind {
             Kind::Packet => None,
@@ -154,7 +157,7 @@ impl EndSpec {
                 rx_queue_bytes: RECEIVE_QUEUE,
                 ..PacketConfig::new(&self.name)
             };
-            return Ok(Packet::open(&config).map_err(said)?.into_device());
+            return Ok((Packet::open(&config).map_err(said)?.into_device(), false));
         };
         let addresses = settings.addresses.iter().map(|one| (one.ip, one.prefix.len()));
         let config = LinkConfig {
@@ -163,7 +166,7 @@ impl EndSpec {
             ..LinkConfig::default()
         };
         configure_link(tun.name(), &config).map_err(said)?;
-        Ok(tun.into_device())
+        Ok((tun.into_device(), true))
     }
 }
 

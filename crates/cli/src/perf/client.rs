@@ -60,6 +60,7 @@ pub(crate) fn run(
     let mut streams = Vec::new();
     for index in 0..plan.streams {
         let mut socket = net::connect(stack, server, &plan.socket).map_err(failed)?;
+        net::apply(&socket, &plan.socket).map_err(PerfError::OwnOptions)?;
         cookie.write(&mut socket)?;
         streams.push(Stream::new(stream_id(index), socket));
     }

@@ -136,6 +136,8 @@ enum PerfError {
     Connect { server: SocketAddr, source: io::Error },
     #[error("cannot listen: {0}")]
     Listen(io::Error),
+    #[error("cannot set the socket options: {0}")]
+    OwnOptions(io::Error),
     #[error("cannot set the socket options that the client asks for: {0}")]
     Options(io::Error),
     #[error("refused a test: {0}")]

@@ -25,7 +25,8 @@ pub(crate) struct SocketOptions {
     pub notsent_lowat: Option<u32>,
 }
 
-/// Connects a socket that has these options.
+/// Connects a socket with those of the options that have to be there from the start. The others are
+/// [applied](apply) afterwards.
 pub(crate) fn connect(
     stack: &Stack,
     to: SocketAddr,
@@ -40,9 +41,7 @@ pub(crate) fn connect(
         early.receive_buffer = Some(bytes.min(stack.host().config().rmem_max * 2));
     }
     let early = ConnectOptions { options: early, ..ConnectOptions::default() };
-    let socket = TcpStream::connect_with(stack, to, early, None)?;
-    apply(&socket, options)?;
-    Ok(socket)
+    TcpStream::connect_with(stack, to, early, None)
 }
 
 /// Listens on a port of all addresses of the stack.

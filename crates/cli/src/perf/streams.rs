@@ -309,7 +309,7 @@ impl<'a> DataPhase<'a> {
         if self.next_report.is_some_and(|due| now >= due) {
             self.report(now);
         }
-        if self.setting.client && self.at_limit(now) {
+        if self.setting.client && self.is_at_limit(now) {
             return Ok(true);
         }
         if now >= self.next_control {
@@ -330,10 +330,17 @@ impl<'a> DataPhase<'a> {
         Ok(false)
     }
 
-    fn at_limit(&self, now: Instant) -> bool {
-        self.omit_until.is_none()
-            && (self.setting.plan.time_limit().is_some_and(|limit| now - self.start >= limit)
-                || self.credit() == 0)
+    fn is_at_limit(&self, now: Instant) -> bool {
+        self.end_by_time().is_some_and(|end| now >= end)
+            || (self.omit_until.is_none() && self.credit() == 0)
+    }
+
+    /// When the time of the test is over. A client ends it then, and not within the omitted start.
+    /// Nothing happens at the time of a server.
+    fn end_by_time(&self) -> Option<Instant> {
+        let has_end = self.setting.client && self.omit_until.is_none();
+        let limit = self.setting.plan.time_limit().filter(|_| has_end);
+        limit.map(|limit| self.start + limit)
     }
 
     /// Bytes that may still move, of all streams.
@@ -415,8 +422,8 @@ impl<'a> DataPhase<'a> {
 
     /// Time from now until the clock asks for something, at most [`WAIT`].
     fn until_due(&self, now: Instant) -> Duration {
-        let limit = self.setting.plan.time_limit().map(|limit| self.start + limit);
-        let due = [self.next_report, self.omit_until, limit].into_iter().flatten().min();
+        let due = [self.next_report, self.omit_until, self.end_by_time()];
+        let due = due.into_iter().flatten().min();
         due.map_or(WAIT, |due| due.saturating_duration_since(now).min(WAIT))
     }
 

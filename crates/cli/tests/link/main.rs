@@ -68,6 +68,8 @@ fn ends_that_cannot_be_opened_say_what_to_do() {
         run("ip link set v1 up");
         let (status, text) = neap("v0 v1 --address-a 10.1.0.1/24");
         assert!(status == Some(2) && text.contains("belongs to a TUN"), "{text}");
+        let (status, text) = neap("v0 v1 --mtu 1400");
+        assert!(status == Some(2) && text.contains("--mtu is for a TUN or TAP"), "{text}");
         let (status, text) = neap("tun0 v0");
         assert!(status == Some(2) && text.contains("join two TUNs"), "{text}");
     });

@@ -58,12 +58,24 @@ fn set(table: &mut Table, path: &str, value: Value) -> Result<(), String> {
     set(inner, rest, value)
 }
 
-/// The parameters that the column of this name sets, with their values.
-fn column(table: &Table, name: &Value) -> Vec<(String, Value)> {
-    let columns = table.get(COLUMN).and_then(Value::as_array);
-    let own = columns.and_then(|all| all.iter().find(|one| one.get("name") == Some(name)));
-    let values = own.and_then(|own| own.get("set")).and_then(Value::as_table);
-    values.into_iter().flatten().map(|(path, value)| (path.clone(), value.clone())).collect()
+/// The parameters that the column of this name sets, with their values. A name such as 2012 may be
+/// given as a number.
+///
+/// # Errors
+/// There is no such column; the text says which there are.
+fn column(table: &Table, name: &Value) -> Result<Vec<(String, Value)>, String> {
+    let columns = table.get(COLUMN).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let name = plain(name);
+    let is_own = |one: &&Value| one.get("name").is_some_and(|own| plain(own) == name);
+    let Some(own) = columns.iter().find(is_own) else {
+        let names: Vec<_> = columns.iter().filter_map(|one| one.get("name")).map(plain).collect();
+        return Err(match names.is_empty() {
+            true => format!("there is no column {name}, nor any other"),
+            false => format!("there is no column {name}; there are {}", names.join(", ")),
+        });
+    };
+    let values = own.get("set").and_then(Value::as_table);
+    Ok(values.into_iter().flatten().map(|(path, value)| (path.clone(), value.clone())).collect())
 }
 
 /// Keys that change no run. What is said of runs is said of all of them, as the file has it.
@@ -77,8 +89,11 @@ impl SourceFile {
         let mut table: Table = self.text.parse().map_err(|e| self.parse_error(&e))?;
         let (columns, swept): (Vec<_>, Vec<_>) =
             choice.iter().cloned().partition(|(path, _)| path == COLUMN);
-        let values = columns.iter().flat_map(|(_, name)| column(&table, name));
-        let values: Vec<_> = values.chain(swept).collect();
+        let mut values = Vec::new();
+        for (_, name) in &columns {
+            values.extend(column(&table, name).map_err(error)?);
+        }
+        values.extend(swept);
         for (path, value) in values {
             if SAID.contains(&path.split('.').next().unwrap_or_default()) {
                 return Err(error(format!("{path}: changes nothing in a run")));
@@ -148,5 +163,42 @@ impl SourceFile {
             return Ok((self.clone(), scenario));
         }
         self.with(choice, blame)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"
+        about = "a transfer"
+        duration = "1s"
+        [host.a]
+        [host.b]
+        [link.wire]
+        ends = ["a", "b"]
+        [app.file]
+        kind = "transfer"
+        from = "a"
+        to = "b"
+        bytes = "100k"
+        [[column]]
+        name = "2012"
+        set = { "duration" = "7s" }
+        [[column]]
+        name = "neap"
+        set = {}
+    "#;
+
+    #[test]
+    fn a_column_has_its_name_as_a_text_or_as_a_number_and_must_be_there() {
+        let source = SourceFile { file: "test.toml".into(), text: TEXT.into() };
+        let with = |name: Value| source.with(&vec![(COLUMN.to_owned(), name)], 0);
+        for name in [Value::from(2012), Value::from("2012")] {
+            let (changed, _) = with(name).expect("a column");
+            assert!(changed.text.contains("duration = \"7s\""), "{}", changed.text);
+        }
+        let error = with(Value::from("Neap")).expect_err("no column").to_string();
+        assert!(error.contains("there is no column Neap; there are 2012, neap"), "{error}");
     }
 }
