@@ -46,13 +46,13 @@ impl Posix {
             }));
         }
         let rest = &mut messages[call.done.min(most)..];
-        let (sent, error) = send_while_there_is_room(now, rest, |message| {
+        let Attempt { sent, error, is_full } = send_while_there_is_room(now, rest, |message| {
             let Outgoing { data, control, to, .. } = *message;
             self.datagram_to_send(now, shared, data, control, flags, to)
         });
         rest.iter_mut().take(sent).for_each(|message| message.sent = message.data.len());
         call.done += sent;
-        if error == Some(Errno::EAGAIN) && may_wait(&file, flags) {
+        if is_full && may_wait(&file, flags) {
             let timeout = shared.lock().common.send_timeout;
             if let Some(wait) = call.wait(now, timeout, POLLOUT) {
                 return Ok(wait);
@@ -161,18 +161,31 @@ impl Posix {
     }
 }
 
-/// Sends messages in their order: how many, and why not the next one (`EAGAIN` without room). A
-/// message is made into a datagram by `build` only when the one before it has room, so an attempt
-/// costs what it sends, however many remain.
+/// What one attempt to send messages did.
+#[derive(Debug, PartialEq, Eq)]
+struct Attempt {
+    /// So many were sent.
+    sent: usize,
+    /// Why the next one was not.
+    error: Option<Errno>,
+    /// The socket has no room for it, and room is worth a wait. A socket that finds no port answers
+    /// `EAGAIN`, too, and nothing would end its wait.
+    is_full: bool,
+}
+
+/// Sends messages in their order until one of them is refused. A message is made into a datagram by
+/// `build` only when the one before it has room, so an attempt costs what it sends, however many
+/// remain.
 fn send_while_there_is_room(
     now: Instant,
     messages: &[Outgoing<'_>],
     mut build: impl FnMut(&Outgoing<'_>) -> Result<(UdpHandle, SendDatagram), Errno>,
-) -> (usize, Option<Errno>) {
-    let Some((first, others)) = messages.split_first() else { return (0, None) };
+) -> Attempt {
+    let nothing = |error| Attempt { sent: 0, error, is_full: false };
+    let Some((first, others)) = messages.split_first() else { return nothing(None) };
     let (handle, first) = match build(first) {
         Ok(built) => built,
-        Err(error) => return (0, Some(error)),
+        Err(error) => return nothing(Some(error)),
     };
     let has_source = first.from.is_some();
     let mut bad = None;
@@ -184,7 +197,9 @@ fn send_while_there_is_room(
         }
     });
     let (sent, outcome) = handle.send_batch(now, core::iter::once(first).chain(others.fuse()));
-    (sent, outcome.err().map(|error| refusal(error, &handle, has_source)).or(bad))
+    let is_full = outcome == Err(SocketError::WouldBlock);
+    let error = outcome.err().map(|error| refusal(error, &handle, has_source)).or(bad);
+    Attempt { sent, error, is_full }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -204,12 +219,13 @@ mod tests {
         let messages: Vec<_> = core::iter::repeat_with(message).take(MOST).collect();
         let attempt = |messages: &[Outgoing<'_>]| {
             let mut built = 0;
-            let (sent, error) = send_while_there_is_room(now, messages, |message| {
-                built += 1;
-                let data = bytes::Bytes::copy_from_slice(message.data);
-                Ok((socket.clone(), SendDatagram::new(data, Some(to))))
-            });
-            assert_eq!(error, Some(Errno::EAGAIN));
+            let Attempt { sent, error, is_full } =
+                send_while_there_is_room(now, messages, |message| {
+                    built += 1;
+                    let data = bytes::Bytes::copy_from_slice(message.data);
+                    Ok((socket.clone(), SendDatagram::new(data, Some(to))))
+                });
+            assert_eq!((error, is_full), (Some(Errno::EAGAIN), true));
             (built, sent)
         };
         let (built, sent) = attempt(&messages);

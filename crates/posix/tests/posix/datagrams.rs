@@ -28,6 +28,11 @@ fn who_finds_no_port_without_asking_for_one_may_try_again() {
     assert_eq!(p.bind(asks, "0.0.0.0:0"), Err(Errno::EADDRINUSE));
     assert_eq!(send_to(&mut p, sends, b"x", Some("127.0.0.1:500")), Err(Errno::EAGAIN));
     assert_eq!(p.connect(sends, "127.0.0.1:500"), Err(Errno::EAGAIN));
+    // There is no room to wait for, so a call that may wait says so at once.
+    let to = address("127.0.0.1:500");
+    let mut messages = [Outgoing { data: b"x", to: Some(&to), ..Outgoing::default() }];
+    let sent = p.once(|posix, now, call| posix.send_mmsg(now, call, sends, &mut messages, 0));
+    assert_eq!(sent, Err(Errno::EAGAIN));
 }
 
 #[test]
