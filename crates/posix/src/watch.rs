@@ -57,6 +57,6 @@ pub(crate) trait Watch: Debug + Send + Sync {
 pub(crate) fn wanted(events: u32) -> Ready {
     let mut ready = Ready::ERROR | Ready::ERROR_QUEUE | Ready::READ_CLOSED | Ready::WRITE_CLOSED;
     ready.set(Ready::READABLE, events & READ != 0);
-    ready.set(Ready::WRITABLE, events & WRITE != 0);
+    ready.set(Ready::WRITABLE, events & (WRITE | POLLWRBAND) != 0);
     ready
 }

@@ -1,5 +1,6 @@
 //! `poll` and epoll.
 
+use super::datagrams::pair;
 use super::*;
 use neap_posix::{EpollEvent, PollFd};
 use neap_stack::device::{LinkState, LinkStatus};
@@ -263,6 +264,26 @@ fn an_edge_of_room_comes_back_after_every_refused_write() {
         }
         assert_eq!(set.wait(&mut p), [(client, POLLOUT)]);
     }
+}
+
+#[test]
+fn room_of_a_band_alone_ends_a_wait() {
+    let mut p = Process::new();
+    let (_receiver, fd) = pair(&mut p);
+    p.connect(fd, "127.0.0.1:500").expect("nothing is sent");
+    p.set(fd, SOL_SOCKET, SO_SNDBUF, &int(5000)).expect("known");
+    let set = Set::new(&mut p);
+    while p.send(fd, &[0; 1000], 0).is_ok() {}
+    set.add(&mut p, fd, EPOLLWRBAND);
+    let found = p.once(|posix, now, call| posix.epoll_wait(now, call, set.fd, 1, 0));
+    assert_eq!(found, Ok(vec![]), "it is full");
+    let mut fds = [PollFd { fd, events: POLLWRBAND as i16, revents: 0 }];
+    let mut call = Call::new();
+    let waits = p.posix.poll(p.now, &mut call, &mut fds, -1);
+    assert_eq!((waits, call.is_met()), (Ok(Outcome::Wait(Instant::FAR_FUTURE)), false));
+    p.settle();
+    assert!(call.is_met());
+    assert_eq!(set.wait(&mut p), [(fd, EPOLLWRBAND)]);
 }
 
 #[test]
