@@ -11,6 +11,7 @@ mod foreign;
 mod opening;
 mod options;
 mod pipes;
+mod process;
 mod random;
 mod readiness;
 mod transfer;
