@@ -15,7 +15,7 @@ use neap_stack::socket::readiness::{Readiness, Ready, ReadyState};
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::udp::UdpHandle;
 use neap_stack::wait::Source;
-use neap_tcp::connection::ConnectionError;
+use neap_tcp::connection::{ConnectionError, WriteError};
 use neap_tcp::options::SocketOptions;
 use neap_tcp::state::State;
 use neap_tcp::time::{Instant, Nanos};
@@ -125,6 +125,31 @@ impl Socket {
             Kind::Stream { handle, .. } => Some(handle),
             _ => None,
         }
+    }
+
+    /// Reads from TCP without a connection: the end, if reading was shut down.
+    ///
+    /// # Errors
+    /// The error that a connection left, once; `ENOTCONN`.
+    pub(crate) fn read_without_connection(&mut self) -> Result<(), Errno> {
+        if !matches!(self.kind, Kind::Fresh) {
+            return Err(Errno::ENOTCONN);
+        }
+        match self.pending.take() {
+            Some(error) => Err(error.into()),
+            None if self.shut.0 => Ok(()),
+            None => Err(Errno::ENOTCONN),
+        }
+    }
+
+    /// Why nothing can be written without a connection: the error that one left, once, or that
+    /// there is none.
+    pub(crate) fn write_without_connection(&mut self) -> WriteError {
+        let left = match self.kind {
+            Kind::Fresh => self.pending.take(),
+            _ => None,
+        };
+        left.map_or(WriteError::Closed, WriteError::Failed)
     }
 
     /// Whether an error queue is left of a connection that failed.

@@ -2,6 +2,7 @@
 //!
 //! Cost: from a connection bytes are copied once, to a connection not at all.
 
+use super::transfer::is_open;
 use crate::abi::*;
 use crate::call::{Call, Outcome};
 use crate::errno::Errno;
@@ -191,15 +192,18 @@ impl Splice {
         from: &SharedSocket,
         to: &PipeEnd,
     ) -> Result<Outcome<usize>, Errno> {
-        let socket = from.lock();
-        let (handle, timeout) = (socket.stream().cloned(), socket.common.receive_timeout);
-        drop(socket);
         let mut output = to.lock();
         let may_wait = self.waits_for_output && self.is_patient();
         if let Some(outcome) = self.check_room(call, &output, may_wait)? {
             return Ok(outcome);
         }
-        let handle = handle.ok_or(Errno::ENOTCONN)?;
+        let mut socket = from.lock();
+        let (timeout, is_shut) = (socket.common.receive_timeout, socket.shut.0);
+        let Some(handle) = socket.stream().cloned() else {
+            socket.read_without_connection()?;
+            return Ok(Outcome::Done(0));
+        };
+        drop(socket);
         let room = output.free_slots() * PAGE;
         let read = handle.read_with(self.now, |connection, now| {
             let unread = connection.unread() as usize;
@@ -216,6 +220,7 @@ impl Splice {
                 to.tell_other_end();
                 Ok(Outcome::Done(read))
             }
+            Err(ReadError::WouldBlock) if is_shut => Ok(Outcome::Done(0)),
             Err(ReadError::WouldBlock) if self.waits_for_input => {
                 call.wait_at(INPUT, self.now, timeout, POLLIN).ok_or(Errno::EAGAIN)
             }
@@ -232,6 +237,7 @@ impl Splice {
     ) -> Result<Outcome<usize>, Errno> {
         let socket = to.lock();
         let (handle, timeout) = (socket.stream().cloned(), socket.common.send_timeout);
+        let is_shut = socket.shut.1;
         drop(socket);
         let before = call.done;
         let outcome = loop {
@@ -246,7 +252,14 @@ impl Splice {
                     false => Ok(Outcome::Done(call.done)),
                 };
             };
-            match self.send(handle.as_ref(), &input, &front, call.done) {
+            let sent = match &handle {
+                Some(handle) if is_shut && is_open(handle.readiness().bits()) => {
+                    Err(WriteError::Closed)
+                }
+                Some(handle) => self.send(handle, &input, &front, call.done),
+                None => Err(to.lock().write_without_connection()),
+            };
+            match sent {
                 Ok(sent) => {
                     input.drop_front(sent);
                     call.done += sent;
@@ -269,7 +282,7 @@ impl Splice {
     /// Sends the front of a pipe, as much as the connection takes.
     fn send(
         self,
-        handle: Option<&TcpHandle>,
+        handle: &TcpHandle,
         input: &Contents,
         front: &Bytes,
         done: usize,
@@ -279,7 +292,6 @@ impl Splice {
         let is_more = part.len() < left && input.len() > part.len();
         let mut marks = WriteFlags::empty();
         marks.set(WriteFlags::MORE, is_more || self.flags & SPLICE_F_MORE != 0);
-        let handle = handle.ok_or(WriteError::Closed)?;
         handle.send_bytes(self.now, &mut part, marks)
     }
 }

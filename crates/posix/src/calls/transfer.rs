@@ -165,12 +165,10 @@ impl Posix {
         let how = Transfer { now, flags, may_wait: may_wait(&file, flags), timeout, is_shut };
         match &socket.kind {
             Kind::Fresh | Kind::Stream { .. } if flags & MSG_OOB != 0 => Err(Errno::EINVAL),
-            Kind::Fresh => match socket.pending.take() {
-                Some(error) => Err(error.into()),
-                None if is_shut => Ok(Outcome::Done(Received::bytes(0))),
-                None => Err(Errno::ENOTCONN),
-            },
-            Kind::Listening(_) => Err(Errno::ENOTCONN),
+            Kind::Fresh | Kind::Listening(_) => {
+                socket.read_without_connection()?;
+                Ok(Outcome::Done(Received::bytes(0)))
+            }
             Kind::Stream { handle, .. } => {
                 let handle = handle.clone();
                 drop(socket);
@@ -252,8 +250,7 @@ impl Posix {
         let how = Transfer { now, flags, may_wait: may_wait(&file, flags), timeout, is_shut };
         check_message(flags, to)?;
         match &socket.kind {
-            Kind::Fresh => Err(socket.pending.take().map_or(Errno::EPIPE, Errno::from)),
-            Kind::Listening(_) => Err(Errno::EPIPE),
+            Kind::Fresh | Kind::Listening(_) => Err(socket.write_without_connection().into()),
             Kind::Stream { handle, .. } => {
                 let handle = handle.clone();
                 drop(socket);
@@ -441,6 +438,11 @@ fn part_before(
     Ok(call.done)
 }
 
+/// Whether a connection of this readiness is open for writing, without an error to tell first.
+pub(super) fn is_open(bits: Ready) -> bool {
+    bits.contains(Ready::WRITABLE) && !bits.intersects(Ready::WRITE_CLOSED | Ready::ERROR)
+}
+
 /// Writes all of `data` beyond what `call` has written (`tcp_sendmsg_locked`).
 fn write_stream(
     how: Transfer,
@@ -454,7 +456,7 @@ fn write_stream(
     if call.done > 0 && is_over {
         return Ok(Outcome::Done(call.done));
     }
-    if is_shut && bits.contains(Ready::WRITABLE) && !is_over {
+    if is_shut && is_open(bits) {
         return Err(Errno::EPIPE);
     }
     // A writer that sleeps is woken when a third of the buffer is free, not at the first byte.

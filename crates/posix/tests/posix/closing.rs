@@ -246,6 +246,14 @@ fn who_cuts_a_connection_short_finds_the_error_of_a_reset() {
     let fd = cut(&mut p);
     assert_eq!(p.send(fd, b"x", 0), Err(reset));
     assert_eq!(p.send(fd, b"x", 0), Err(Errno::EPIPE));
+    let ((_reader, empty), (full, writer)) = (p.pipe(), p.pipe());
+    p.fill(writer, b"x").expect("room");
+    let fd = cut(&mut p);
+    assert_eq!(p.splice(fd, empty, 1, 0), Err(reset));
+    assert_eq!(p.splice(fd, empty, 1, 0), Err(Errno::ENOTCONN));
+    let fd = cut(&mut p);
+    assert_eq!(p.splice(full, fd, 1, 0), Err(reset));
+    assert_eq!(p.splice(full, fd, 1, 0), Err(Errno::EPIPE));
     let fd = cut(&mut p);
     assert_eq!(p.connect(fd, "127.0.0.1:80"), Ok(()));
     assert_eq!(p.told(fd), (POLLOUT | POLLWRNORM, 0, POLLOUT | POLLWRNORM));
@@ -258,6 +266,8 @@ fn who_cuts_a_connection_short_finds_the_error_of_a_reset() {
 fn shutdown_without_a_connection_marks_the_socket() {
     let mut p = Process::new();
     let listener = p.listen("127.0.0.1:80");
+    let ((_reader, empty), (full, writer)) = (p.pipe(), p.pipe());
+    p.fill(writer, b"yy").expect("room");
     for (how, fresh, open) in [
         (SHUT_RD, CLOSED | ENDED, POLLOUT | POLLWRNORM | ENDED),
         (SHUT_WR, CLOSED, POLLOUT | POLLWRNORM),
@@ -269,14 +279,21 @@ fn shutdown_without_a_connection_marks_the_socket() {
         assert_eq!(p.ready(fd), fresh);
         let nothing = if reads { Ok(vec![]) } else { Err(Errno::ENOTCONN) };
         assert_eq!(p.recv(fd, 1, 0), nothing);
+        let nothing = if reads { Ok(0) } else { Err(Errno::ENOTCONN) };
+        assert_eq!(p.splice(fd, empty, 1, 0), nothing);
         assert_eq!(p.send(fd, b"x", 0), Err(Errno::EPIPE));
+        assert_eq!(p.splice(full, fd, 1, 0), Err(Errno::EPIPE));
         p.connect(fd, "127.0.0.1:80").expect("somebody listens");
+        p.set_nonblocking(fd);
         let peer = p.accept(listener);
         assert_eq!(p.ready(fd), open, "{how}");
         let sent = if writes { Err(Errno::EPIPE) } else { Ok(1) };
         assert_eq!(p.send(fd, b"x", 0), sent);
+        assert_eq!(p.splice(full, fd, 1, 0), sent);
         let nothing = if reads { Ok(vec![]) } else { Err(Errno::EAGAIN) };
         assert_eq!(p.recv(fd, 1, 0), nothing);
+        let nothing = if reads { Ok(0) } else { Err(Errno::EAGAIN) };
+        assert_eq!(p.splice(fd, empty, 1, 0), nothing);
         assert_eq!(p.send(peer, b"abc", 0), Ok(3));
         assert_eq!(p.recv(fd, 10, MSG_WAITALL), Ok(b"abc".to_vec()), "what comes can be read");
         // No FIN was sent before.

@@ -4,12 +4,12 @@ use super::*;
 use neap_posix::EpollEvent;
 
 impl Process {
-    fn pipe(&mut self) -> (Fd, Fd) {
+    pub(super) fn pipe(&mut self) -> (Fd, Fd) {
         let [reader, writer] = self.posix.pipe2(O_NONBLOCK).expect("descriptors");
         (reader, writer)
     }
 
-    fn fill(&mut self, fd: Fd, data: &[u8]) -> Result<usize, Errno> {
+    pub(super) fn fill(&mut self, fd: Fd, data: &[u8]) -> Result<usize, Errno> {
         self.once(|posix, now, call| posix.write(now, call, fd, data))
     }
 
@@ -20,7 +20,13 @@ impl Process {
         Ok(buf)
     }
 
-    fn splice(&mut self, from: Fd, to: Fd, len: usize, flags: u32) -> Result<usize, Errno> {
+    pub(super) fn splice(
+        &mut self,
+        from: Fd,
+        to: Fd,
+        len: usize,
+        flags: u32,
+    ) -> Result<usize, Errno> {
         self.settle();
         self.once(|posix, now, call| posix.splice(now, call, from, to, len, flags))
     }
