@@ -117,6 +117,9 @@ impl Builder {
     /// [`device`](Self::device) or [`tun`](Self::tun) names, or instead of it. It may be called for
     /// several; [`Stack::add_interface`] adds more while the stack runs. There are as many workers
     /// as the device with the most queues has queues.
+    ///
+    /// Addresses, routes and the queueing discipline that the builder is given are those of its
+    /// device. [`build`](Self::build) refuses them where it has none.
     #[must_use]
     pub fn interface(mut self, interface: InterfaceConfig) -> Self {
         self.interfaces.push(interface);
@@ -370,6 +373,33 @@ impl Builder {
         self.refused.get_or_insert(BuildError::Argument { argument, problem });
     }
 
+    /// Refuses a setting of the device if there is none: no interface of its own would have it.
+    fn check_strays(&self) -> Result<(), BuildError> {
+        if self.device.is_some() || self.interfaces.is_empty() {
+            return Ok(());
+        }
+        let route = |&(prefix, via): &(Prefix, IpAddr)| match prefix == Prefix::of_all(via) {
+            true => (format!("gateway {via}"), "InterfaceConfig::gateway"),
+            false => (format!("route {prefix} via {via}"), "InterfaceConfig::route"),
+        };
+        let own = |own: &Address| (format!("address {own}"), "InterfaceConfig::address");
+        let host = |host: &Address| (format!("host address {host}"), HOST_ADDRESSES_OF_OTHERS);
+        let qdisc = |qdisc: &String| (format!("qdisc {qdisc:?}"), "InterfaceConfig::qdisc");
+        let any = || ("any_destination".to_owned(), "InterfaceConfig::any_destination");
+        let stray = self.addresses.first().map(own);
+        let stray = stray.or_else(|| self.host_addresses.first().map(host));
+        let stray = stray.or_else(|| self.routes.first().map(route));
+        let stray = stray.or_else(|| self.qdisc.as_ref().map(qdisc));
+        let Some((argument, place)) = stray.or_else(|| self.any_destination.then(any)) else {
+            return Ok(());
+        };
+        let problem = format!(
+            "it is a setting of the device of Builder::tun or Builder::device, and there is none; \
+             for an interface of its own, use {place}"
+        );
+        Err(BuildError::Argument { argument, problem })
+    }
+
     /// Checks the settings, opens the device and starts one worker thread per queue.
     ///
     /// # Errors
@@ -378,6 +408,7 @@ impl Builder {
         if let Some(error) = self.refused.take() {
             return Err(error);
         }
+        self.check_strays()?;
         for scheduling in &self.scheduling {
             scheduling.checked()?;
         }
@@ -410,8 +441,6 @@ impl Builder {
                 interface = interface.qdisc(qdisc);
             }
             interfaces.push(interface);
-        } else if !(self.addresses.is_empty() && self.host_addresses.is_empty()) {
-            return Err(BuildError::NoDevice);
         }
         interfaces.extend(self.interfaces);
         let shards = interfaces.iter().map(InterfaceConfig::queues).max();
@@ -443,6 +472,8 @@ const EXAMPLE: &str = "give the address of a host with its prefix length, for in
 /// What to do about an address of the kernel's end that is none.
 const HOST_EXAMPLE: &str =
     "give the address of a host with its prefix length, for instance 10.9.0.1/24";
+/// What gives an address to the kernel's end of a device that the builder did not open.
+const HOST_ADDRESSES_OF_OTHERS: &str = "neap::device::configure_link or ip address add";
 
 /// IP address for the builder: an `IpAddr` of any kind, or its text.
 pub trait ToIp: Debug + sealed::ToIp {}
@@ -500,9 +531,11 @@ fn check_together(
     if let Some(address) = host.first()
         && matches!(device, DeviceSpec::Device(_))
     {
-        let problem = "only Builder::tun gives the kernel's end an address; for a device that is \
-                       open, use neap::device::configure_link or ip address add";
-        return refuse(format!("host address {address}"), problem);
+        let problem = format!(
+            "only Builder::tun gives the kernel's end an address; for a device that is open, use \
+             {HOST_ADDRESSES_OF_OTHERS}"
+        );
+        return refuse(format!("host address {address}"), &problem);
     }
     for address in own {
         if host.iter().any(|host| host.ip == address.ip) {

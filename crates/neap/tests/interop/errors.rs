@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::thread;
 
 use neap::Stack;
-use neap::device::{Packet, PacketConfig};
+use neap::device::{Packet, PacketConfig, Tun, TunConfig};
 use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
 
@@ -264,6 +264,34 @@ fn a_second_device_and_an_address_off_the_link_are_refused() {
         for (own, another) in [("10.8.0.2/32", "fd00:9::2/64"), ("10.8.0.2/24", "10.9.0.2/24")] {
             off(own).address(another).build().expect("it may get routes later");
         }
+    });
+}
+
+#[test]
+fn a_setting_of_the_device_is_refused_where_there_are_interfaces_alone() {
+    in_namespace(|| {
+        let refused = |describe: fn(neap::Builder) -> neap::Builder| {
+            let config = TunConfig { name: Some("t0".to_owned()), ..TunConfig::default() };
+            let tun = Tun::open(&config).expect("a TUN").into_device();
+            let own = "10.9.0.2/24".parse().expect("an address");
+            let interface = neap::InterfaceConfig::new(tun).address(own);
+            refusal(describe(Stack::builder().interface(interface)).build())
+        };
+        let expect = |text: String, setting: &str, place: &str| {
+            expect_words(&text, &[setting, "Builder::tun", place]);
+        };
+        let text = refused(|builder| builder.gateway("10.9.0.1"));
+        expect(text, "gateway 10.9.0.1: ", "InterfaceConfig::gateway");
+        let text = refused(|builder| builder.route("192.0.2.0/24", "10.9.0.1"));
+        expect(text, "route 192.0.2.0/24 via 10.9.0.1: ", "InterfaceConfig::route");
+        let text = refused(|builder| builder.qdisc("fq"));
+        expect(text, "qdisc \"fq\": ", "InterfaceConfig::qdisc");
+        let text = refused(|builder| builder.any_destination(true));
+        expect(text, "any_destination: ", "InterfaceConfig::any_destination");
+        let text = refused(|builder| builder.address("10.9.0.3/24"));
+        expect(text, "address 10.9.0.3/24: ", "InterfaceConfig::address");
+        let text = refused(|builder| builder.host_address("10.9.0.1/24"));
+        expect(text, "host address 10.9.0.1/24: ", "neap::device::configure_link");
     });
 }
 
