@@ -10,6 +10,8 @@ use std::collections::VecDeque;
 pub const OVERHEAD: u32 = 256;
 /// Slices of at most this many bytes are copied, so that none of them pins the page it arrived in.
 pub const COPY_BREAK: usize = 4096;
+/// Slices that were kept earlier are dated so: milliseconds 0 and 1 say something else.
+pub(super) const FIRST_DATE: Instant = Instant::from_nanos(2_000_000);
 const PAGE_MIN: usize = 64;
 const PAGE_MAX: usize = 16 * 1024;
 

@@ -141,6 +141,19 @@ impl Host {
 }
 
 #[test]
+fn what_came_as_the_clock_began_is_collapsed_when_that_is_due() {
+    let mut host = Host::new();
+    host.now = Instant::from_nanos(6_000);
+    host.data(0, 10_000);
+    host.ack();
+    assert!(host.rx.queue.has_kept());
+    let due = host.rx.deadline();
+    host.now = due;
+    host.wait(0);
+    assert!(host.rx.deadline() > host.now, "the deadline stays in the past");
+}
+
+#[test]
 fn an_idle_receiver_is_small() {
     assert!(size_of::<Receiver>() <= 400, "{}", size_of::<Receiver>());
     let mut host = Host::new();
