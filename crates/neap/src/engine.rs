@@ -6,7 +6,7 @@ use crate::driver::Driver;
 use crate::resolver::Resolver;
 use neap_stack::qdisc::kinds::QdiscKinds;
 use neap_stack::stack;
-use neap_stack::wait::{Condition, Drive};
+use neap_stack::wait::{Condition, Drive, WriteTally};
 use neap_tcp::time::Instant;
 use std::sync::Arc;
 
@@ -54,12 +54,6 @@ impl Engine {
         self.drivers.iter().for_each(Driver::end);
     }
 
-    /// Counts bytes that an application has written to sockets of a shard. From time to time its
-    /// thread takes what has arrived there.
-    pub(crate) fn count_written(&self, shard: usize, bytes: usize) {
-        self.driver(shard).written().add(bytes, self, shard);
-    }
-
     /// The worker thread of a shard, until the stack is dropped.
     pub(crate) fn work(&self, shard: usize) {
         self.driver(shard).work(&self.stack);
@@ -73,6 +67,10 @@ impl Drive for Engine {
 
     fn look_in(&self, shard: usize) {
         self.driver(shard).look_in(&self.stack);
+    }
+
+    fn written(&self, shard: usize) -> &WriteTally {
+        self.driver(shard).written()
     }
 
     fn wait(&self, shard: usize, deadline: Instant, condition: &mut dyn Condition) -> bool {

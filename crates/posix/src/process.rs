@@ -7,7 +7,7 @@ use crate::errno::Errno;
 use crate::{Fd, Posix};
 use core::net::SocketAddr;
 use neap_stack::stack::Stack;
-use neap_stack::wait::{Drive, WriteTally};
+use neap_stack::wait::Drive;
 use neap_tcp::time::Instant;
 use std::sync::Arc;
 
@@ -22,8 +22,6 @@ use std::sync::Arc;
 pub struct Process {
     posix: Posix,
     drive: Arc<dyn Drive>,
-    /// What all its threads have sent, by shard.
-    sent: Box<[WriteTally]>,
 }
 
 impl Process {
@@ -31,8 +29,7 @@ impl Process {
     /// `first_fd`.
     #[doc(hidden)]
     pub fn new(stack: Arc<Stack>, drive: Arc<dyn Drive>, first_fd: Fd) -> Self {
-        let sent = (0..stack.shards()).map(|_| WriteTally::default()).collect();
-        Self { posix: Posix::new(stack, first_fd), drive, sent }
+        Self { posix: Posix::new(stack, first_fd), drive }
     }
 
     /// Returns the stack, for figures.
@@ -101,17 +98,8 @@ impl Process {
     ) -> Result<usize, Errno> {
         let mut call = Call::new();
         let sent = self.run(&mut call, |_| false, make)?;
-        self.count_sent(&call, sent);
+        self.drive.count_written(call.shard(), sent);
         Ok(sent)
-    }
-
-    /// Counts bytes that a call has sent. From time to time what has arrived at the shard of its
-    /// socket is taken.
-    fn count_sent(&self, call: &Call, bytes: usize) {
-        let shard = call.shard();
-        if let Some(sent) = self.sent.get(shard) {
-            sent.add(bytes, &*self.drive, shard);
-        }
     }
 }
 
@@ -285,7 +273,7 @@ impl Process {
         let make = |now, call: &mut Call| self.posix.send_mmsg(now, call, fd, messages, flags);
         let sent = self.run(&mut call, |_| false, make)?;
         let bytes = messages[..sent].iter().map(|message| message.sent).sum();
-        self.count_sent(&call, bytes);
+        self.drive.count_written(call.shard(), bytes);
         Ok(sent)
     }
 

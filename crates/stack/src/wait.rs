@@ -134,6 +134,18 @@ pub trait Drive: Debug + Send + Sync {
     /// by this before it refuses.
     fn look_in(&self, shard: usize);
 
+    /// Returns the tally of what was written to sockets of a shard.
+    fn written(&self, shard: usize) -> &WriteTally;
+
+    /// Counts `bytes` that the calling thread has written to a socket of a shard. Once per 64 KiB
+    /// it [looks in](Self::look_in): a writer who never waits would take nothing that arrives
+    /// (Linux's `sendmsg` works off its backlog).
+    fn count_written(&self, shard: usize, bytes: usize) {
+        if self.written(shard).add(bytes) {
+            self.look_in(shard);
+        }
+    }
+
     /// Blocks the calling thread until `condition` is met or `deadline` passes. Returns whether it
     /// is met. It looks again once the condition is disarmed: a wake-up that came at the last
     /// moment was perhaps for this thread alone.
@@ -144,8 +156,7 @@ pub trait Drive: Debug + Send + Sync {
     fn wait(&self, shard: usize, deadline: Instant, condition: &mut dyn Condition) -> bool;
 }
 
-/// Counts the bytes that were written to all sockets of a shard, so that writers who never wait
-/// take what has arrived from time to time, as Linux's `sendmsg` works off its backlog.
+/// Bytes that were written to the sockets of a shard, of all threads and faces together.
 ///
 /// Each socket by itself would count too late: a hundred of them write 6 MB before the first has
 /// written 64 KiB.
@@ -158,11 +169,10 @@ impl WriteTally {
     /// Bytes between two looks at what has arrived.
     const LOOK_IN: u64 = 64 << 10;
 
-    /// Counts `bytes` that were written, and polls `shard` of `drive` once per 64 KiB.
-    pub fn add(&self, bytes: usize, drive: &dyn Drive, shard: usize) {
+    /// Counts `bytes`. Returns whether they complete 64 KiB, so that a look at what has arrived is
+    /// due.
+    fn add(&self, bytes: usize) -> bool {
         let before = self.0.fetch_add(bytes as u64, Relaxed);
-        if before / Self::LOOK_IN != (before + bytes as u64) / Self::LOOK_IN {
-            drive.look_in(shard);
-        }
+        before / Self::LOOK_IN != (before + bytes as u64) / Self::LOOK_IN
     }
 }

@@ -391,7 +391,8 @@ impl<P: Protocol> Engine<P> {
         self.set_next_endpoint(key, endpoint, now)
     }
 
-    /// The same, but one that was given up is tried there when its next handshake is planned.
+    /// Sets where a peer is reached. One that was given up is tried there when its next handshake
+    /// is planned.
     ///
     /// # Errors
     /// [`Error::NoPeer`].

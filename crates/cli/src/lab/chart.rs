@@ -239,7 +239,7 @@ fn steps(most: f64) -> Vec<f64> {
     let decade = 10f64.powf(most.log10().floor());
     let step = [0.5, 1.0, 2.0].into_iter().map(|part| part * decade);
     let step = step.into_iter().find(|step| most / step < 6.0).unwrap_or(decade);
-    // A product such as 3 * 0.2 has a tail of digits. The quotient is the number that is meant.
+    // A product such as 3 * 0.2 has a tail of digits. The quotient 3 / 5 has none.
     let per_one = (1.0 / step).round();
     let tick = |count: u32| match f64::from(count) {
         count if step < 1.0 => count / per_one,

@@ -65,7 +65,8 @@ impl Watched {
     }
 }
 
-/// Whether what was `then` is recent enough `now`, at this interval between pings.
+/// Whether something that happened at `then` is recent enough at `now`, with this interval between
+/// pings.
 fn is_in_time(then: Duration, now: Duration, interval: Duration) -> bool {
     now.saturating_sub(then) <= interval + LEEWAY
 }
@@ -188,7 +189,8 @@ impl Rounds {
         self.0.push_front(round);
     }
 
-    /// Whether there was a round with these, so that an answer `now` is not too late.
+    /// Whether an answer with this sequence number and payload, which comes at `now`, is that of a
+    /// round and not too late.
     fn has(&self, (sequence, payload): (u16, &[u8]), now: Duration, interval: Duration) -> bool {
         self.0.iter().any(|round| {
             (round.sequence, &round.payload[..]) == (sequence, payload)
@@ -257,7 +259,7 @@ impl Pings {
         }
     }
 
-    /// Whether a message that comes `now` answers a ping.
+    /// Whether a message that comes at `now` answers a ping.
     fn is_answer(&self, message: &IcmpMessage, now: Duration, interval: Duration) -> bool {
         match (message.echo(), message.data.get(8..)) {
             (Some((identifier, sequence)), Some(payload)) if identifier == self.identifier => {

@@ -25,7 +25,7 @@ pub(super) fn answer_to(from: &str, server: SocketAddr) -> String {
     answer_by(&UdpSocket::bind((from, 0)).expect("a port"), server)
 }
 
-/// The same by a socket.
+/// Asks by UDP from a socket until there is an answer, which it returns.
 pub(super) fn answer_by(socket: &UdpSocket, server: SocketAddr) -> String {
     socket.set_read_timeout(Some(AGAIN)).expect("a timeout");
     let mut answer = [0; 100];

@@ -4,7 +4,7 @@ use super::address;
 use neap_posix::abi::*;
 use neap_posix::{Fd, Outgoing, Process};
 use neap_stack::stack::{Stack, StackConfig};
-use neap_stack::wait::{Condition, Drive};
+use neap_stack::wait::{Condition, Drive, WriteTally};
 use neap_tcp::time::Instant;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -15,6 +15,7 @@ struct Driver {
     stack: Arc<Stack>,
     nanos: AtomicU64,
     looks: Mutex<Vec<usize>>,
+    written: [WriteTally; 2],
 }
 
 impl Driver {
@@ -33,6 +34,10 @@ impl Drive for Driver {
         self.looks.lock().expect("nobody panics with it").push(shard);
     }
 
+    fn written(&self, shard: usize) -> &WriteTally {
+        &self.written[shard]
+    }
+
     fn wait(&self, _shard: usize, _deadline: Instant, condition: &mut dyn Condition) -> bool {
         let now = self.now();
         for shard in 0..self.stack.shards() {
@@ -48,7 +53,8 @@ fn who_sends_much_takes_what_has_arrived_at_the_shard_of_the_socket() {
     let settings = StackConfig { shards: 2, ..StackConfig::default() };
     let stack = Arc::new(Stack::new(settings).expect("default settings"));
     let (nanos, looks) = (AtomicU64::new(1_000_000_000), Mutex::default());
-    let driver = Arc::new(Driver { stack: stack.clone(), nanos, looks });
+    let written = Default::default();
+    let driver = Arc::new(Driver { stack: stack.clone(), nanos, looks, written });
     let process = Process::new(stack, driver.clone(), 3);
     let socket = || process.socket(AF_INET, SOCK_STREAM, 0).expect("a descriptor");
     let (listener, to) = (socket(), address("127.0.0.1:80"));

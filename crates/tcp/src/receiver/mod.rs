@@ -534,12 +534,8 @@ impl Receiver {
         let last = self.ack.last_data();
         let idle = if self.queue.is_empty() && self.queue.holds_heap() {
             last + IDLE_RELEASE
-        } else if self.queue.has_kept() {
-            // What came earlier is dated so.
-            let last = last.max(queue::FIRST_DATE);
-            last + LONGEST_KEPT - self.queue.kept_for(last).min(LONGEST_KEPT)
         } else {
-            Instant::FAR_FUTURE
+            self.queue.kept_until(last, LONGEST_KEPT)
         };
         self.ack.deadline().min(idle)
     }

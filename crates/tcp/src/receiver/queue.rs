@@ -10,8 +10,6 @@ use std::collections::VecDeque;
 pub const OVERHEAD: u32 = 256;
 /// Slices of at most this many bytes are copied, so that none of them pins the page it arrived in.
 pub const COPY_BREAK: usize = 4096;
-/// Slices that were kept earlier are dated so: milliseconds 0 and 1 say something else.
-pub(super) const FIRST_DATE: Instant = Instant::from_nanos(2_000_000);
 const PAGE_MIN: usize = 64;
 const PAGE_MAX: usize = 16 * 1024;
 
@@ -94,14 +92,28 @@ impl ByteQueue {
     /// How long slices were kept at `now`, which is within 49 days of their arrival; zero if there
     /// are none.
     pub(super) fn kept_for(&self, now: Instant) -> Nanos {
-        match self.kept {
-            Kept(0 | 1) => Nanos::ZERO,
-            Kept(since) => {
-                let passed = (now.as_millis() as u32).wrapping_sub(since);
-                // What came in the milliseconds 0 and 1 is dated 2.
-                Nanos::from_millis(if passed >= u32::MAX - 1 { 0 } else { passed.into() })
-            }
-        }
+        let passed = self.millis_kept(now).unwrap_or(0);
+        Nanos::from_millis(u64::try_from(passed).unwrap_or(0))
+    }
+
+    /// When slices are kept for `longest`, whole milliseconds, as it looks at `now`, which is
+    /// within 49 days of their arrival; [`Instant::FAR_FUTURE`] if there are none.
+    pub(super) fn kept_until(&self, now: Instant, longest: Nanos) -> Instant {
+        let Some(passed) = self.millis_kept(now) else { return Instant::FAR_FUTURE };
+        let rest = i64::try_from(longest.as_millis()).unwrap_or(i64::MAX) - passed;
+        now + Nanos::from_millis(u64::try_from(rest).unwrap_or(0))
+    }
+
+    /// Milliseconds from the date of kept slices to `now`; `None` if there are none. It is less
+    /// than 0 just after an arrival in the milliseconds 0 and 1, which are dated 2.
+    fn millis_kept(&self, now: Instant) -> Option<i64> {
+        let passed = (now.as_millis() as u32).wrapping_sub(self.kept.0);
+        let is_dated_ahead = passed >= u32::MAX - 1;
+        self.has_kept().then_some(if is_dated_ahead {
+            i64::from(passed as i32)
+        } else {
+            passed.into()
+        })
     }
 
     /// Whether slices are kept whose time of arrival was said.

@@ -141,16 +141,18 @@ impl Host {
 }
 
 #[test]
-fn what_came_as_the_clock_began_is_collapsed_when_that_is_due() {
-    let mut host = Host::new();
-    host.now = Instant::from_nanos(6_000);
-    host.data(0, 10_000);
-    host.ack();
-    assert!(host.rx.queue.has_kept());
-    let due = host.rx.deadline();
-    host.now = due;
-    host.wait(0);
-    assert!(host.rx.deadline() > host.now, "the deadline stays in the past");
+fn what_is_kept_for_long_is_collapsed_when_that_is_due() {
+    // Dates have 32 bits and begin anew after 49 days. Two of them say something else.
+    for millis in [0, 1, 2, 1 << 32, 1000 + (1 << 32)] {
+        let mut host = Host::new();
+        host.now = Instant::from_nanos(6_000) + Nanos::from_millis(millis);
+        host.data(0, 10_000);
+        host.ack();
+        assert!(host.rx.queue.has_kept());
+        host.now = host.rx.deadline();
+        host.wait(0);
+        assert!(host.rx.deadline() > host.now, "at {millis} ms: the deadline stays in the past");
+    }
 }
 
 #[test]
