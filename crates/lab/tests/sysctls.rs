@@ -188,6 +188,18 @@ const OPEN: &[(&str, &str, Case, &str, Relation)] = &[
     ),
     ("neap.tcp_pacing_free_segs", "1000000000", PACED, FIGURE_GOODPUT, More(2.0)),
     (
+        "neap.tcp_reply_ack_us",
+        "0",
+        // An ACK of each answer, beside the twelve segments of the next request.
+        Case {
+            link: "rate = \"10gbit\"\ndelay = \"5us\"",
+            app: "kind = \"request-response\"\nrequest = 16384\nresponse = 16384\nthink = \"100us\"",
+            ..BULK
+        },
+        "link.wire.there.packets",
+        More(1.04),
+    ),
+    (
         "net.ipv4.tcp_pacing_ca_ratio",
         "10",
         Case { app: "kind = \"bulk\"\npacing_rate = \"1gbit\"", ..LOSSY },

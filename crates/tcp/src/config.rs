@@ -174,6 +174,10 @@ pub struct Config {
     pub pacing_arrears_us: u32,
     /// `neap.tcp_pacing_free_segs`: segments at the start of a connection that are not paced.
     pub pacing_free_segments: u32,
+    /// `neap.tcp_reply_ack_us`: time in microseconds that the ACK of a write of the peer waits for
+    /// the reply, where the two sides take turns. A write of more than one segment counts, up to
+    /// 64 KiB, which PSH ends. 0 is Linux's rule: its ACK leaves at once.
+    pub reply_ack_us: u32,
     /// `neap.timer_slack_ns`: time in nanoseconds that a timer may wait, so that one wake-up serves
     /// several timers.
     ///
@@ -361,6 +365,7 @@ impl Default for Config {
             pacing_debt_us: 50_000,
             pacing_arrears_us: 250_000,
             pacing_free_segments: 10,
+            reply_ack_us: 1000,
             timer_slack_ns: 20_000,
             tcp_notsent_lowat: u32::MAX,
             tcp_notsent_lowat_us: 0,

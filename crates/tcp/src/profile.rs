@@ -85,6 +85,7 @@ fn linux_6_18() -> Config {
         timer_slack_ns: 10_000,
         pacing_debt_us: 0,
         pacing_arrears_us: 0,
+        reply_ack_us: 0,
         ..Config::default()
     }
 }

@@ -19,6 +19,8 @@ const COMP_SACK_RTT_PERCENT: u64 = 33;
 const COMP_SACK_NR: u8 = 44;
 /// Duplicate ACKs that are never compressed (`TCP_FASTRETRANS_THRESH`).
 const DUP_ACKS: u8 = 3;
+/// Bytes of a write, at the most, whose ACK waits for the reply: those of one super-segment.
+const REPLY_MAX: u32 = 65_536;
 /// Bytes of `TCP_MSS_DEFAULT` and `TCP_MIN_MSS`.
 const MSS_DEFAULT: u32 = 536;
 const MIN_MSS: u32 = 88;
@@ -62,6 +64,8 @@ bitflags::bitflags! {
         const PUSHED = 4;
         /// Another one.
         const PUSHED2 = 8;
+        /// The last segment ended a write of the peer.
+        const WRITTEN = 16;
     }
 }
 
@@ -210,6 +214,7 @@ impl AckPolicy {
         let previous = core::mem::take(&mut self.last_seg_size);
         let len = if size.gso_size == 0 { size.len } else { size.gso_size };
         let pushed = size.flags.contains(Flags::PSH);
+        self.pending.set(Pending::WRITTEN, pushed && !size.flags.contains(Flags::FIN));
         if len >= self.rcv_mss {
             let changed = len != self.rcv_mss;
             self.rcv_mss = len.min(advmss.max(MIN_MSS));
@@ -241,6 +246,22 @@ impl AckPolicy {
         self.pending.contains(Pending::NOW)
             || self.is_quick()
             || (unacked > self.rcv_mss && window_moves())
+    }
+
+    /// Whether the application has its turn: a write of the peer has arrived whole, its `unacked`
+    /// bytes are at most half of the window `wnd`, and the two sides take turns. The reply carries
+    /// the ACK then, if it comes soon.
+    pub(super) fn expects_reply(&self, unacked: u32, wnd: u32) -> bool {
+        self.pending.contains(Pending::SCHEDULED | Pending::WRITTEN)
+            && !self.pending.contains(Pending::NOW)
+            && self.pingpong
+            && unacked > self.rcv_mss
+            && unacked <= REPLY_MAX.min(wnd / 2)
+    }
+
+    /// Gives a reply until `until` to carry the ACK.
+    pub(super) fn wait_for_reply(&mut self, until: Instant) {
+        self.delayed = self.delayed.min(until);
     }
 
     /// Sets the delayed-ACK timer (`tcp_send_delayed_ack`). The timer stays below `rto_min`, so

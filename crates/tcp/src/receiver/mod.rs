@@ -376,9 +376,13 @@ impl Receiver {
         let (window, rcv_mss) = (&self.window, self.ack.rcv_mss());
         let is_awaited = self.queue.len() < estimates.lowat.max(1);
         let moves = || is_awaited || window.select(memory, rcv_mss).0 >= window.wnd();
-        if self.ack.is_urgent(unacked, moves) {
+        let beyond = self.has_holes() || self.fin.is_some_and(|fin| fin.after(self.nxt));
+        if !beyond && !is_awaited && self.expects_reply(unacked) {
+            let wait = Nanos::from_micros(self.config.reply_ack_us.into());
+            self.ack.wait_for_reply(now + wait);
+        } else if self.ack.is_urgent(unacked, moves) {
             self.ack.schedule_now();
-        } else if self.has_holes() || self.fin.is_some_and(|fin| fin.after(self.nxt)) {
+        } else if beyond {
             let rtt = match (self.window.rtt(), estimates.srtt) {
                 (rtt, Nanos::ZERO) => rtt,
                 (rtt, srtt) => rtt.min(srtt),
@@ -388,6 +392,11 @@ impl Receiver {
         } else {
             self.ack.delay(now, estimates.srtt, estimates.rto_min);
         }
+    }
+
+    /// Whether the ACK of `unacked` bytes waits for the reply of the application.
+    fn expects_reply(&self, unacked: u32) -> bool {
+        self.config.reply_ack_us > 0 && self.ack.expects_reply(unacked, self.window.wnd())
     }
 
     /// Returns whether an ACK has to be sent.
@@ -629,7 +638,8 @@ impl Receiver {
     fn acknowledge_read(&mut self) {
         let memory = self.rmem_alloc();
         let unacked = self.nxt.bytes_since(self.window.wup());
-        let urgent = self.ack.wants_ack_after_read(unacked, memory == 0);
+        let urgent =
+            self.ack.wants_ack_after_read(unacked, memory == 0) && !self.expects_reply(unacked);
         if urgent || (!self.is_finished() && self.window.wants_update(self.nxt, memory, &self.ack))
         {
             self.ack.schedule_now();
