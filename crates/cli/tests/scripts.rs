@@ -1,20 +1,26 @@
 //! The scripts of the project on this machine's Linux.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Scripts whose outcome hangs on no timer, so that a busy machine passes them.
 const FOLDERS: [&str; 6] = ["errors", "options", "epoll", "receiving", "resets", "order"];
 
+/// Says that a test cannot run here; not by `eprintln!`, which the harness swallows.
+fn skip(reason: &str) {
+    writeln!(std::io::stderr(), "SKIP: {reason}").expect("stderr");
+}
+
 /// Runs scripts on the kernel: whether all ended as they should, and what was printed. `None`
 /// without a namespace to run them in.
 fn on_the_kernel(paths: &[PathBuf]) -> Option<(bool, String)> {
     if !rustix::process::getuid().is_root() {
-        eprintln!("SKIP: scripts on the kernel need root");
+        skip("scripts on the kernel need root");
         return None;
     }
     if !Path::new("/dev/net/tun").exists() {
-        eprintln!("SKIP: scripts on the kernel need /dev/net/tun");
+        skip("scripts on the kernel need /dev/net/tun");
         return None;
     }
     let output = Command::new(env!("CARGO_BIN_EXE_neap"))

@@ -4,6 +4,7 @@ use crate::ffi::{Interface, OwnNamespace, packetdrill_interface_init, sendfile};
 use crate::flags::{Flags, LOCAL_V4};
 use crate::host::{Host, HostError};
 use crate::namespace::{Namespace, parse_qdisc};
+use core::fmt::Display;
 use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -12,10 +13,16 @@ use neap_posix::{Errno, PollFd, sockaddr};
 use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::wire::checksum;
 use neap_tcp::time::Nanos;
+use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::mpsc;
 use std::{fs, thread};
+
+/// Says that a test cannot run here; not by `eprintln!`, which the harness swallows.
+fn skip(reason: &dyn Display) {
+    writeln!(std::io::stderr(), "SKIP: {reason}").expect("stderr");
+}
 
 fn host_with(flags: &str) -> Result<Host, HostError> {
     Host::new(Flags::parse(flags).expect("flags"), Box::<OwnNamespace>::default())
@@ -174,7 +181,7 @@ fn with_defaults_a_script_has_a_namespace_of_its_own_whose_settings_hold() {
         scope.spawn(|| {
             let host = match host_with("defaults") {
                 Ok(host) => host,
-                Err(error) => return eprintln!("SKIP: {error}"),
+                Err(error) => return skip(&error),
             };
             assert_ne!(namespace(), outside);
             assert_eq!(OwnNamespace::default().mtu(), Some(1500));
@@ -196,7 +203,7 @@ fn with_defaults_a_script_has_a_namespace_of_its_own_whose_settings_hold() {
                     host.sleep(Nanos::ZERO);
                     assert_eq!(host.qdisc(), Some(QdiscConfig::PfifoFast { limit: 7 }));
                 }
-                _ => eprintln!("SKIP: tc sets no qdisc here"),
+                _ => skip(&"tc sets no qdisc here"),
             }
         });
     });

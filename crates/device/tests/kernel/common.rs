@@ -35,10 +35,25 @@ pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
     .join();
     match outcome {
         Ok(None) => {}
-        // Not `eprintln!`: the harness swallows that of tests that pass.
-        Ok(Some(reason)) => writeln!(std::io::stderr(), "SKIP: {reason}").expect("stderr"),
+        Ok(Some(reason)) => skip(&reason),
         Err(panic) => std::panic::resume_unwind(panic),
     }
+}
+
+/// Says that a test cannot run here; not by `eprintln!`, which the harness swallows.
+fn skip(reason: &str) {
+    writeln!(std::io::stderr(), "SKIP: {reason}").expect("stderr");
+}
+
+/// Runs a test of this program again in a process of its own, with a variable that tells it so. It
+/// must pass. Why it skips is said here too.
+pub(crate) fn run_again(name: &str, variable: &str) {
+    let mut again = Command::new(std::env::current_exe().expect("this program"));
+    let output = again.args([name, "--exact", "--nocapture"]).env(variable, "1").output();
+    let output = output.expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && !output.stdout.is_empty(), "{said}");
+    said.lines().filter_map(|line| line.strip_prefix("SKIP: ")).for_each(skip);
 }
 
 /// Runs a command line; it must succeed.

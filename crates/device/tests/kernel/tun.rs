@@ -1,7 +1,8 @@
 //! TUN devices against the kernel, each in a network namespace of its own.
 
 use crate::common::{
-    PATIENCE, Tcp, chunks, frame, in_namespace, ipv4, pattern, pseudo_header, receive, run, sum,
+    PATIENCE, Tcp, chunks, frame, in_namespace, ipv4, pattern, pseudo_header, receive, run,
+    run_again, sum,
 };
 use neap_device::{Error, LinkConfig, Scheduling, Tun, TunConfig, TunQueue, configure_link};
 use neap_stack::device::{
@@ -313,18 +314,15 @@ fn a_persistent_device_stays() {
     });
 }
 
+/// The test that runs again in a process of its own.
+const FEW_DESCRIPTORS: &str = "tun::a_persistent_device_that_could_not_be_opened_does_not_stay";
+
 #[test]
 fn a_persistent_device_that_could_not_be_opened_does_not_stay() {
     const CHILD: &str = "NEAP_TEST_FEW_DESCRIPTORS";
-    // The limit holds for a process, so the test runs again in one of its own.
+    // The limit holds for a process.
     if std::env::var_os(CHILD).is_none() {
-        let name = "tun::a_persistent_device_that_could_not_be_opened_does_not_stay";
-        let mut again = Command::new(std::env::current_exe().expect("this program"));
-        let output = again.args([name, "--exact", "--nocapture"]).env(CHILD, "1").output();
-        let output = output.expect("it runs");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success() && !output.stdout.is_empty(), "{said}");
-        return;
+        return run_again(FEW_DESCRIPTORS, CHILD);
     }
     in_namespace(|| {
         let config =
@@ -343,6 +341,17 @@ fn a_persistent_device_that_could_not_be_opened_does_not_stay() {
         });
         assert!((3..64).contains(&failed.count()), "each step needs one");
     });
+}
+
+/// `./test` counts what it reads.
+#[test]
+fn a_test_that_runs_again_says_why_it_skips() {
+    let mut test = Command::new(std::env::current_exe().expect("this program"));
+    // Without the program ip there is no test.
+    let output = test.args([FEW_DESCRIPTORS, "--exact"]).env("PATH", "/nowhere").output();
+    let output = output.expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("SKIP: "), "{said}");
 }
 
 #[test]
