@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use neap::time::Nanos;
-use neap::{SocketOption, Stack, TcpListener, TcpStream, UdpSocket};
+use neap::{SocketOption, Stack, StackEvents, TcpListener, TcpStream, UdpSocket};
 
 use crate::common::Family;
 use crate::gateway;
@@ -56,10 +56,11 @@ fn victim() {
     }
     let datagrams = UdpSocket::bind(&stack, (family.ours(), ECHO)).expect("bind");
     std::thread::spawn(move || reflect(&datagrams));
+    let mut opened = Vec::new();
     println!("{MARK}ready");
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let words: Vec<&str> = line.split_whitespace().collect();
-        println!("{MARK}{}", obey(&stack, &words));
+        println!("{MARK}{}", obey(&stack, &mut opened, &words));
     }
 }
 
@@ -117,7 +118,10 @@ fn reflect(socket: &UdpSocket) {
     }
 }
 
-fn obey(stack: &Stack, words: &[&str]) -> String {
+/// What an order to open has opened, as far as it could; an order to close ends it.
+type Opened = (Option<TcpStream>, Option<StackEvents>);
+
+fn obey(stack: &Stack, opened: &mut Vec<Opened>, words: &[&str]) -> String {
     let interface = || stack.host().interfaces().first().map(|interface| interface.id);
     let done = |result: Result<(), neap::net::NetError>| match result {
         Ok(()) => "done".to_owned(),
@@ -137,9 +141,15 @@ fn obey(stack: &Stack, words: &[&str]) -> String {
             let port = port.parse().expect("a port");
             let address: IpAddr = address.parse().expect("an address");
             let limit = Duration::from_secs(5);
-            let opened = TcpStream::connect_timeout(stack, (address, port), limit);
-            let events = stack.events();
-            format!("connected={} events={}", opened.is_ok(), events.is_ok())
+            let stream = TcpStream::connect_timeout(stack, (address, port), limit).ok();
+            let events = stack.events().ok();
+            let answer = format!("connected={} events={}", stream.is_some(), events.is_some());
+            opened.push((stream, events));
+            answer
+        }
+        (["close"], _) => {
+            opened.clear();
+            "done".to_owned()
         }
         _ => format!("error=unknown:{}", words.join("_")),
     }
