@@ -19,6 +19,8 @@ LOST_PER_1000 = 1
 # Rates of datagrams that are tried, Mbit/s: each a fifth above the one before.
 UDP_RATES = [50 * 1.2**step for step in range(36)]
 UDP_LENGTH, UDP_S = 1400, 1
+# A lost answer holds up `datagrams mappings` for half a second, and it tells how many came: two hundred lost ones, too.
+MAPPINGS_S = 120
 
 
 class Tools:
@@ -164,7 +166,7 @@ def idle(gateway, tools, flows):
 def mappings(gateway, tools, count):
     """Sockets of the guest that all have their answers, also when all of them are there."""
     echo = serve(gateway.net, HOST, tools.datagrams, "echo", SERVERS[1], PROBE_PORT)
-    report = gateway.start(tools.datagrams, "mappings", SERVERS[1], PROBE_PORT, count).finish()
+    report = gateway.start(tools.datagrams, "mappings", SERVERS[1], PROBE_PORT, count, limit_s=MAPPINGS_S).finish()
     echo.kill()
     if "again" not in report:
         raise network.Failure("the mappings could not be opened")

@@ -1,12 +1,18 @@
-//! `./fuzz`.
+//! `./fuzz`, and the parts of the benchmarks.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Says that a test cannot run here; not by `eprintln!`, which the harness swallows.
+fn skip(reason: &str) {
+    writeln!(std::io::stderr(), "SKIP: {reason}").expect("stderr");
 }
 
 fn write_program(path: &Path, text: &str) {
@@ -51,4 +57,18 @@ fn a_fuzz_run_keeps_its_targets_when_another_begins() {
     assert!(output.status.success() && begun == wanted, "{said}{errors}");
     assert!(folder.join("crates/gateway/tests/__fuzz__/dns").is_dir(), "the other one worked");
     fs::remove_dir_all(&folder).expect("its owner");
+}
+
+#[test]
+fn the_parts_of_the_benchmarks_keep_their_promises() {
+    let tests = root().join("benches/tests");
+    let python = Command::new("python3")
+        .args(["-B", "-m", "unittest", "discover", "-s"])
+        .arg(&tests)
+        .output();
+    let Ok(output) = python else { return skip("no python3") };
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("\nRan ") && !said.contains("\nRan 0 "), "{said}");
+    said.lines().filter_map(|line| line.split_once("SKIP: ")).for_each(|(_, why)| skip(why));
 }
