@@ -54,13 +54,13 @@ def exit_on_signals():
 
 
 def go_first():
-    """This process, and those that it starts, go before others on the machine, as far as it may. Nice values count
-    within a session only, if the kernel has groups for sessions (`sched_autogroup_enabled`); the group has its own."""
-    for nicer in (lambda: os.nice(-15), lambda: open("/proc/self/autogroup", "w").write("-15")):
-        try:
-            nicer()
-        except OSError:
-            pass
+    """This process, and those that it starts, go before others, as far as it may. If the kernel has groups for sessions
+    (`sched_autogroup_enabled`), it goes before others of its session only: the session has the share of any other
+    (`share_equally`)."""
+    try:
+        os.nice(-15)
+    except OSError:
+        pass
 
 
 def raise_file_limit():
