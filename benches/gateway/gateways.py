@@ -11,7 +11,7 @@ from pathlib import Path
 import build
 import network
 import usage
-from network import FAR, HOST_ADDRESS, STACK, STACK_ADDRESS
+from network import FAR, HOST_ADDRESS, STACK, STACK_ADDRESS, children, descendants
 
 # The namespace of the host, where gateways and servers are.
 HOST = STACK
@@ -73,7 +73,9 @@ class Gateway:
         return self.process.pid
 
     def stop(self):
+        """Ends all of it. A half may outlive the first process."""
         self.process.kill()
+        network.end(self.halves)
 
 
 def run_in(guest, *command):
@@ -87,21 +89,6 @@ def resident(pid):
     except OSError:
         return 0
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS")), 0)
-
-
-def children(pid):
-    """Children of all threads of a process."""
-    found = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            found += map(int, path.read_text().split())
-        except OSError:
-            pass
-    return found
-
-
-def descendants(pid):
-    return [pid for child in children(pid) for pid in (child, *descendants(child))]
 
 
 def name_of(pid):

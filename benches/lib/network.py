@@ -11,6 +11,7 @@ import resource
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import usage
 
@@ -117,10 +118,37 @@ class Process:
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     def kill(self):
+        """Ends it, and what it has started."""
         if self.popen.returncode is None:
+            below = descendants(self.pid)
             self.popen.kill()
+            end(below)
             self.popen.wait()
         self.popen.stdout.close()
+
+
+def children(pid):
+    """Children of all threads of a process."""
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += map(int, path.read_text().split())
+        except OSError:
+            pass
+    return found
+
+
+def descendants(pid):
+    return [pid for child in children(pid) for pid in (child, *descendants(child))]
+
+
+def end(pids):
+    """Ends processes at once; some may have ended."""
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
 
 def parse(line):
