@@ -110,6 +110,10 @@ class Process:
         """`ip netns exec` becomes the program, so it is the program's."""
         return self.popen.pid
 
+    def pids(self):
+        """All that the program consists of."""
+        return [self.pid]
+
     def used_cpu_s(self):
         """CPU time until now, or until it ended."""
         return self.cpu_s if self.popen.returncode is not None else usage.process_cpu_s(self.pid)

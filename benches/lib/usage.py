@@ -10,7 +10,7 @@ figure is that of `/proc/stat`, in ticks of 10 ms. Time that the hypervisor took
 
 *A load*: what the machine used without the run time of processes that are not of the load. So threads of the kernel, interrupts
 and idleness that is left and entered count as the load's. The run time of all tasks is that of the root of the cgroup
-controller cpuacct; without it, it is the sum of the processes that are there at the end.
+controller cpuacct. Without it, processes that are not of the load count if they are there at both looks.
 """
 
 import os
@@ -91,10 +91,14 @@ def cpu_by_pid():
     return users, kernel
 
 
-def all_tasks_s(users, kernel):
-    if ALL_TASKS.exists():
-        return int(ALL_TASKS.read_text()) / 1e9
-    return sum(users.values()) + sum(kernel.values())
+def all_tasks_s():
+    """Run time of all tasks, also of those that have ended; None without the controller cpuacct."""
+    return int(ALL_TASKS.read_text()) / 1e9 if ALL_TASKS.exists() else None
+
+
+def growth(now, before):
+    """What those that are in both have more, all together."""
+    return sum(now[pid] - before[pid] for pid in now if pid in before)
 
 
 @dataclass
@@ -111,14 +115,14 @@ class Usage:
 
 
 class Meter:
-    """Looks at the machine now; `stop` tells what was used since. `load` are processes (`network.Process`) of the load;
-    those that start later are added with `add`."""
+    """Looks at the machine now; `stop` tells what was used since. `load` are processes of the load (`network.Process`, or what
+    has its `pid`, `pids` and `used_cpu_s`); those that start later are added with `add`."""
 
     def __init__(self, load=()):
         self.load = {process: process.used_cpu_s() for process in load}
         self.first = self.first_now()
-        users, self.kernel = cpu_by_pid()
-        self.tasks = all_tasks_s(users, self.kernel)
+        self.users, self.kernel = cpu_by_pid()
+        self.tasks = all_tasks_s()
         self.machine, self.start = machine_cpu_s(), time.monotonic()
 
     def add(self, *processes):
@@ -128,12 +132,19 @@ class Meter:
         pid = next((process.pid for process in self.load), None)
         return (wakeups(pid), reads_and_writes(pid)) if pid else (0, 0)
 
+    def foreign_s(self, users, kernel, own_s):
+        """What processes used that are not of the load, which used `own_s`."""
+        tasks = all_tasks_s()
+        if tasks is None:
+            of_load = {pid for process in self.load for pid in process.pids()}
+            return growth({pid: used for pid, used in users.items() if pid not in of_load}, self.users)
+        of_kernel = sum(now - self.kernel.get(pid, 0.0) for pid, now in kernel.items())
+        return max(0.0, tasks - self.tasks - of_kernel - own_s)
+
     def stop(self):
         seconds, machine = time.monotonic() - self.start, machine_cpu_s() - self.machine
         users, kernel = cpu_by_pid()
         own = [process.used_cpu_s() - before for process, before in self.load.items()]
-        tasks = all_tasks_s(users, kernel) - self.tasks
-        of_kernel = sum(now - self.kernel.get(pid, 0.0) for pid, now in kernel.items())
-        foreign = max(0.0, tasks - of_kernel - sum(own))
+        foreign = self.foreign_s(users, kernel, sum(own))
         first = [now - before for now, before in zip(self.first_now(), self.first)]
         return Usage(seconds, machine - foreign, foreign, own[0] if own else 0.0, *first)

@@ -165,6 +165,9 @@ class Near:
     def pid(self):
         return self.process.pid
 
+    def pids(self):
+        return self.process.pids()
+
     def used_cpu_s(self):
         """CPU time of the tunnel's process."""
         return self.process.used_cpu_s() if self.process else 0.0
