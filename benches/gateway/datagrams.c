@@ -1,7 +1,7 @@
 // Datagrams for the benchmark of gateways.
 //
 //   datagrams echo ADDRESS PORT              sends each datagram back, until it is killed
-//   datagrams probe ADDRESS PORT SECONDS     a datagram every 10 ms, and how long its answer took
+//   datagrams probe ADDRESS PORT SECONDS     a datagram every 10 ms, and how long its answer took; 1 s if there was none
 //   datagrams mappings ADDRESS PORT COUNT    as many sockets, each of which asks twice: the second time when all have
 //                                            asked once
 //   datagrams station ADDRESS PORT           counts what is sent to it, and sends what it is asked for, until it is killed
@@ -26,7 +26,7 @@
 
 enum {
     GAP_NS = 10000000,
-    // The last answers are waited for so long.
+    // The last answers are waited for so long, and so long counts for one that is lost.
     GRACE_NS = 1000000000,
     MAX_PROBES = 1 << 16,
     // Sockets that ask at the same time; how long one waits for its answer, and how often it asks.
@@ -239,10 +239,12 @@ static int probe(double seconds) {
         int64_t stamp;
         if (recv(fd, &stamp, sizeof stamp, 0) == sizeof stamp && count < MAX_PROBES) took[count++] = now_ns() - stamp;
     }
+    int lost = sent - count;
+    while (count < sent) took[count++] = GRACE_NS;
     double sum = 0;
     for (int i = 0; i < count; i++) sum += took[i];
     qsort(took, count, sizeof *took, compare);
-    printf("{\"sent\":%d,\"lost\":%d", sent, sent - count);
+    printf("{\"sent\":%d,\"lost\":%d", sent, lost);
     if (count)
         printf(",\"mean_us\":%.1f,\"p50_us\":%.1f,\"p99_us\":%.1f", sum / count / 1e3, took[count / 2] / 1e3,
                took[(int)((count - 1) * .99)] / 1e3);

@@ -5,9 +5,10 @@
 //
 // `send` writes up to --write bytes to a flow before it goes on to the next. With --fq-rate it paces each flow to so many
 // bit/s, and `sink` tells how far flows were from it. `ping-pong` sends --size bytes and waits until as many have come
-// back; with --gap one connection waits so long before it sends again. With --socks connections go through the SOCKS5 server
+// back; with --gap one connection waits so long before it sends again. One that waits for 3 s, or is lost, counts as an error,
+// and ends the mode with one connection. With --socks connections go through the SOCKS5 server
 // on this port of 127.0.0.1, without a password. `icmp` prints the time until it had the answer, and until the kernel had
-// it (arrival): the difference is how long it waited for a processor. No mode wakes up while nothing arrives.
+// it (arrival): the difference is how long it waited for a processor. A request that has no answer counts as 1.5 s. No mode wakes up while nothing arrives.
 //
 // Far side:  sink source echo connect-echo hold icmp
 // Peer:      send receive ping-pong connect idle
@@ -40,6 +41,10 @@ enum {
     MAX_SAMPLES = 8000000,
     PING_GAP_US = 10000,
     MAX_PINGS = 1 << 20,
+    // The last pings are waited for so long, and so long counts for one that is lost.
+    PING_PATIENCE_NS = 1500000000,
+    // A request has an answer after this time, or it is an error.
+    PATIENCE_S = 3,
     // A far side waits this long for its peer to start, and after its end.
     GRACE_S = 25,
 };
@@ -425,6 +430,14 @@ static void receive_ping(int fd, uint16_t id) {
     record(took);
 }
 
+// Pings without an answer are among those that took longest.
+static void record_lost(int lost) {
+    for (; lost > 0 && sample_count < MAX_PINGS; lost--) {
+        arrivals[sample_count] = PING_PATIENCE_NS;
+        record(PING_PATIENCE_NS);
+    }
+}
+
 static void print_arrivals(void) {
     if (!sample_count) return;
     qsort(arrivals, sample_count, sizeof *arrivals, compare);
@@ -440,7 +453,7 @@ static int icmp(void) {
     int one = 1;
     if (setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one)) die("SO_TIMESTAMPNS");
     uint16_t id = getpid(), sequence = 0;
-    uint64_t next = now_ns(), end = next + args.seconds * 1e9, give_up = end + 1500000000ull, t;
+    uint64_t next = now_ns(), end = next + args.seconds * 1e9, give_up = end + PING_PATIENCE_NS, t;
     while ((t = now_ns()) < give_up && !(t >= end && sample_count >= sent)) {
         if (t >= next && t < end) {
             sent += send_ping(fd, id, sequence++);
@@ -451,7 +464,9 @@ static int icmp(void) {
         struct pollfd p = {fd, POLLIN, 0};
         if (ppoll(&p, 1, &ts, 0) > 0) receive_ping(fd, id);
     }
-    printf("{\"sent\":%d,\"lost\":%d,", sent, sent - sample_count);
+    int lost = sent - sample_count;
+    record_lost(lost);
+    printf("{\"sent\":%d,\"lost\":%d,", sent, lost);
     print_latencies();
     print_arrivals();
     printf("}\n");
@@ -550,19 +565,19 @@ static void print_rate(double start, double cpu, int errors) {
 }
 
 static int ping_pong(void) {
-    int fd = connect_socket();
-    struct timeval limit = {3, 0};
+    int fd = connect_socket(), errors = 0;
+    struct timeval limit = {PATIENCE_S, 0};
     set_nodelay(fd);
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     double start = now_s(), cpu = cpu_s();
-    while (now_s() - start < args.seconds) {
+    while (!errors && now_s() - start < args.seconds) {
         uint64_t t = now_ns();
-        if (send(fd, buffer, args.size, 0) != args.size) break;
-        if (recv(fd, buffer, args.size, MSG_WAITALL) != args.size) break;
+        errors = send(fd, buffer, args.size, MSG_NOSIGNAL) != args.size ||
+                 recv(fd, buffer, args.size, MSG_WAITALL) != args.size;
         record(now_ns() - t);
-        if (args.gap_ms) usleep(args.gap_ms * 1e3);
+        if (!errors && args.gap_ms) usleep(args.gap_ms * 1e3);
     }
-    print_rate(start, cpu, 0);
+    print_rate(start, cpu, errors);
     return 0;
 }
 
@@ -575,6 +590,7 @@ static int ping_pong_many(void) {
     int epoll = epoll_create1(0), *fds = connect_flows(epoll, EPOLLIN);
     struct epoll_event events[MAX_EVENTS];
     if (!asked) die("calloc");
+    int errors = 0;
     double start = now_s(), cpu = cpu_s();
     for (int i = 0; i < args.flows; i++) {
         set_nodelay(fds[i]);
@@ -595,7 +611,13 @@ static int ping_pong_many(void) {
             if (send(events[i].data.fd, buffer, args.size, 0) != args.size) die("send");
         }
     }
-    print_rate(start, cpu, 0);
+    for (int i = 0; i < args.flows; i++) {
+        uint64_t waited = now_ns() - asked[fds[i]].at;
+        if (waited < PATIENCE_S * 1000000000ull) continue;
+        record(waited);
+        errors++;
+    }
+    print_rate(start, cpu, errors);
     return 0;
 }
 

@@ -52,6 +52,11 @@ class Scenario:
     peers: tuple = ()
 
 
+def milliseconds(pings, figure):
+    """A figure of a ping; None if it printed none."""
+    return pings[figure] / 1e3 if figure in pings else None
+
+
 def bulk(setting, peer, mode, flows, mbit=None):
     """One bulk run with a ping beside it."""
     with network.Network() as net:
@@ -84,8 +89,8 @@ def bulk(setting, peer, mode, flows, mbit=None):
         "far_cpu_s_per_gb": far.cpu_s / gigabytes,
         "machine_cpu_s_per_gb": machine / gigabytes,
         "other_cores": max(0.0, machine - stack.cpu_s - far.cpu_s - ping.cpu_s) / wall,
-        "ping_p50_ms": pings.get("p50_us", 0) / 1e3,
-        "ping_p99_ms": pings.get("p99_us", 0) / 1e3,
+        "ping_p50_ms": milliseconds(pings, "p50_us"),
+        "ping_p99_ms": milliseconds(pings, "p99_us"),
         "pings_lost": pings.get("lost"),
         "peak_rss_mb": own.get("peak_rss_kb", 0) / 1024,
         "retransmits": own.get("retransmits"),

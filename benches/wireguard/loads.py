@@ -92,7 +92,10 @@ def beside(near, seconds):
     def requests(length):
         pings = ping(net, length)
         asked = near.client("ping-pong", tunnels.ECHO, "--seconds", length, "--gap", GAP_MS)
-        return pings.finish(), asked.finish()
+        seen, answers = pings.finish(), asked.finish()
+        if answers.get("errors", 1):
+            raise network.Failure("a request was not answered")
+        return seen, answers
 
     quiet, quiet_asked = requests(2)
     sink = serve(net, "sink", "--port", tunnels.SINK, "--seconds", seconds)

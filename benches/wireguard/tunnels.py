@@ -179,7 +179,7 @@ class Near:
         """Until the tunnel passes data: the first handshake is not part of a load."""
         server = self.net.start(FAR, self.programs["kb"], "echo", "--port", ECHO, "--seconds", START_S)
         end = time.monotonic() + START_S
-        while not self.client("ping-pong", ECHO, "--seconds", 0.05).finish().get("samples"):
+        while self.client("ping-pong", ECHO, "--seconds", 0.05).finish().get("errors", 1):
             if time.monotonic() > end or (self.process and not self.process.is_running()):
                 raise network.Failure("the tunnel does not pass data")
         server.kill()

@@ -37,6 +37,8 @@ const ADDRESS: &str = "10.99.0.2/24";
 const READ_SIZE: usize = 256 << 10;
 /// How long the far side may take to start.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long an answer may take.
+const ANSWER: Duration = Duration::from_secs(3);
 /// How long the last bytes may take.
 const DRAIN: Duration = Duration::from_secs(12);
 
@@ -344,7 +346,7 @@ fn serve(
 fn ping_pong(stack: &Stack, args: &Args) -> Result<(), Box<dyn Error>> {
     let mut stream = dial(stack, args, 0)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(Duration::from_secs(3)))?;
+    stream.set_read_timeout(Some(ANSWER))?;
     let (request, mut answer) = (vec![b'x'; args.request_size], vec![0; args.request_size]);
     let mut samples = Samples::default();
     let (start, cpu) = (Instant::now(), cpu_time());
@@ -378,6 +380,9 @@ fn ping_pong_many(stack: &Stack, args: &Args) -> Result<(), Box<dyn Error>> {
     serve(&streams, Events::IN, start + args.length, |number, mut stream| {
         let asked = &mut asked[number];
         let read = stream.read(&mut answer[..asked.missing])?;
+        if read == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
         asked.missing -= read;
         if asked.missing == 0 {
             samples.record(asked.at);
@@ -385,8 +390,11 @@ fn ping_pong_many(stack: &Stack, args: &Args) -> Result<(), Box<dyn Error>> {
             // An empty send buffer takes all of it.
             stream.write_all(&request)?;
         }
-        Ok(read > 0)
+        Ok(true)
     })?;
+    if asked.iter().any(|asked| asked.at.elapsed() > ANSWER) {
+        return Err(format!("a request has had no answer for {ANSWER:?}").into());
+    }
     samples.print(start.elapsed(), cpu_time() - cpu, 0);
     Ok(())
 }
@@ -400,7 +408,7 @@ fn connect_close(stack: &Stack, args: &Args) {
         let once = || -> io::Result<TcpStream> {
             let mut stream = TcpStream::connect(stack, args.remote)?;
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(Duration::from_secs(3)))?;
+            stream.set_read_timeout(Some(ANSWER))?;
             stream.write_all(b"x")?;
             stream.read_exact(&mut [0])?;
             Ok(stream)
