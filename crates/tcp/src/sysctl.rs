@@ -282,7 +282,7 @@ sysctls! {
     "neap.tcp_pacing_free_segs" pacing_free_segments: int 0..2147483647, "segments", OpenConnections,
         "Segments at the start of a connection that leave back to back.";
     "neap.tcp_reply_ack_us" reply_ack_us: int 0..40000, "microseconds", OpenConnections,
-        "Time that the ACK of a write waits for the reply, where both sides take turns; 0: none.";
+        "Time that the ACK of several segments waits for the reply, where both sides take turns.";
     "neap.tcp_half_cwnd" half_cwnd: switch, "", OpenConnections,
         "A frame takes at most half of the congestion window.";
     "neap.tcp_hystart" hystart: hystart, "", OpenConnections,

@@ -19,8 +19,9 @@ const COMP_SACK_RTT_PERCENT: u64 = 33;
 const COMP_SACK_NR: u8 = 44;
 /// Duplicate ACKs that are never compressed (`TCP_FASTRETRANS_THRESH`).
 const DUP_ACKS: u8 = 3;
-/// Bytes of a write, at the most, whose ACK waits for the reply: those of one super-segment.
-const REPLY_MAX: u32 = 65_536;
+/// Bytes of a turn of the peer, at the most, whose ACK waits for the reply. The sender of more may
+/// have more to send, and needs its ACKs.
+const TURN_MAX: u32 = 32_768;
 /// Bytes of `TCP_MSS_DEFAULT` and `TCP_MIN_MSS`.
 const MSS_DEFAULT: u32 = 536;
 const MIN_MSS: u32 = 88;
@@ -64,7 +65,7 @@ bitflags::bitflags! {
         const PUSHED = 4;
         /// Another one.
         const PUSHED2 = 8;
-        /// The last segment ended a write of the peer.
+        /// The last segment was the end of what the peer had to send.
         const WRITTEN = 16;
     }
 }
@@ -214,7 +215,14 @@ impl AckPolicy {
         let previous = core::mem::take(&mut self.last_seg_size);
         let len = if size.gso_size == 0 { size.len } else { size.gso_size };
         let pushed = size.flags.contains(Flags::PSH);
-        self.pending.set(Pending::WRITTEN, pushed && !size.flags.contains(Flags::FIN));
+        // Linux sets PSH on the last segment of every super-segment. Only one that is not full says
+        // that the sender had no more.
+        let is_partial = match size.gso_size {
+            0 => size.len < self.rcv_mss,
+            full => !size.len.is_multiple_of(full),
+        };
+        let is_last = pushed && is_partial && !size.flags.contains(Flags::FIN);
+        self.pending.set(Pending::WRITTEN, is_last);
         if len >= self.rcv_mss {
             let changed = len != self.rcv_mss;
             self.rcv_mss = len.min(advmss.max(MIN_MSS));
@@ -248,15 +256,15 @@ impl AckPolicy {
             || (unacked > self.rcv_mss && window_moves())
     }
 
-    /// Whether the application has its turn: a write of the peer has arrived whole, its `unacked`
-    /// bytes are at most half of the window `wnd`, and the two sides take turns. The reply carries
-    /// the ACK then, if it comes soon.
-    pub(super) fn expects_reply(&self, unacked: u32, wnd: u32) -> bool {
+    /// Whether the application has its turn: the two sides take turns, and that of the peer, of
+    /// `turn` bytes, is over. They are at most half of the window `wnd`, and `unacked` of
+    /// them are not acknowledged. The reply carries the ACK then, if it comes soon.
+    pub(super) fn expects_reply(&self, unacked: u32, turn: u32, wnd: u32) -> bool {
         self.pending.contains(Pending::SCHEDULED | Pending::WRITTEN)
             && !self.pending.contains(Pending::NOW)
             && self.pingpong
             && unacked > self.rcv_mss
-            && unacked <= REPLY_MAX.min(wnd / 2)
+            && turn <= TURN_MAX.min(wnd / 2)
     }
 
     /// Gives a reply until `until` to carry the ACK.

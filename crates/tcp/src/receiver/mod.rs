@@ -105,6 +105,8 @@ pub struct Receiver {
     counters: Arc<Counters>,
     irs: SeqNumber,
     nxt: SeqNumber,
+    /// `nxt` when data was last sent: where the peer's turn began.
+    turn: SeqNumber,
     /// Data bytes received in order: the stream position of `nxt`.
     received: u64,
     queue: ByteQueue,
@@ -156,6 +158,7 @@ impl Receiver {
             counters,
             irs: terms.irs,
             nxt,
+            turn: nxt,
             received: 0,
             queue: ByteQueue::default(),
             reassembly: None,
@@ -396,7 +399,8 @@ impl Receiver {
 
     /// Whether the ACK of `unacked` bytes waits for the reply of the application.
     fn expects_reply(&self, unacked: u32) -> bool {
-        self.config.reply_ack_us > 0 && self.ack.expects_reply(unacked, self.window.wnd())
+        let turn = self.nxt.bytes_since(self.turn);
+        self.config.reply_ack_us > 0 && self.ack.expects_reply(unacked, turn, self.window.wnd())
     }
 
     /// Returns whether an ACK has to be sent.
@@ -478,6 +482,7 @@ impl Receiver {
     /// Notes that data was sent. A connection that replies to data is interactive, and its ACKs
     /// wait for data.
     pub fn on_data_sent(&mut self, now: Instant) {
+        self.turn = self.nxt;
         self.ack.on_data_sent(now);
     }
 

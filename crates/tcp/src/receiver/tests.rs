@@ -67,6 +67,10 @@ impl Host {
         }
     }
 
+    fn super_segment(&self, offset: u32, len: u32, flags: Flags) -> Segment {
+        Segment { gso_size: MSS as u16, ..self.segment(offset, len, flags) }
+    }
+
     fn input(&mut self, mut segment: Segment) -> Intake {
         self.rx.on_segment(self.now, &mut segment, self.estimates)
     }
@@ -251,25 +255,27 @@ fn reading_all_of_a_pushed_segment_is_acknowledged_unless_the_sides_take_turns()
 }
 
 #[test]
-fn the_ack_of_a_whole_write_waits_a_millisecond_for_the_reply() {
+fn the_ack_of_a_turn_waits_a_millisecond_for_the_reply() {
     let millisecond = Nanos::from_millis(1);
     for (wait, flags, bytes, due) in [
         (1_000, Flags::PSH, 16_384, millisecond),
         (0, Flags::PSH, 16_384, Nanos::ZERO),
         (1_000, Flags::empty(), 16_384, Nanos::ZERO),
         (1_000, Flags::PSH | Flags::FIN, 16_384, Nanos::ZERO),
-        (1_000, Flags::PSH, 65_536, millisecond),
-        (1_000, Flags::PSH, 65_537, Nanos::ZERO),
+        (1_000, Flags::PSH, 16_000, Nanos::ZERO),
+        (1_000, Flags::PSH, 21_844, millisecond),
+        (1_000, Flags::PSH, 21_846, Nanos::ZERO),
     ] {
         let config = Config { reply_ack_us: wait, ..Config::default() };
         let terms = Terms { rcvbuf: Some(1 << 20), ..setup() };
         let mut host = Host::of(config, &terms, Arc::default());
         let offset = host.settle();
         host.rx.set_quickack(0);
+        host.rx.on_data_sent(host.now);
         let half = bytes / 2;
-        host.input(host.segment(offset, half, Flags::empty()));
+        host.input(host.super_segment(offset, half, Flags::empty()));
         host.acks();
-        host.input(host.segment(offset + half, bytes, flags));
+        host.input(host.super_segment(offset + half, bytes, flags));
         let case = format!("{wait} {flags:?} {bytes}");
         let at = match host.rx.ack_due() {
             AckDue::Delayed(at) => at,
@@ -282,22 +288,20 @@ fn the_ack_of_a_whole_write_waits_a_millisecond_for_the_reply() {
         assert_eq!(host.rx.ack_due(), AckDue::Now, "{case}");
         host.ack();
         if due > Nanos::ZERO {
-            host.input(host.segment(offset + half + bytes, bytes, Flags::PSH));
+            host.input(host.super_segment(offset + half + bytes, bytes, Flags::PSH));
             assert_eq!(host.rx.ack_due(), AckDue::Now, "no reply came the last time: {case}");
         }
     }
 }
 
 #[test]
-fn a_write_that_fills_half_of_the_window_or_that_nobody_is_woken_for_is_acknowledged_at_once() {
-    for (rcvbuf, lowat, waits) in [(1 << 20, 1, true), (32_768, 1, false), (1 << 20, 30_000, false)]
-    {
-        let mut host = Host::with(&Terms { rcvbuf: Some(rcvbuf), ..setup() });
-        let offset = host.settle();
+fn a_turn_that_fills_half_of_the_window_or_that_nobody_is_woken_for_is_acknowledged_at_once() {
+    for (wnd, lowat, waits) in [(64_000, 1, true), (20_000, 1, false), (64_000, 30_000, false)] {
+        let mut host = Host::with(&Terms { wnd, rcvbuf: Some(1 << 20), ..setup() });
         host.rx.set_quickack(0);
         host.estimates.lowat = lowat;
-        host.data(offset, 12_000);
-        assert_eq!(host.rx.ack_due() != AckDue::Now, waits, "{rcvbuf} {lowat}");
+        host.input(host.super_segment(0, 12_100, Flags::PSH));
+        assert_eq!(host.rx.ack_due() != AckDue::Now, waits, "{wnd} {lowat}");
     }
 }
 
