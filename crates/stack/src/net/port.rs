@@ -244,7 +244,8 @@ impl Queue {
 #[derive(Default)]
 struct Debt {
     run: bool,
-    reap: bool,
+    /// A completion round, at the latest time at which one was asked for.
+    reap: Option<Instant>,
     deferred: u64,
     /// The link went down, or it came up.
     link: Option<bool>,
@@ -399,7 +400,7 @@ impl Port {
         // If another thread owns the device, its next look publishes anew and kicks; until then the
         // driver shall not spin on a time that has passed.
         self.next.store(Instant::FAR_FUTURE.as_nanos(), Release);
-        self.post(Drain::new(self, now, true), |debt| debt.reap = true)
+        self.post(Drain::new(self, now, true), |debt| debt.reap = debt.reap.max(Some(now)))
     }
 
     /// Tells the device of the frames that it has and was not told of yet.
@@ -676,7 +677,7 @@ impl Settle for Transmitter {
     type Cx<'a> = Drain<'a>;
 
     fn is_settled(debt: &Debt) -> bool {
-        !debt.run && !debt.reap && !debt.close && debt.link.is_none()
+        !debt.run && debt.reap.is_none() && !debt.close && debt.link.is_none()
     }
 
     fn settle(&mut self, debt: Debt, round: &mut Drain<'_>) {
@@ -689,7 +690,10 @@ impl Settle for Transmitter {
         if debt.close {
             self.close(round.port);
         }
-        if debt.reap {
+        if let Some(at) = debt.reap {
+            // The owner may have begun long before: by its time, frames that were in the device
+            // meanwhile would have passed it in none.
+            round.now = round.now.max(at);
             round.had_completed |= self.reap(round.now);
         }
         self.drain(round);

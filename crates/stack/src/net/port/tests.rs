@@ -668,6 +668,33 @@ fn a_frame_behind_a_running_drain_is_sent_by_the_drainer() {
     assert_eq!((world.port.next_event(), world.kicks.take()), (Instant::FAR_FUTURE, 0));
 }
 
+/// A completion round that finds the device owned happens at the time of the call that asked for
+/// it, not at that of the owner's call, which began before.
+#[test]
+fn a_completion_round_that_is_left_to_the_owner_brings_its_time() {
+    let shared: Arc<OnceLock<(Weak<Port>, SharedRing)>> = Arc::default();
+    let hook = {
+        let shared = shared.clone();
+        Box::new(move |flow| {
+            if flow == 2 {
+                let (port, ring) = shared.get().expect("set below");
+                ring.lock().unwrap().done = 1;
+                let left = port.upgrade().expect("the world has it").run(ms(1));
+                assert!(!left, "the owner does it");
+            }
+        })
+    };
+    let world = World::with_hook(10, capabilities(Completion::OnWire), Some(hook)).without_bql();
+    assert!(shared.set((Arc::downgrade(&world.port), world.ring.clone())).is_ok());
+    world.enqueue([1, 2]);
+    assert_eq!(world.port.stats(ms(1)).ring_frames, 1, "the first is complete");
+    // The third finds the second in the ring, and takes a millisecond with it.
+    world.port.enqueue(Frame { flow: 3, ..test_frame(100) }, ms(1));
+    world.complete(2, ms(2));
+    // One frame takes a millisecond and two take no more, so half of it is no work of the wire.
+    assert_eq!(world.port.lateness(), Nanos::from_micros(500));
+}
+
 /// The waker of an account that looks at the port: it would hang if the qdisc were locked.
 #[test]
 fn frames_are_dropped_outside_the_qdisc_lock() {
