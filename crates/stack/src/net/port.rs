@@ -90,7 +90,7 @@ pub struct PortStats {
 
 impl PortStats {
     /// Returns each figure with its name, those of the qdisc left out.
-    pub fn figures(&self) -> [(&'static str, u64); 14] {
+    pub fn figures(&self) -> [(&'static str, u64); 15] {
         [
             ("frames", self.frames),
             ("bytes", self.bytes),
@@ -101,6 +101,7 @@ impl PortStats {
             ("quota_exceeded", self.quota_exceeded),
             ("tx_timeouts", self.tx_timeouts),
             ("device_errors", self.device_errors),
+            ("link_drops", self.link_drops),
             ("qdisc_timers", self.qdisc_timers),
             ("pieces", self.pieces as u64),
             ("ring_frames", self.ring_frames),

@@ -695,6 +695,32 @@ fn a_completion_round_that_is_left_to_the_owner_brings_its_time() {
     assert_eq!(world.port.lateness(), Nanos::from_micros(500));
 }
 
+/// Every figure has its name in the list. A new one gets its place here, and with it one there.
+#[test]
+fn the_list_of_figures_is_complete() {
+    let stats = PortStats {
+        frames: 1,
+        bytes: 2,
+        bypassed: 3,
+        segmented: 4,
+        ring_full: 5,
+        deferred: 6,
+        quota_exceeded: 7,
+        tx_timeouts: 8,
+        device_errors: 9,
+        link_drops: 10,
+        qdisc_timers: 11,
+        pieces: 12,
+        ring_frames: 13,
+        ring_bytes: 14,
+        ring_limit: Some(15),
+        qdisc: QdiscStats::default(),
+    };
+    let mut figures = stats.figures().map(|(_, value)| value);
+    figures.sort_unstable();
+    assert_eq!(figures.to_vec(), (1..=15).collect::<Vec<_>>());
+}
+
 /// The waker of an account that looks at the port: it would hang if the qdisc were locked.
 #[test]
 fn frames_are_dropped_outside_the_qdisc_lock() {
