@@ -390,6 +390,15 @@ fn own(bytes: &[u8]) -> Payload {
     Payload::from(Bytes::copy_from_slice(bytes))
 }
 
+/// The TOS byte of an error about a packet of IPv4: the service that the packet asked for, with the
+/// precedence of the network's own messages (RFC 1812 section 4.3.2.5, `icmp_send`).
+fn error_tos(packet: &[u8]) -> u8 {
+    const SERVICE: u8 = 0x1e;
+    const INTERNETWORK_CONTROL: u8 = 0xc0;
+    let tos = ipv4::parse_quoted(packet).map_or(0, |(ip, ..)| ip.dscp << 2 | ip.ecn as u8);
+    tos & SERVICE | INTERNETWORK_CONTROL
+}
+
 /// What an error quotes of a packet, at most so many bytes.
 fn quote(packet: &[u8], most: usize) -> Payload {
     own(&packet[..packet.len().min(most)])
@@ -721,7 +730,8 @@ impl Net {
                     icmp::Message::TimeExceeded(_) => IpCounter::IcmpOutTimeExcds,
                     _ => IpCounter::IcmpOutDestUnreachs,
                 });
-                self.send_icmp_v4(visit, local, remote, 0, message, quote(packet, icmp::MAX_QUOTE));
+                let (tos, quoted) = (error_tos(packet), quote(packet, icmp::MAX_QUOTE));
+                self.send_icmp_v4(visit, local, remote, tos, message, quoted);
             }
             (IpAddr::V6(local), IpAddr::V6(remote), _, Some(message)) => {
                 if let M::TimeExceeded(_) = message {

@@ -3,7 +3,7 @@
 use super::common::{Shared, WireConfig, World, inject};
 use super::{SECOND, address, pattern, transfer};
 use bytes::Bytes;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use neap_stack::drop_reason::DropReason;
 use neap_stack::interface::InterfaceOptions;
 use neap_stack::socket::SocketError;
@@ -559,6 +559,27 @@ fn an_echo_is_answered_with_its_tos() {
         guest.send(world.now, &asked).unwrap();
         world.run(SECOND);
         assert_eq!(guest.recv().unwrap().tos, 0x10, "{near}");
+    }
+}
+
+/// `icmp_send` keeps the service that the packet asked for and adds a precedence; `icmp6_send` does
+/// neither.
+#[test]
+fn an_error_of_ipv4_has_the_tos_of_the_packet_and_a_precedence() {
+    for (tos, in_error) in [(0, 0xc0), (0x10, 0xd0), (0xb8, 0xd8)] {
+        for (_, own, near) in FAMILIES {
+            let mut world = World::with_any_destination(&WireConfig::default());
+            let guest = guest(&world);
+            let own = SocketAddr::new(ip(own), 1000);
+            let client = world.a.bind_udp(own, UdpOptions::default()).unwrap();
+            client.set_tos(tos, tos);
+            // Nobody is at port 9.
+            let to = SocketAddr::new(ip(near), 9);
+            client.send_to(world.now, Bytes::from_static(b"x"), Some(to)).unwrap();
+            world.run(SECOND);
+            let expected = if own.is_ipv4() { in_error } else { 0 };
+            assert_eq!(guest.recv().unwrap().tos, expected, "{near}, {tos:#x}");
+        }
     }
 }
 
