@@ -69,6 +69,8 @@ pub(crate) struct ErrorReport {
     pub(crate) is_hard: bool,
     /// The next link takes no more than `record.info` bytes per packet.
     pub(crate) is_too_big: bool,
+    /// A message came, which is dropped if nobody believes it.
+    pub(crate) is_message: bool,
 }
 
 /// Error queue of one socket, oldest record first.

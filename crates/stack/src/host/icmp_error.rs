@@ -2,7 +2,6 @@
 
 use super::Host;
 use super::error_queue::{ErrorOrigin, ErrorRecord, ErrorReport};
-use crate::drop_reason::DropReason;
 use crate::flow::FourTuple;
 use crate::net::Visit;
 use crate::net::icmp::IcmpError;
@@ -14,18 +13,12 @@ use std::collections::VecDeque;
 
 impl Host {
     /// Tells the sockets of these packets that their next hop does not answer, as if a router had.
+    /// Their drops are counted already, and no message has come that could be bad.
     pub(crate) fn on_undeliverable(&self, visit: Visit, packets: Vec<Undeliverable>) {
         for packet in packets {
             if let Some(error) = IcmpError::undeliverable(&packet) {
-                self.on_icmp_error(visit, &error);
+                self.tell_of_error(visit, &error);
             }
-        }
-    }
-
-    /// Hands an ICMP error to the socket whose packet it quotes, or counts its drop.
-    fn on_icmp_error(&self, visit: Visit, error: &IcmpError) {
-        if !self.tell_of_error(visit, error) {
-            self.net.counters.drops.count(DropReason::Icmp);
         }
     }
 
@@ -126,5 +119,6 @@ fn report(error: &IcmpError, tuple: &FourTuple, offset: usize) -> ErrorReport {
         // A copy: what came may share its memory with much more.
         data: Bytes::copy_from_slice(error.transport(offset)),
     };
-    ErrorReport { record, is_hard: error.is_hard, is_too_big: error.is_too_big }
+    let IcmpError { is_hard, is_too_big, is_message, .. } = *error;
+    ErrorReport { record, is_hard, is_too_big, is_message }
 }

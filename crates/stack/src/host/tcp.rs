@@ -334,10 +334,10 @@ impl TcpState {
         &mut self,
         cx: &mut Context<'_>,
         seq: SeqNumber,
-        ErrorReport { record, is_too_big, .. }: ErrorReport,
+        ErrorReport { record, is_too_big, is_message, .. }: ErrorReport,
     ) {
         if !self.connection.is_in_flight(seq) {
-            cx.host.net.counters.drops.count(DropReason::Icmp);
+            cx.host.net.counters.drops.add(DropReason::Icmp, is_message.into());
             return;
         }
         if is_too_big {

@@ -4,7 +4,7 @@
 
 use super::address::scope_of;
 use super::egress::{CachedRoute, OutgoingDatagram};
-use super::interface::{ALL_NODES, Interface, InterfaceId, Output, Station, Undeliverable};
+use super::interface::{ALL_NODES, Interface, InterfaceId, Station, Undeliverable};
 use super::neighbor::Advertisement;
 use super::router::Unheard;
 use super::{Net, Visit};
@@ -280,6 +280,9 @@ pub(crate) struct IcmpError {
     body: Bytes,
     /// The interface that the message came in by, or that the packet could not leave by.
     pub(crate) interface: Option<InterfaceId>,
+    /// A message came, which is dropped if nobody believes it. Otherwise this host says it of a
+    /// packet whose drop is counted.
+    pub(crate) is_message: bool,
 }
 
 impl IcmpError {
@@ -292,8 +295,20 @@ impl IcmpError {
     ) -> Self {
         let [kind, code] = message.first_chunk().copied().unwrap_or_default();
         let Meaning { error, is_hard, is_too_big, info } = meaning;
-        let interface = None;
-        Self { error, is_hard, is_too_big, info, kind, code, offender, quoted, body, interface }
+        let (interface, is_message) = (None, true);
+        Self {
+            error,
+            is_hard,
+            is_too_big,
+            info,
+            kind,
+            code,
+            offender,
+            quoted,
+            body,
+            interface,
+            is_message,
+        }
     }
 
     /// The message came in by this interface; `None` if this host sent it.
@@ -315,7 +330,8 @@ impl IcmpError {
         };
         let quoted = quoted.ok()?;
         let meaning = Meaning::soft(ConnectionError::HostUnreachable);
-        Some(Self::new(meaning, &message, quoted.source, quoted, body).by(Some(*interface)))
+        let error = Self::new(meaning, &message, quoted.source, quoted, body);
+        Some(Self { is_message: false, ..error.by(Some(*interface)) })
     }
 
     /// The flow of the packet, if its ports are quoted.
@@ -814,11 +830,8 @@ impl Net {
             may_be_cut: true,
         };
         // An answer leaves from the address that the packet was for, which may be a foreign one.
-        let sent = self.send_datagram(visit, &mut CachedRoute::new(true), datagram);
         // Nobody waits for an answer of this host: what became of it is in the counters.
-        if let Ok(Output { undeliverable, .. }) = sent {
-            self.counters.drops.add(DropReason::Icmp, undeliverable.len() as u64);
-        }
+        let _ = self.send_datagram(visit, &mut CachedRoute::new(true), datagram);
     }
 }
 

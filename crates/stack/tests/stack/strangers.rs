@@ -9,7 +9,7 @@ use neap_stack::socket::readiness::Ready;
 use neap_stack::stack::{ConnectOptions, ListenOptions, UdpOptions};
 use neap_stack::stats::IpCounter;
 use neap_stack::wire::checksum;
-use neap_tcp::connection::ConnectionError;
+use neap_tcp::connection::{ConnectionError, WriteFlags};
 use neap_tcp::counters::Counter;
 use neap_tcp::time::Nanos;
 
@@ -283,4 +283,35 @@ fn a_flipped_bit_counts_as_an_error_and_as_a_bad_checksum() {
         let errors = errors.map(|counter| world.b.ip_counters().get(counter));
         assert_eq!(errors, [count, count], "byte {byte}");
     }
+}
+
+/// The drop of a packet that its neighbour does not take is counted once, and no message was bad.
+#[test]
+fn an_answer_to_a_neighbour_that_is_not_there_is_one_drop() {
+    let mut world = World::new(&WireConfig { ethernet: true, ..WireConfig::default() });
+    let ping = packet(0, 9, 1, &[8, 0, 0, 0, 0, 0, 0, 0], 2);
+    common::inject(&world.ab, world.now, frame([2, 0, 0, 0, 0, 2], &ping));
+    world.run(Nanos::from_secs(4));
+    let counts = [DropReason::Neighbor, DropReason::Icmp].map(|why| world.b.drops().get(why));
+    assert_eq!(counts, [1, 0]);
+}
+
+#[test]
+fn an_ack_to_a_neighbour_that_is_gone_is_one_drop() {
+    let wire = WireConfig { ethernet: true, checksum: false, ..WireConfig::default() };
+    let mut world = World::new(&wire);
+    let (client, _server) = connect(&mut world, "10.0.0.2:80");
+    client.send(world.now, b"hello", WriteFlags::empty()).unwrap();
+    world.run(SECOND);
+    let has_data = |frame: &&Bytes| frame.ends_with(b"hello");
+    let data = world.ab.lock().unwrap().sent.iter().find(has_data).cloned().unwrap();
+    // Its segment still comes, but nobody answers for its address any more.
+    world.run(Nanos::from_secs(60));
+    world.ab.lock().unwrap().filter = Some(Box::new(|_| false));
+    for _ in 0..20 {
+        common::inject(&world.ab, world.now, data.clone());
+        world.run(SECOND);
+    }
+    assert!(world.b.drops().get(DropReason::Neighbor) > 0);
+    assert_eq!(world.b.drops().get(DropReason::Icmp), 0);
 }
