@@ -277,8 +277,9 @@ pub(crate) fn search(
 ) -> Option<(u16, u32)> {
     let (low, high) = (u32::from(*range.start()), u32::from(*range.end()));
     let count = (high + 1).checked_sub(low).filter(|&count| count > 0)?;
+    let offset = offset % count;
     (0..count)
-        .map(|tried| ((low + offset.wrapping_add(tried) % count) as u16, tried))
+        .map(|tried| ((low + (offset + tried) % count) as u16, tried))
         .find(|&(port, _)| is_free(port))
 }
 
@@ -460,6 +461,19 @@ mod tests {
         assert_eq!(ephemeral.choose(3, |_| true), None, "no range yet");
         ephemeral.set_range(range);
         ephemeral
+    }
+
+    #[test]
+    fn a_search_tries_every_port_from_wherever_it_begins() {
+        assert_eq!(search(&(10..=12), u32::MAX, |port| port == 12), Some((12, 2)));
+        for offset in [0, 1, u32::MAX - 1, u32::MAX] {
+            for wanted in 10..=12 {
+                let found = search(&(10..=12), offset, |port| port == wanted);
+                assert_eq!(found.map(|(port, _)| port), Some(wanted), "from {offset}");
+            }
+        }
+        assert_eq!(search(&(0..=u16::MAX), u32::MAX, |port| port == 0), Some((0, 1)));
+        assert_eq!(search(&NO_PORTS, 7, |_| true), None);
     }
 
     #[test]
