@@ -41,6 +41,7 @@ use crate::sys::{self, InterfaceName};
 use crate::threaded;
 use crate::virtio;
 use crate::write::write_frame;
+use bytes::BytesMut;
 use core::iter;
 use neap_stack::device::{
     BulkQueue, Capabilities, Completed, Completion, Device, LinkMonitor, Medium, QueuePair,
@@ -82,8 +83,8 @@ const DRAIN_TIME: Nanos = Nanos::from_millis(500);
 const HELD_MAX: usize = 16_384;
 /// When a write that found no memory is tried again, if no other event comes first.
 const RETRY: Nanos = Nanos::from_millis(1);
-/// Packets too short for their own header that one call skips.
-const RUNTS_MAX: usize = 64;
+/// Packets that cannot be received that one call skips.
+const SKIPPED_MAX: usize = 64;
 /// `TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN`.
 const OFFLOAD: u32 = 0x1 | 0x2 | 0x4 | 0x8;
 /// `TUN_F_USO4 | TUN_F_USO6`: super-frames of UDP. The kernel wants both or neither.
@@ -553,7 +554,7 @@ fn namespace_of(fd: &OwnedFd) -> rustix::io::Result<(u64, u64)> {
 }
 
 fn queue_pair(Descriptors { main, bulk }: Descriptors, offload: bool) -> QueuePair {
-    let receive = |fd| TunRx { fd, offload, arena: Arena::default(), runts: 0 };
+    let receive = |fd| TunRx { fd, reader: Reader::new(offload) };
     let tx = TunTx::new(main.clone(), bulk.clone(), offload);
     let bulk = bulk.map(|Bulk { fd, is_threaded }| BulkQueue {
         rx: Box::new(receive(fd.clone())),
@@ -751,18 +752,40 @@ fn wait_until_writable(fd: &OwnedFd, longest: Nanos) -> bool {
 /// Cost: one system call per packet, no copy and no allocation of ours in steady state.
 struct TunRx {
     fd: Arc<OwnedFd>,
-    offload: bool,
-    arena: Arena,
-    runts: u64,
+    reader: Reader,
 }
 
-impl RxQueue for TunRx {
-    fn receive(&mut self, _now: Instant) -> Option<Received> {
-        for _ in 0..RUNTS_MAX {
-            match sys::read_into(&self.fd, self.arena.room()) {
+/// Makes packets of what the kernel gives.
+struct Reader {
+    offload: bool,
+    arena: Arena,
+    /// Packets that the kernel took from its ring and could not give, or that were too short for
+    /// their own header.
+    lost: u64,
+}
+
+impl Reader {
+    fn new(offload: bool) -> Self {
+        Self { offload, arena: Arena::default(), lost: 0 }
+    }
+
+    /// The next packet that `read` brings into the buffer it is given.
+    fn next(
+        &mut self,
+        mut read: impl FnMut(&mut BytesMut) -> rustix::io::Result<usize>,
+    ) -> Option<Received> {
+        for _ in 0..SKIPPED_MAX {
+            match read(self.arena.room()) {
                 Ok(0) => return None,
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
+                // The header cannot say how this packet is to be cut, and the kernel has freed it
+                // (`tun_put_user`). Others may wait behind it, and the descriptor tells of them no
+                // more.
+                Err(Errno::INVAL) => {
+                    self.lost += 1;
+                    continue;
+                }
                 Err(_) => return None,
             }
             let mut data = self.arena.take();
@@ -770,7 +793,7 @@ impl RxQueue for TunRx {
                 return Some(Received { data, gso_size: 0, checksum: RxChecksum::Unknown });
             }
             let Some(&header) = data.first_chunk() else {
-                self.runts += 1;
+                self.lost += 1;
                 continue;
             };
             let header = virtio::Header::decode(header);
@@ -780,12 +803,19 @@ impl RxQueue for TunRx {
         }
         None
     }
+}
+
+impl RxQueue for TunRx {
+    fn receive(&mut self, _now: Instant) -> Option<Received> {
+        let Self { fd, reader } = self;
+        reader.next(|room| sys::read_into(fd, room))
+    }
 
     fn arrival(&self, now: Instant) -> Instant {
         clock::present(now)
     }
 
     fn drops(&self) -> u64 {
-        self.runts
+        self.reader.lost
     }
 }

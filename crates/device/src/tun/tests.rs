@@ -116,3 +116,28 @@ fn a_signal_does_not_shorten_the_wait_for_the_kernel() {
     read.read_exact(&mut vec![0; full]).expect("what was written");
     assert!(waiting.join().expect("no panic"), "the pipe is writable");
 }
+
+#[test]
+fn a_packet_that_the_kernel_cannot_give_does_not_end_the_reading() {
+    let mut reader = Reader::new(true);
+    let packet = |room: &mut BytesMut| {
+        room.extend_from_slice(&[0; virtio::HEADER_LEN]);
+        room.extend_from_slice(b"packet");
+        Ok(room.len())
+    };
+    let mut reads = 0;
+    let mut read = |room: &mut BytesMut| {
+        reads += 1;
+        match reads {
+            1 => Err(Errno::INVAL),
+            2 => packet(room),
+            _ => Err(Errno::AGAIN),
+        }
+    };
+    let received = reader.next(&mut read).expect("the packet behind the lost one");
+    assert_eq!(&received.data[..], b"packet");
+    assert!(reader.next(&mut read).is_none());
+    assert_eq!(reader.lost, 1);
+    // Whatever the kernel says, one call ends.
+    assert!(reader.next(|_| Err(Errno::INVAL)).is_none());
+}
