@@ -37,7 +37,7 @@ pub(super) struct PacketRx {
     promiscuous: bool,
     /// Packets of a VLAN that would be received without their tag.
     tagged: u64,
-    /// Packets larger than their slot of which the kernel kept no more.
+    /// Packets for us that were larger than their slot, of which the kernel kept no more.
     truncated: u64,
     /// Drops of the kernel for want of a slot; it forgets them when asked.
     lost: Cell<u64>,
@@ -53,19 +53,24 @@ impl PacketRx {
     /// whole and meant for us.
     fn read(&mut self, slot: usize, status: u32) -> Option<Received> {
         let packet = self.ring.descriptor(slot);
-        let taken = if status & STATUS_COPY == 0 {
-            self.copy_from_slot(slot, &packet)
-        } else {
+        let is_queued = status & STATUS_COPY != 0;
+        let last = if self.promiscuous { libc::PACKET_OTHERHOST } else { libc::PACKET_MULTICAST };
+        if packet.kind > last {
+            if is_queued {
+                // The slots behind it stand for the packets behind it.
+                let _ = self.read_from_queue(packet.len);
+            }
+            return None;
+        }
+        let taken = if is_queued {
             self.read_from_queue(packet.len)
+        } else {
+            self.copy_from_slot(slot, &packet)
         };
         let Some((header, data)) = taken else {
             self.truncated += 1;
             return None;
         };
-        let last = if self.promiscuous { libc::PACKET_OTHERHOST } else { libc::PACKET_MULTICAST };
-        if packet.kind > last {
-            return None;
-        }
         if status & STATUS_VLAN != 0 && packet.tag & VLAN != 0 {
             self.tagged += 1;
             return None;
@@ -139,5 +144,53 @@ impl RxQueue for PacketRx {
         let lost = sys::packet_drops(&self.socket).unwrap_or(0);
         self.lost.set(self.lost.get() + u64::from(lost));
         self.lost.get() + self.truncated + self.tagged
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::{Geometry, TX_DATA};
+    use crate::sys::Mapping;
+    use core::mem::offset_of;
+    use libc::{sockaddr_ll, tpacket2_hdr};
+    use std::os::unix::net::UnixDatagram;
+
+    const NOW: Instant = Instant::from_nanos(1);
+    const PACKET: &[u8] = b"a packet";
+
+    /// Fills a slot as the kernel does: with this part of [`PACKET`], or for a packet that waits in
+    /// the queue.
+    fn put(ring: &mut SlotRing, slot: usize, kind: u8, captured: usize, is_queued: bool) {
+        let link = 96_u16;
+        ring.set_len(slot, PACKET.len());
+        let captured_at = offset_of!(tpacket2_hdr, tp_snaplen);
+        ring.copy_in(slot, captured_at, &(captured as u32).to_ne_bytes());
+        ring.copy_in(slot, offset_of!(tpacket2_hdr, tp_mac), &link.to_ne_bytes());
+        // The address of the sender is behind the header.
+        ring.copy_in(slot, TX_DATA + offset_of!(sockaddr_ll, sll_pkttype), &[kind]);
+        ring.copy_in(slot, link.into(), &PACKET[..captured]);
+        ring.set_status(slot, STATUS_USER | if is_queued { STATUS_COPY } else { 0 });
+    }
+
+    #[test]
+    fn a_packet_for_another_station_is_no_loss() {
+        let geometry = Geometry::new(4, 2048, 4096);
+        let mut ring = SlotRing::new(Arc::new(Mapping::anonymous(geometry.len())), 0, geometry);
+        let (queue, kernel) = UnixDatagram::pair().expect("two sockets");
+        queue.set_nonblocking(true).expect("a flag");
+        let others = libc::PACKET_OTHERHOST;
+        put(&mut ring, 0, others, 3, false);
+        put(&mut ring, 1, others, 0, true);
+        kernel.send(b"cut").expect("room");
+        put(&mut ring, 2, libc::PACKET_HOST, 0, true);
+        let header = [0; virtio::HEADER_LEN];
+        kernel.send(&[&header, PACKET].concat()).expect("room");
+        put(&mut ring, 3, libc::PACKET_HOST, 3, false);
+        let mut rx = PacketRx::new(Arc::new(queue.into()), ring, false);
+        let received = rx.receive(NOW).expect("the one that is for us");
+        assert_eq!((&received.data[..], rx.drops()), (PACKET, 0));
+        assert!(rx.receive(NOW).is_none());
+        assert_eq!(rx.drops(), 1, "one that is for us is lost");
     }
 }
