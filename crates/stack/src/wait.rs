@@ -29,6 +29,9 @@ pub trait Source {
     ///
     /// Returns false and registers nothing if the socket has become ready for something since
     /// `seen`.
+    ///
+    /// The waker wakes a thread or a task. It calls no socket: the thread that calls it may own the
+    /// one that it would wait for.
     #[must_use = "false means: look again"]
     fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool;
 

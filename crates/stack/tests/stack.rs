@@ -35,6 +35,8 @@ mod scopes;
 mod sending;
 #[path = "stack/strangers.rs"]
 mod strangers;
+#[path = "stack/waking.rs"]
+mod waking;
 #[path = "stack/ways.rs"]
 mod ways;
 

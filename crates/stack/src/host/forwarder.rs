@@ -411,8 +411,10 @@ impl Forwarder {
     fn on_network_down(&self) {
         let mut table = self.lock();
         table.error = Some(ConnectionError::NetworkDown.into());
-        // Signalled under the lock of the table, so that the bit and the error agree.
-        self.readiness.signal(Ready::ERROR);
+        // Under the lock of the table, so that the bit and the error agree.
+        let woken = self.readiness.gain(Ready::ERROR, 1);
+        drop(table);
+        woken.wake();
     }
 
     fn on_syn(self: &Arc<Self>, cx: &SynContext<'_>, tuple: &FourTuple, syn: &Segment) -> Fate {
@@ -452,8 +454,9 @@ impl Forwarder {
             forwarder: self.clone(),
         });
         table.add(cx.key, pending);
-        self.readiness.signal(Ready::READABLE);
+        let woken = self.readiness.gain(Ready::READABLE, 1);
         drop(table);
+        woken.wake();
         let Some(pushed_out) = pushed_out else { return Fate::Taken };
         pushed_out.end(ConnectionError::TimedOut.into());
         Fate::TookPlace

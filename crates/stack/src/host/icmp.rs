@@ -7,7 +7,7 @@
 use super::Host;
 use super::error::SocketError;
 use super::icmp_error::LongRequests;
-use super::readiness::{Readiness, Ready, half};
+use super::readiness::{Readiness, Ready, Woken, half};
 use super::udp_egress::on_larger_buffer;
 use crate::drop_reason::DropReason;
 use crate::flow::{FourTuple, is_link_local};
@@ -291,12 +291,14 @@ impl IcmpTable {
     /// Tells the sockets to which nothing can come any more that the device of an interface is
     /// gone; `is_last` says that no other is left.
     pub(crate) fn on_device_gone(&self, interface: InterfaceId, is_last: bool) {
+        let mut woken = Woken::default();
         for socket in &lock(&self.sockets).open {
             let wanted = socket.options.interface;
             if wanted == Some(interface) || wanted.is_none() && is_last {
-                socket.on_network_down();
+                woken.add(socket.on_network_down());
             }
         }
+        woken.wake();
     }
 
     /// Sockets that are open.
@@ -317,7 +319,7 @@ impl IcmpTable {
 
     /// Gives a message to all sockets that ask for it.
     pub(crate) fn deliver(&self, mut arrived: Arrived, is_foreign: bool) -> Taken {
-        let mut taken = Taken::ByNobody;
+        let (mut taken, mut woken) = (Taken::ByNobody, Woken::default());
         for socket in &lock(&self.sockets).open {
             let IcmpOptions { foreign, own, interface, .. } = socket.options;
             let is_asked_for = if is_foreign { foreign } else { own };
@@ -326,13 +328,16 @@ impl IcmpTable {
             {
                 continue;
             }
-            let has_room = socket.deliver(&mut arrived);
+            let queued = socket.deliver(&mut arrived);
+            let has_room = queued.is_some();
+            woken.add(queued.unwrap_or_default());
             taken = match taken {
                 Taken::Full(count) => Taken::Full(count + u64::from(!has_room)),
                 _ if !has_room => Taken::Full(1),
                 _ => Taken::ByAll,
             };
         }
+        woken.wake();
         taken
     }
 }
@@ -367,32 +372,33 @@ impl IcmpSocket {
         self.account.bytes()
     }
 
-    /// Queues a message; false when the receive buffer is full.
-    fn deliver(&self, arrived: &mut Arrived) -> bool {
+    /// Queues a message, and returns who waits for it; `None` when the receive buffer is full.
+    fn deliver(&self, arrived: &mut Arrived) -> Option<Woken> {
         let mut state = lock(&self.state);
         let total = state.queued_bytes.saturating_add(memory(&arrived.message));
         let is_full = total > state.receive_buffer && !state.queue.is_empty();
         if state.is_closed || is_full {
-            return false;
+            return None;
         }
         state.queued_bytes = total;
         state.queue.push_back(arrived.keep());
-        self.readiness.0.signal(Ready::READABLE);
-        true
+        Some(self.readiness.0.gain(Ready::READABLE, 1))
     }
 
-    fn on_network_down(&self) {
+    fn on_network_down(&self) -> Woken {
         let mut state = lock(&self.state);
         state.error = Some(ConnectionError::NetworkDown.into());
-        // With the state locked: bit and error agree.
-        self.readiness.0.signal(Ready::ERROR);
+        self.readiness.0.gain(Ready::ERROR, 1)
     }
 
     /// The next message, unless an error is to be told first.
     pub(crate) fn receive(&self) -> Result<IcmpMessage, SocketError> {
         let mut state = lock(&self.state);
         if let Some(error) = state.error.take() {
-            self.readiness.0.clear(Ready::ERROR);
+            // The end of the stack keeps the bit.
+            if !state.is_closed {
+                self.readiness.0.clear(Ready::ERROR);
+            }
             return Err(error);
         }
         let Some(message) = state.queue.pop_front() else {
@@ -611,6 +617,16 @@ mod tests {
                 assert_eq!((cut.echo(), cut.echo_reply()), (None, None));
             }
         }
+    }
+
+    #[test]
+    fn an_error_that_is_told_leaves_the_end_of_the_stack_to_be_seen() {
+        let socket = IcmpSocket::new(IcmpOptions::default());
+        socket.on_network_down().wake();
+        socket.close();
+        assert_eq!(socket.receive(), Err(ConnectionError::NetworkDown.into()));
+        assert_eq!(socket.receive(), Err(SocketError::ShutDown));
+        assert!(socket.readiness().state().bits().contains(Ready::ERROR));
     }
 
     #[test]

@@ -349,7 +349,9 @@ impl Listener {
             return false;
         }
         backlog.accept.push_back(socket);
-        self.readiness.signal(Ready::READABLE);
+        let woken = self.readiness.gain(Ready::READABLE, 1);
+        drop(backlog);
+        woken.wake();
         true
     }
 
@@ -394,8 +396,10 @@ impl Listener {
     pub(crate) fn on_network_down(&self) {
         let mut backlog = self.lock();
         backlog.error = Some(ConnectionError::NetworkDown.into());
-        // Signalled under the lock of the backlog, so that the bit and the error agree.
-        self.readiness.signal(Ready::ERROR);
+        // Under the lock of the backlog, so that the bit and the error agree.
+        let woken = self.readiness.gain(Ready::ERROR, 1);
+        drop(backlog);
+        woken.wake();
     }
 
     /// Retransmits what is due through `send`, and forgets who never answered. Returns how many

@@ -9,6 +9,9 @@
 //! only where nothing is there, and a waiter that is woken tries its call, or passes the wake-up
 //! on. So at any time as many of the woken ones still have to try as there are things.
 //!
+//! A socket changes its word under its own lock, so that bits and what they stand for agree. It
+//! wakes the waiters without that lock: [`Readiness::gain`] returns them.
+//!
 //! Cost: one load to look, one compare-exchange when bits change or an edge comes, a mutex and
 //! O(waiters of this socket) only when somebody waits. 32 bytes while nobody waits.
 
@@ -63,6 +66,23 @@ enum Place {
     Last,
 }
 
+/// Waiters that a change wakes, taken off their list. They are woken by [`wake`](Self::wake), which
+/// is called without a lock: a waker may look at the socket.
+#[must_use = "the waiters sleep until `wake` is called"]
+#[derive(Debug, Default)]
+pub(crate) struct Woken(SmallVec<[Waker; 2]>);
+
+impl Woken {
+    pub(crate) fn wake(self) {
+        self.0.into_iter().for_each(Waker::wake);
+    }
+
+    /// Both are woken by one call.
+    pub(crate) fn add(&mut self, others: Self) {
+        self.0.extend(others.0);
+    }
+}
+
 /// What a call takes, so that nobody else finds it. All else that comes stays for everybody.
 const TAKEN: Ready = Ready::READABLE.union(Ready::ERROR);
 
@@ -87,7 +107,7 @@ impl Readiness {
     pub fn set(&self, bits: Ready, edges: Ready) {
         let edges = edges & bits;
         if !edges.is_empty() || self.state().bits() != bits {
-            self.change(1, |before| (bits, (bits - before) | edges));
+            self.change(1, |before| (bits, (bits - before) | edges)).wake();
         }
     }
 
@@ -100,12 +120,19 @@ impl Readiness {
     /// As [`signal`](Self::signal) for so many things that came at once: an exclusive waiter is
     /// woken for each.
     pub fn signal_each(&self, bits: Ready, things: usize) {
-        self.change(things, |before| (before | bits, bits));
+        self.gain(bits, things).wake();
+    }
+
+    /// As [`signal_each`](Self::signal_each) for a caller that has a lock: the waiters are returned,
+    /// for the time without it.
+    pub(crate) fn gain(&self, bits: Ready, things: usize) -> Woken {
+        self.change(things, |before| (before | bits, bits))
     }
 
     /// Removes bits.
     pub fn clear(&self, bits: Ready) {
-        self.change(0, |before| (before - bits, Ready::empty()));
+        // A loss wakes nobody.
+        let _ = self.change(0, |before| (before - bits, Ready::empty()));
     }
 
     /// Whether a socket of datagrams has room below: at most `limit` bytes of it are there. If not,
@@ -125,7 +152,7 @@ impl Readiness {
 
     /// `next` says for the bits before what they are afterwards, and what was gained: so many
     /// things, if they are to be taken.
-    fn change(&self, things: usize, next: impl Fn(Ready) -> (Ready, Ready)) {
+    fn change(&self, things: usize, next: impl Fn(Ready) -> (Ready, Ready)) -> Woken {
         let mut gained = Ready::empty();
         let advance = |word: u64| {
             let (bits, gains) = next(Ready::from_bits_truncate(word as u8));
@@ -136,14 +163,14 @@ impl Readiness {
         let before = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, advance);
         let (Ok(before) | Err(before)) = before;
         if gained.is_empty() || before & WAITED_FOR == 0 {
-            return;
+            return Woken::default();
         }
-        self.wake(gained, if TAKEN.contains(gained) { things } else { usize::MAX }, true);
+        self.take_waiters(gained, if TAKEN.contains(gained) { things } else { usize::MAX }, true)
     }
 
-    /// Wakes the waiters for any of `bits`: at most `exclusive` of the exclusive ones, and all
-    /// others if `others`.
-    fn wake(&self, bits: Ready, mut exclusive: usize, others: bool) {
+    /// Takes the waiters for any of `bits` off the list: at most `exclusive` of the exclusive ones,
+    /// and all others if `others`.
+    fn take_waiters(&self, bits: Ready, mut exclusive: usize, others: bool) -> Woken {
         let mut waiters = lock(&self.waiters);
         let is_woken = |waiter: &mut Waiter| {
             if !waiter.interest.intersects(bits) {
@@ -156,13 +183,12 @@ impl Readiness {
             exclusive = exclusive.saturating_sub(1);
             is_its_turn
         };
-        let woken: SmallVec<[Waiter; 2]> = waiters.extract_if(.., is_woken).collect();
+        let woken = waiters.extract_if(.., is_woken).map(|waiter| waiter.waker).collect();
         if waiters.is_empty() {
             *waiters = Vec::new();
             self.word.fetch_and(!WAITED_FOR, Ordering::AcqRel);
         }
-        drop(waiters);
-        woken.into_iter().for_each(|waiter| waiter.waker.wake());
+        Woken(woken)
     }
 
     /// Wakes the next exclusive waiter if there is still something for it. An exclusive waiter
@@ -173,7 +199,7 @@ impl Readiness {
         let word = self.word.load(Ordering::Acquire);
         let there = ReadyState(word).bits() & TAKEN;
         if word & WAITED_FOR != 0 && !there.is_empty() {
-            self.wake(there, 1, false);
+            self.take_waiters(there, 1, false).wake();
         }
     }
 

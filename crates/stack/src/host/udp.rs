@@ -5,7 +5,7 @@ use super::Host;
 use super::error::SocketError;
 use super::error_queue::{ErrorOrigin, ErrorQueue, ErrorRecord, ErrorReport};
 use super::listed::UdpInfo;
-use super::readiness::{Readiness, Ready};
+use super::readiness::{Readiness, Ready, Woken};
 use super::udp_memory::{Held, UdpMemory};
 use super::udp_queue::{DatagramQueue, ReceivedDatagram, pieces};
 use crate::drop_reason::DropReason;
@@ -400,7 +400,9 @@ impl UdpSocket {
             self.drops.fetch_add(dropped, Relaxed);
         }
         if delivered.queued > 0 {
-            self.readiness.0.signal_each(Ready::READABLE, delivered.queued as usize);
+            let woken = self.readiness.0.gain(Ready::READABLE, delivered.queued as usize);
+            drop(state);
+            woken.wake();
         }
         delivered
     }
@@ -408,23 +410,29 @@ impl UdpSocket {
     /// An ICMP error about a datagram of this socket (`__udp4_lib_err`, `__udp6_lib_err`). Who did
     /// not ask for errors hears of hard ones alone, and only where the socket is connected.
     /// A forwarder has a peer for each datagram: its calls do not fail for what one of them says.
-    pub(crate) fn on_report(&self, host: &Host, ErrorReport { record, is_hard, .. }: ErrorReport) {
+    pub(crate) fn on_report(&self, host: &Host, report: ErrorReport) {
         let mut state = lock(&self.state);
-        if self.is_forwarder() {
-            if state.receives_errors_of(record.destination.ip()) {
-                self.queue(&mut state, host, record);
-            }
-            return;
-        }
+        let woken = self.take_report(&mut state, host, report);
+        drop(state);
+        woken.wake();
+    }
+
+    fn take_report(
+        &self,
+        state: &mut UdpState,
+        host: &Host,
+        ErrorReport { record, is_hard, .. }: ErrorReport,
+    ) -> Woken {
+        let is_asked_for = state.receives_errors_of(record.destination.ip());
+        let is_told = is_asked_for || is_hard && state.remote.is_some();
         let error = record.error;
-        if state.receives_errors_of(record.destination.ip()) {
-            self.queue(&mut state, host, record);
-        } else if !is_hard || state.remote.is_none() {
-            return;
+        let mut woken =
+            if is_asked_for { self.queue(state, host, record) } else { Woken::default() };
+        if is_told && !self.is_forwarder() {
+            state.error = Some(error.into());
+            woken.add(self.readiness.0.gain(Ready::ERROR, 1));
         }
-        state.error = Some(error.into());
-        // With the state locked: bit and error agree.
-        self.readiness.0.signal(Ready::ERROR);
+        woken
     }
 
     /// The device of an interface is gone. The socket fails once if nothing can reach it any more:
@@ -451,7 +459,9 @@ impl UdpSocket {
         };
         if is_cut_off && !state.is_closed {
             state.error = Some(ConnectionError::NetworkDown.into());
-            self.readiness.0.signal(Ready::ERROR);
+            let woken = self.readiness.0.gain(Ready::ERROR, 1);
+            drop(state);
+            woken.wake();
         }
     }
 
@@ -470,7 +480,8 @@ impl UdpSocket {
         Some(self.way_to_peer(host, now, &self.state())?.mtu)
     }
 
-    fn queue(&self, state: &mut UdpState, host: &Host, record: ErrorRecord) {
+    /// Queues a record, if there is room for it.
+    fn queue(&self, state: &mut UdpState, host: &Host, record: ErrorRecord) -> Woken {
         let mut room = state.receive_buffer.saturating_sub(state.queue.bytes());
         if self.is_forwarder() {
             // Whoever forges errors leaves room for datagrams.
@@ -480,11 +491,11 @@ impl UdpSocket {
         if state.held.raise(waiting) && state.errors.push(record, room) {
             // What a forwarder is told has no call that fails: the records alone are its error.
             let error = if self.is_forwarder() { Ready::ERROR } else { Ready::empty() };
-            self.readiness.0.signal(Ready::ERROR_QUEUE | error);
-        } else {
-            state.lower_memory();
-            host.net.counters.drops.count(DropReason::ErrorQueue);
+            return self.readiness.0.gain(Ready::ERROR_QUEUE | error, 1);
         }
+        state.lower_memory();
+        host.net.counters.drops.count(DropReason::ErrorQueue);
+        Woken::default()
     }
 
     /// A datagram is too long for any packet, or is not to be cut and is longer than the `mtu` of
@@ -510,7 +521,9 @@ impl UdpSocket {
             offender: None,
             data: Bytes::new(),
         };
-        self.queue(&mut state, host, record);
+        let woken = self.queue(&mut state, host, record);
+        drop(state);
+        woken.wake();
     }
 
     /// Drops what waits, and refuses all calls from now on.
@@ -696,6 +709,7 @@ impl UdpSocket {
     ) -> Result<usize, SocketError> {
         let state = lock(&self.state);
         if let Some(error) = state.error {
+            drop(state);
             // The call may have been woken for the error that it leaves.
             self.readiness.0.pass_on();
             return Err(error);
@@ -713,13 +727,14 @@ impl UdpSocket {
             return Err(state.nothing_to_receive());
         }
         let count = most.min(state.queue.len());
-        if count == 0 {
-            self.readiness.0.pass_on();
-        }
         (0..count).map_while(|_| state.queue.pop()).for_each(take);
         state.lower_memory();
         if state.queue.is_empty() {
             self.readiness.0.clear(Ready::READABLE);
+        }
+        drop(state);
+        if count == 0 {
+            self.readiness.0.pass_on();
         }
         Ok(count)
     }
@@ -728,6 +743,7 @@ impl UdpSocket {
     pub(crate) fn peek(&self) -> Result<ReceivedDatagram, SocketError> {
         let state = self.state_without_error()?;
         let datagram = state.queue.front().cloned().ok_or_else(|| state.nothing_to_receive())?;
+        drop(state);
         self.readiness.0.pass_on();
         Ok(datagram)
     }
@@ -740,11 +756,26 @@ impl UdpSocket {
     /// The state, unless an error is to be told first.
     fn state_without_error(&self) -> Result<MutexGuard<'_, UdpState>, SocketError> {
         let mut state = lock(&self.state);
-        if let Some(error) = state.error.take() {
-            self.readiness.0.clear(Ready::ERROR);
-            return Err(error);
+        match self.told(&mut state) {
+            Some(error) => Err(error),
+            None => Ok(state),
         }
-        Ok(state)
+    }
+
+    /// The pending error, once. The bit stays while it has another cause.
+    fn told(&self, state: &mut UdpState) -> Option<SocketError> {
+        let error = state.error.take()?;
+        if !self.has_error(state) {
+            self.readiness.0.clear(Ready::ERROR);
+        }
+        Some(error)
+    }
+
+    /// Whether there is something that [`Ready::ERROR`] stands for. The records of a forwarder are
+    /// its error, and the end of the stack is for good.
+    fn has_error(&self, state: &UdpState) -> bool {
+        let has_records = self.is_forwarder() && !state.errors.is_empty();
+        state.error.is_some() || state.is_closed || has_records
     }
 
     /// Bytes of the next datagram, 0 without one.
@@ -769,9 +800,7 @@ impl UdpSocket {
 
     /// The pending error, once.
     pub(crate) fn take_error(&self) -> Option<SocketError> {
-        let mut state = lock(&self.state);
-        self.readiness.0.clear(Ready::ERROR);
-        state.error.take()
+        self.told(&mut lock(&self.state))
     }
 
     /// Hop limits of IPv4 and IPv6; 0 is the default.
@@ -828,13 +857,15 @@ impl UdpSocket {
             }
         })?;
         let mut left = Ready::empty();
-        left.set(Ready::ERROR, error.is_some() || self.is_forwarder() && !errors.is_empty());
-        left.set(Ready::ERROR_QUEUE, !errors.is_empty());
+        left.set(Ready::ERROR, self.has_error(&state));
+        left.set(Ready::ERROR_QUEUE, !state.errors.is_empty());
         state.lower_memory();
         self.readiness.0.clear((Ready::ERROR | Ready::ERROR_QUEUE) - left);
         if left.contains(Ready::ERROR_QUEUE) {
             // Whoever waits for edges hears of the next.
-            self.readiness.0.signal(left);
+            let woken = self.readiness.0.gain(left, 1);
+            drop(state);
+            woken.wake();
         }
         Some(record)
     }
@@ -843,8 +874,7 @@ impl UdpSocket {
     pub(crate) fn clear_errors(&self) {
         let mut state = lock(&self.state);
         state.errors.clear();
-        let has_none = self.is_forwarder() && state.error.is_none();
-        let told = if has_none { Ready::ERROR } else { Ready::empty() };
+        let told = if self.has_error(&state) { Ready::empty() } else { Ready::ERROR };
         state.lower_memory();
         self.readiness.0.clear(Ready::ERROR_QUEUE | told);
     }

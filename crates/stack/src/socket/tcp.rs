@@ -217,6 +217,10 @@ impl TcpHandle {
     /// Registers `waker` for the next time that the socket becomes ready for any of `interest`,
     /// even if it was ready before. Returns false and registers nothing if the socket has become
     /// ready for something since `seen`.
+    ///
+    /// The thread that calls the waker may own the connection at that time. A waker wakes a thread
+    /// or a task, which then calls the socket. If it called the connection itself, it would wait
+    /// for its own thread.
     #[must_use = "false means: look again"]
     pub fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
         self.0.socket.readiness.register(seen, interest, waker)
