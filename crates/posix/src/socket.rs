@@ -222,7 +222,7 @@ impl Socket {
                 self.options = handle.options(now);
                 self.errors = handle.swap_errors(now, None);
                 self.pending = match handle.state(now) {
-                    State::Closed | State::TimeWait => handle.take_error(now),
+                    State::Closed | State::TimeWait => handle.take_failure(now),
                     State::Closing | State::LastAck => None,
                     _ => Some(ConnectionError::Reset),
                 };

@@ -169,7 +169,7 @@ const CLOSED: u32 = POLLOUT | POLLWRNORM | POLLHUP;
 const ENDED: u32 = POLLIN | POLLRDNORM | POLLRDHUP;
 
 impl Process {
-    fn unspecified(&mut self, fd: Fd) -> Result<(), Errno> {
+    pub(super) fn unspecified(&mut self, fd: Fd) -> Result<(), Errno> {
         self.once(|posix, now, call| posix.connect(now, call, fd, &[0; 16]))
     }
 

@@ -126,6 +126,26 @@ impl Process {
         assert_eq!(began, Err(Errno::EINPROGRESS));
     }
 
+    /// The peer of the SYN that was sent last accepts it.
+    fn answer_syn(&mut self) {
+        self.settle();
+        let syn = self.wire.ends().sent.back().expect("a packet").clone();
+        let (own, peer) = (&syn[12..16], &syn[16..20]);
+        let mut tcp = [&syn[22..24], &syn[20..22], &[0, 0, 0, 9]].concat();
+        let seq = u32::from_be_bytes(syn[24..28].try_into().expect("four"));
+        tcp.extend((seq + 1).to_be_bytes());
+        tcp.extend([0x50, 0x12, 0xff, 0xff, 0, 0, 0, 0]);
+        let sum = checksum_of(&[peer, own, &[0, 6, 0, 20], &tcp].concat());
+        tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+        let mut packet = vec![0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0];
+        packet.extend([peer, own].concat());
+        let sum = checksum_of(&packet);
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        packet.extend(tcp);
+        self.wire.ends().arriving.push_back(packet.into());
+        self.settle();
+    }
+
     fn send_datagram(&mut self, fd: Fd, data: &[u8], to: &str) -> Result<usize, Errno> {
         let to = address(to);
         self.once(|posix, now, call| posix.send_to(now, call, fd, data, 0, Some(&to)))
@@ -548,4 +568,24 @@ fn a_datagram_socket_of_both_families_hears_both() {
     assert_eq!(p.bind(taken, "0.0.0.0:600"), Ok(()));
     let sent = p.send_datagram(only, b"x", "[::ffff:127.0.0.1]:9");
     assert_eq!(sent, Err(Errno::ENETUNREACH));
+}
+
+/// `tcp_disconnect` forgets `sk_err_soft`.
+#[test]
+fn what_a_router_reported_is_no_error_of_the_socket_that_begins_anew() {
+    let mut p = Process::new();
+    let fd = p.tcp();
+    p.opening(fd, "192.0.2.9:80");
+    p.answer_syn();
+    assert_eq!(p.connect(fd, "192.0.2.9:80"), Ok(()));
+    p.set(fd, SOL_TCP, TCP_USER_TIMEOUT, &int(5000)).expect("known");
+    p.send(fd, b"nobody acknowledges it", 0).expect("room");
+    p.icmp(HOST_UNREACHABLE, 0);
+    assert_eq!(p.ready(fd) & POLLERR, 0, "it may pass");
+    p.pass(Nanos::from_secs(20));
+    assert_ne!(p.ready(fd) & POLLERR, 0);
+    assert_eq!(p.recv(fd, 1, 0), Err(Errno::EHOSTUNREACH));
+    assert_eq!(p.unspecified(fd), Ok(()));
+    assert_eq!(p.ready(fd) & POLLERR, 0, "it is told already");
+    assert_eq!(p.recv(fd, 1, 0), Err(Errno::ENOTCONN));
 }

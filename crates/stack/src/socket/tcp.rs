@@ -266,6 +266,13 @@ impl TcpHandle {
         self.with(now, |connection, _| connection.take_error())
     }
 
+    /// The error that ended the connection, once: a report that did not end it is none
+    /// (`sk_err` without `sk_err_soft`).
+    #[doc(hidden)]
+    pub fn take_failure(&self, now: Instant) -> Option<ConnectionError> {
+        self.with(now, |connection, _| connection.take_failure())
+    }
+
     /// Gives an error back that a call was told and could not report, since it had moved bytes: the
     /// next call is told it.
     #[doc(hidden)]

@@ -334,6 +334,13 @@ impl Connection {
         self.errors.take_any()
     }
 
+    /// As [`take_error`](Self::take_error), but what a router reported and did not end the
+    /// connection stays (`sk_err` without `sk_err_soft`).
+    #[doc(hidden)]
+    pub fn take_failure(&mut self) -> Option<ConnectionError> {
+        self.errors.take()
+    }
+
     /// Sets or clears the error that the next call returns (`sk_err`), as reading the error queue
     /// does. The connection stays open.
     pub fn set_error(&mut self, error: Option<ConnectionError>) {
