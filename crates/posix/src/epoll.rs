@@ -97,11 +97,19 @@ impl Wake for Mark {
 /// Marks whose files may be ready, in the order in which they became so.
 #[derive(Debug, Default)]
 struct Queue {
-    marks: Mutex<VecDeque<Arc<Mark>>>,
+    marks: Mutex<Marks>,
     /// Changes when a file puts its mark here; if the set is watched, also when the mark is here.
     news: Readiness,
     /// Another set watches this one, or has.
     is_watched: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Marks {
+    waiting: VecDeque<Arc<Mark>>,
+    /// The set is gone, and nobody takes marks any more. One that came now would hold the queue
+    /// that holds it: a connection may outlive its file, and put a mark here when it ends.
+    is_over: bool,
 }
 
 impl Queue {
@@ -109,27 +117,39 @@ impl Queue {
     fn push(&self, mark: &Arc<Mark>) -> bool {
         let is_new = !mark.is_queued.swap(true, Ordering::SeqCst);
         if is_new {
-            lock(&self.marks).push_back(mark.clone());
+            let mut marks = lock(&self.marks);
+            if !marks.is_over {
+                marks.waiting.push_back(mark.clone());
+            }
         }
         is_new
     }
 
     /// The first mark. Its file may put it here again from now on.
     fn pop(&self) -> Option<Arc<Mark>> {
-        let mark = lock(&self.marks).pop_front()?;
+        let mark = lock(&self.marks).waiting.pop_front()?;
         mark.is_queued.store(false, Ordering::SeqCst);
         Some(mark)
     }
 
-    /// Puts a mark back in front without telling anybody.
+    /// Puts a mark back in front without telling anybody. Only the set does, while it is there.
     fn push_front(&self, mark: Arc<Mark>) {
         if !mark.is_queued.swap(true, Ordering::SeqCst) {
-            lock(&self.marks).push_front(mark);
+            lock(&self.marks).waiting.push_front(mark);
         }
     }
 
     fn len(&self) -> usize {
-        lock(&self.marks).len()
+        lock(&self.marks).waiting.len()
+    }
+
+    /// The set is gone.
+    fn end(&self) {
+        let mut marks = lock(&self.marks);
+        marks.is_over = true;
+        let waiting = core::mem::take(&mut marks.waiting);
+        drop(marks);
+        drop(waiting);
     }
 }
 
@@ -383,7 +403,7 @@ impl Drop for Set {
             }
         }
         // Marks hold the queue.
-        lock(&self.queue.marks).clear();
+        self.queue.end();
     }
 }
 
@@ -410,5 +430,68 @@ impl Watch for Set {
         // The file may end here, and take its entry out.
         drop(entries);
         first.map_or(0, |file| file.shard())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::file::{File, Object};
+
+    /// A file whose word outlives it, as a connection outlives its socket.
+    #[derive(Debug)]
+    struct Lasting {
+        connection: Arc<Readiness>,
+        watchers: Watchers,
+    }
+
+    impl Drop for Lasting {
+        fn drop(&mut self) {
+            self.watchers.leave();
+        }
+    }
+
+    impl Watch for Lasting {
+        fn events(&self) -> u32 {
+            0
+        }
+        fn words(&self) -> Seen {
+            [self.connection.state()].into_iter().collect()
+        }
+        fn register(&self, seen: &[ReadyState], interest: Ready, waker: &Waker) -> bool {
+            self.connection.register(seen[0], interest, waker)
+        }
+        fn unregister(&self, waker: &Waker) {
+            self.connection.unregister(waker);
+        }
+        fn shard(&self) -> usize {
+            0
+        }
+    }
+
+    impl Watched for Lasting {
+        fn watchers(&self) -> &Watchers {
+            &self.watchers
+        }
+        fn as_set(&self) -> Option<&Set> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_connection_that_outlives_its_file_and_the_set_leaves_no_mark() {
+        let connection = Arc::new(Readiness::new());
+        let lasting = Lasting { connection: connection.clone(), watchers: Watchers::default() };
+        let file: Arc<dyn Watched> = Arc::new(lasting);
+        let set: Arc<dyn Watched> = Arc::new(File::new(Object::Epoll(Set::default()), false));
+        let event = EpollEvent { events: POLLIN | EPOLLET, data: 1 };
+        assert_eq!(control(&set, EPOLL_CTL_ADD, 5, &file, event), Ok(()));
+        assert_eq!(set.as_set().expect("a set").collect(8), [], "and it waits for more");
+        let mark = Arc::downgrade(&lock(&file.watchers().0)[0]);
+        drop(file);
+        drop(set);
+        assert!(mark.upgrade().is_some(), "the connection has it");
+        connection.signal(Ready::READABLE);
+        assert!(mark.upgrade().is_none(), "nobody has it any more");
     }
 }
