@@ -105,8 +105,8 @@ impl<'a> End<'a> {
         match &file.object {
             Object::Pipe(end) if end.writes == writes => Ok(Self::Pipe(end)),
             Object::Pipe(_) => Err(Errno::EBADF),
-            Object::Socket(socket) => Ok(Self::Socket(socket)),
-            Object::Epoll(_) => Err(Errno::EINVAL),
+            Object::Socket(socket) if socket.lock().is_stream() => Ok(Self::Socket(socket)),
+            Object::Socket(_) | Object::Epoll(_) => Err(Errno::EINVAL),
         }
     }
 }
@@ -321,8 +321,8 @@ impl Posix {
     ///
     /// # Errors
     /// `EBADF`, also for the wrong end of a pipe; `EINVAL` if neither is a pipe, both are the same
-    /// one, or for unknown flags; `EAGAIN`; `EPIPE`, `ENOTCONN` and the others of reading and
-    /// writing.
+    /// one, for a socket of datagrams, or for unknown flags; `EAGAIN`; `EPIPE`, `ENOTCONN` and the
+    /// others of reading and writing.
     pub fn splice(
         &self,
         now: Instant,

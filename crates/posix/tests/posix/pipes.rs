@@ -196,3 +196,19 @@ fn a_reader_waits_for_a_writer() {
     assert_eq!(p.fill(reader, b"x"), Err(Errno::EBADF));
     assert_eq!(p.posix.fcntl(writer, F_GETFL, 0), Ok(O_WRONLY));
 }
+
+#[test]
+fn a_pipe_takes_nothing_from_a_socket_of_datagrams_and_gives_it_nothing() {
+    let mut p = Process::new();
+    let ((_reader, empty), (full, writer)) = (p.pipe(), p.pipe());
+    p.fill(writer, b"x").expect("room");
+    let (unbound, connected) = (p.udp(), p.udp());
+    p.connect(connected, "127.0.0.1:500").expect("nothing is sent");
+    for fd in [unbound, connected] {
+        assert_eq!(p.splice(fd, empty, 1, 0), Err(Errno::EINVAL));
+        assert_eq!(p.splice(full, fd, 1, 0), Err(Errno::EINVAL));
+        // The wrong end of a pipe is told first if it is the first.
+        assert_eq!(p.splice(writer, fd, 1, 0), Err(Errno::EBADF));
+    }
+    assert_eq!(p.drain(full, 2), Ok(b"x".to_vec()), "it is still there");
+}
