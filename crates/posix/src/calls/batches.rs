@@ -79,6 +79,10 @@ impl Posix {
         messages: &mut [Incoming<'_>],
         flags: i32,
     ) -> Result<Outcome<usize>, Errno> {
+        if !call.is_repeated() {
+            // What another call has received is none of this one's.
+            messages.iter_mut().for_each(|message| message.received = None);
+        }
         let file = call.file(&self.table, fd)?;
         let shared = file.socket()?;
         let most = messages.len().min(MOST);

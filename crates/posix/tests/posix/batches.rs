@@ -112,3 +112,40 @@ fn a_stream_takes_and_brings_one_of_many_messages() {
     let got = receive_many(&mut p, server, 2, MSG_WAITFORONE);
     assert_eq!(got, Some(Ok(vec![b"abc".to_vec()])));
 }
+
+#[test]
+fn what_an_earlier_call_received_is_no_message_of_the_next() {
+    let mut p = Process::new();
+    let (receiver, sender) = pair(&mut p);
+    p.connect(sender, "127.0.0.1:500").expect("nothing is sent");
+    let mut buffers = [[0; 10]; 3];
+    let mut messages = buffers.each_mut().map(|buf| Incoming { buf, ..Incoming::default() });
+    let mut receive = |p: &mut Process, fd, sent: &[&[u8]]| {
+        for data in sent {
+            p.send(sender, data, 0).expect("room");
+        }
+        p.settle();
+        let count =
+            p.once(|posix, now, call| posix.recv_mmsg(now, call, fd, &mut messages, MSG_DONTWAIT));
+        (count, messages.each_ref().map(|one| one.received.map(|received| received.len)))
+    };
+    let all = (Ok(3), [Some(1), Some(2), Some(3)]);
+    assert_eq!(receive(&mut p, receiver, &[b"a", b"bb", b"ccc"]), all);
+    assert_eq!(receive(&mut p, receiver, &[b"dddd"]), (Ok(1), [Some(4), None, None]));
+    assert_eq!(receive(&mut p, receiver, &[b"eeeee"]), (Ok(1), [Some(5), None, None]));
+    assert_eq!(receive(&mut p, receiver, &[]), (Err(Errno::EAGAIN), [None; 3]));
+    // A call that waits keeps what it has.
+    p.send(sender, b"a", 0).expect("room");
+    p.settle();
+    let mut tries = 0;
+    let count = p.block(|posix, now, call| {
+        tries += 1;
+        let outcome = posix.recv_mmsg(now, call, receiver, &mut messages[..2], 0);
+        if tries == 1 {
+            posix.send(now, &mut Call::new(), sender, b"bb", 0).expect("room");
+        }
+        outcome
+    });
+    let received = messages.map(|one| one.received.map(|received| received.len));
+    assert_eq!((count, tries, received), (Some(Ok(2)), 2, [Some(1), Some(2), None]));
+}
