@@ -88,11 +88,11 @@ pub(crate) struct Args {
     #[arg(short = 'D', long, value_name = "ADDRESS", action = ArgAction::Append)]
     #[arg(value_parser = address_or_none)]
     pub(super) dns: Vec<OrNone>,
-    /// Address at which the namespace reaches the resolver of the host, once for each family
+    /// Address at which the namespace reaches the resolvers of the host, once for each family
     #[arg(long, value_name = "ADDRESS", action = ArgAction::Append)]
     pub(super) dns_forward: Vec<IpAddr>,
-    /// Resolver behind --dns-forward, which may be at a loopback address of the host [default: the
-    /// first one of /etc/resolv.conf]
+    /// Resolver behind --dns-forward, which may be at a loopback address of the host [default:
+    /// those of /etc/resolv.conf in turn]
     #[arg(long, value_name = "ADDRESS", action = ArgAction::Append)]
     pub(super) dns_host: Vec<IpAddr>,
     /// Domains in which short names are looked up, to name by DHCP and RA instead of those of
@@ -160,19 +160,20 @@ pub(crate) struct Args {
     /// IPv6 only
     #[arg(short = '6', long)]
     pub(super) ipv6_only: bool,
-    /// TCP ports of the host that are those of the namespace: none, auto, all, or a list of
-    /// [ADDRESS][%INTERFACE]/PORT[-LAST][:TARGET[-LAST]], ~PORT [default: auto]
+    /// TCP ports of the host that are those of the namespace: none, auto, or
+    /// [[ADDRESS][%INTERFACE]/]LIST, where LIST is all, or PORT[-LAST][:TARGET[-LAST]] and
+    /// ~PORT[-LAST] with commas between them; may be repeated [default: auto]
     #[arg(short, long, value_name = "PORTS", action = ArgAction::Append)]
     tcp_ports: Vec<Spec>,
-    /// UDP ports of the host that are those of the namespace [default: auto]
+    /// UDP ports of the host that are those of the namespace, as --tcp-ports [default: auto]
     #[arg(short, long, value_name = "PORTS", action = ArgAction::Append)]
     udp_ports: Vec<Spec>,
-    /// TCP ports of the namespace's loopback that are those of the host's [default: auto, and none
-    /// with --upstream]
+    /// TCP ports of the namespace's loopback that are those of the host's: none, auto or LIST, as
+    /// --tcp-ports [default: auto, and none with --upstream]
     #[arg(short = 'T', long, value_name = "PORTS", action = ArgAction::Append)]
     tcp_ns: Vec<Spec>,
-    /// UDP ports of the namespace's loopback that are those of the host's [default: auto, and none
-    /// with --upstream]
+    /// UDP ports of the namespace's loopback that are those of the host's, as --tcp-ns [default:
+    /// auto, and none with --upstream]
     #[arg(short = 'U', long, value_name = "PORTS", action = ArgAction::Append)]
     udp_ns: Vec<Spec>,
     /// Name of the interface in the namespace [default: that of the host's, else tap0]
@@ -604,6 +605,23 @@ mod tests {
             parsed("--ns-mac-addr 52:54:0:12:34:56").ns_mac_addr,
             Some([0x52, 0x54, 0, 0x12, 0x34, 0x56])
         );
+    }
+
+    /// What of the words in backquotes is a value, as [`Args`] takes it.
+    #[test]
+    fn the_ports_of_the_guide_are_understood() {
+        let guide = include_str!("../../../../guide/src/pasta.md");
+        let (_, rest) = guide.split_once("- **Ports.**").expect("the guide is about ports");
+        let (says, _) = rest.split_once("`auto` reads").expect("the guide says what each takes");
+        let words = says.split('`').skip(1).step_by(2);
+        let values: Vec<_> = words.filter(|word| !word.starts_with('-')).collect();
+        assert!(values.len() > 4 && values.iter().any(|value| value.contains('%')), "{values:?}");
+        for value in values {
+            parsed(&format!("-t {value} -u {value}")).ports().expect(value);
+            if !value.contains('/') {
+                parsed(&format!("-T {value} -U {value}")).ports().expect(value);
+            }
+        }
     }
 
     #[test]
