@@ -1,11 +1,13 @@
 //! `neap nstat`: the counters of running stacks, as iproute2's `nstat` prints those of the kernel.
 
 mod history;
+mod pattern;
 
 use crate::stacks::{self, Failure, Stacks};
 use clap::Args as ClapArgs;
 use history::History;
 use neap::control::{CounterReport, Endpoint};
+use pattern::{Pattern, Word};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::process::ExitCode;
@@ -15,7 +17,9 @@ use std::time::{Duration, Instant};
 /// Show the counters of running stacks, as nstat does those of the kernel
 ///
 /// It prints what each counter has risen by since the last call, and leaves out those that have
-/// not. With an interval it goes on for as long as a stack is there.
+/// not. With patterns of a shell, such as 'Tcp*', it prints the counters that one of them names, in
+/// upper or lower case; all others are as if it had not been called. With an interval it goes on
+/// for as long as a stack is there.
 #[derive(ClapArgs, Clone, Debug)]
 pub(crate) struct Args {
     /// Values since the stack began, gauges as well, instead of differences
@@ -32,9 +36,35 @@ pub(crate) struct Args {
     json: bool,
     #[command(flatten)]
     stacks: Stacks,
-    /// Seconds between two reports
-    #[arg(value_name = "INTERVAL", value_parser = clap::value_parser!(u32).range(1..))]
-    interval: Option<u32>,
+    /// Patterns of the names of counters, and a number: the seconds between two reports
+    #[arg(value_name = "PATTERN|INTERVAL")]
+    words: Vec<Word>,
+}
+
+impl Args {
+    /// Seconds between two reports, if there is more than one.
+    fn interval(&self) -> Result<Option<u32>, Failure> {
+        let mut all = self.words.iter().filter_map(|word| match word {
+            Word::Interval(seconds) => Some(*seconds),
+            Word::Pattern(_) => None,
+        });
+        match (all.next(), all.next()) {
+            (interval, None) => Ok(interval),
+            (_, Some(more)) => {
+                Err(Failure::Arguments(format!("{more}: expected one interval, and patterns")))
+            }
+        }
+    }
+
+    /// Whether a counter is one of those that are meant: all if there is no pattern.
+    fn means(&self, counter: &CounterReport) -> bool {
+        let matches = |pattern: &Pattern| pattern.matches(&counter.name);
+        let mut patterns = self.words.iter().filter_map(|word| match word {
+            Word::Pattern(pattern) => Some(pattern),
+            Word::Interval(_) => None,
+        });
+        patterns.clone().next().is_none() || patterns.any(matches)
+    }
 }
 
 pub(crate) fn main(args: &Args) -> ExitCode {
@@ -48,7 +78,7 @@ pub(crate) fn main(args: &Args) -> ExitCode {
 type Figures = Vec<(CounterReport, f64)>;
 
 fn run(args: &Args) -> Result<(), Failure> {
-    let Some(interval) = args.interval else {
+    let Some(interval) = args.interval()? else {
         let (answers, silent) = args.stacks.ask(|endpoint| {
             let counters = endpoint.counters()?;
             Ok((endpoint.clone(), counters))
@@ -64,7 +94,11 @@ fn run(args: &Args) -> Result<(), Failure> {
     let mut is_first = true;
     let pause = || thread::sleep(Duration::from_secs(interval.into()));
     loop {
-        let question = |endpoint: &Endpoint| Ok((Stack::from(endpoint), endpoint.counters()?));
+        let question = |endpoint: &Endpoint| {
+            let mut counters = endpoint.counters()?;
+            counters.retain(|counter| args.means(counter));
+            Ok((Stack::from(endpoint), counters))
+        };
         let (answers, silent) = match args.stacks.ask(question) {
             Ok(answers) => answers,
             Err(failure) if is_first => return Err(failure),
@@ -173,13 +207,12 @@ fn with_value(counter: &CounterReport, value: u64) -> CounterReport {
 fn differences(args: &Args, endpoint: &Endpoint, counters: Vec<CounterReport>) -> Figures {
     let path = endpoint.path.with_extension("nstat");
     let key = Stack::from(endpoint).key();
-    let last = if args.absolute { History::default() } else { History::read(&path) };
+    let kept = History::read(&path);
     if !args.noupdate {
-        let mut next = History::default();
-        next.insert(&key, &counters);
-        next.write(&path);
+        kept.updated(&key, &counters, |counter| args.means(counter)).write(&path);
     }
-    let figures = counters.into_iter().map(|counter| {
+    let last = if args.absolute { History::default() } else { kept };
+    let figures = counters.into_iter().filter(|counter| args.means(counter)).map(|counter| {
         let risen = last.risen(&key, &counter);
         let value = if counter.gauge { counter.value } else { risen };
         (with_value(&counter, value), 0.0)

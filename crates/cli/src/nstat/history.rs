@@ -43,6 +43,27 @@ impl History {
         self.0.insert(stack.to_owned(), counters.collect());
     }
 
+    /// What the next call compares with: the values of a stack now, but for counters that are not
+    /// meant. Those are compared with what they were compared with before.
+    pub(super) fn updated(
+        &self,
+        stack: &str,
+        counters: &[CounterReport],
+        is_meant: impl Fn(&CounterReport) -> bool,
+    ) -> Self {
+        let values = counters.iter().filter_map(|counter| {
+            let value =
+                if is_meant(counter) { Some(counter.value) } else { self.last(stack, counter) };
+            Some((counter.name.clone(), value?))
+        });
+        Self(HashMap::from([(stack.to_owned(), values.collect())]))
+    }
+
+    /// What a counter was when it was last meant.
+    fn last(&self, stack: &str, counter: &CounterReport) -> Option<u64> {
+        self.0.get(stack)?.get(&counter.name).copied()
+    }
+
     /// Takes over what another one has of a stack.
     pub(super) fn keep(&mut self, stack: &str, other: &mut Self) {
         self.0.extend(other.0.remove_entry(stack));
@@ -50,7 +71,7 @@ impl History {
 
     /// What a counter has risen by. One that is lower than it was belongs to a new stack.
     pub(super) fn risen(&self, stack: &str, counter: &CounterReport) -> u64 {
-        let last = self.0.get(stack).and_then(|values| values.get(&counter.name));
-        counter.value.checked_sub(last.copied().unwrap_or(0)).unwrap_or(counter.value)
+        let last = self.last(stack, counter).unwrap_or(0);
+        counter.value.checked_sub(last).unwrap_or(counter.value)
     }
 }

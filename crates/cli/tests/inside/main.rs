@@ -403,9 +403,23 @@ fn counters_are_printed_as_by_nstat() {
         assert_eq!(json[format!("{}/gateway", gateway.pid())]["GatewayOpened"], 1);
         // Absolute values are those that the next call compares with.
         let history = ground.folder.join(format!("neap/{}-gateway.nstat", gateway.pid()));
-        fs::remove_file(history).expect("a history");
+        fs::remove_file(&history).expect("a history");
         assert_eq!(value(&ground.print(&["nstat", "-a"]), "GatewayOpened"), Some(1));
         assert_eq!(value(&ground.print(&["nstat"]), "GatewayOpened"), None);
+        // With patterns nothing else is printed, and nothing else counts as seen.
+        fs::remove_file(&history).expect("a history");
+        let tcp = ground.print(&["nstat", "Tcp*"]);
+        assert!(tcp.lines().skip(1).all(|line| line.starts_with("Tcp")), "{tcp}");
+        assert_eq!(value(&tcp, "TcpPassiveOpens"), Some(1));
+        let some = ground.print(&["nstat", "-a", "tcpp*", "GatewayOpen[a-e]d"]);
+        assert_eq!(value(&some, "TcpPassiveOpens"), Some(1));
+        assert_eq!(value(&some, "GatewayOpened"), Some(1));
+        let others = ["TcpPassiveOpens", "TcpPending", "GatewayOpened"];
+        let is_one = |line: &str| others.iter().any(|name| line.starts_with(name));
+        assert!(some.lines().skip(1).all(is_one), "{some}");
+        let rest = ground.print(&["nstat"]);
+        assert_eq!(value(&rest, "TcpPassiveOpens").or(value(&rest, "GatewayOpened")), None);
+        assert_eq!(value(&rest, "GatewayGuestConnections.10.0.2.100"), Some(1));
         // With an interval it ends with the last stack.
         let watching = ground.neap(&["nstat", "1"]).stdout(Stdio::null()).spawn();
         let mut watching = watching.expect("neap runs");
@@ -636,7 +650,8 @@ fn bad_filters_end_with_status_2_and_say_what_is_expected() {
         (&["ss", "dport", "=", ":nope"], "such as :80"),
         (&["ss", "fwmark", "=", "0x1"], "no mark"),
         (&["ss", "--pid", "me"], "--pid"),
-        (&["nstat", "0"], "1.."),
+        (&["nstat", "0"], "at least 1"),
+        (&["nstat", "Tcp*", "1", "2"], "one interval"),
     ] {
         let (status, why) = neap(arguments);
         assert!(status == Some(2) && why.contains(hint), "{arguments:?}: {status:?} {why}");
