@@ -364,6 +364,39 @@ fn the_pages_name_files_that_there_are() {
     assert_none(&complaints);
 }
 
+#[test]
+fn the_pages_name_the_oldest_rust_that_builds_it() {
+    let manifest: toml::Value = toml::from_str(&read(&root().join("Cargo.toml"))).expect("TOML");
+    let needed = manifest["workspace"]["package"]["rust-version"].as_str().expect("a version");
+    // One for who tries it, one for who builds with it, and one for who changes it.
+    for (page, most) in [("README.md", 2), ("CONTRIBUTING.md", 1)] {
+        let text = read(&root().join(page));
+        let named: Vec<&str> = text
+            .match_indices(" or newer")
+            .filter_map(|(at, _)| text[..at].rsplit_once("Rust "))
+            .map(|(_, version)| version)
+            .filter(|version| version.chars().all(|c| c.is_ascii_digit() || c == '.'))
+            .collect();
+        assert_eq!(named, vec![needed; most], "{page}");
+    }
+}
+
+/// A program in the background needs a moment until its interface or its socket is there.
+#[test]
+fn commands_of_the_pages_wait_for_what_they_start_in_the_background() {
+    let mut complaints = Vec::new();
+    for page in files("guide/src", ".md").into_iter().chain([root().join("README.md")]) {
+        let text = read(&page);
+        for (line, next) in text.lines().zip(text.lines().skip(1)) {
+            let waits = next.ends_with(" &") || next.starts_with("sleep ") || next == "```";
+            if line.ends_with(" &") && !waits {
+                complaints.push(format!("{}: `{line}` without `sleep 1`", shown(&page)));
+            }
+        }
+    }
+    assert_none(&complaints);
+}
+
 /// Tests that a cell of a table names: `file.rs: `name`, `name`; ...`. Those without a file are in
 /// `order.rs`.
 fn tests_of_the_order(page: &str) -> Vec<(String, String)> {
