@@ -2,7 +2,8 @@
 //!
 //! The rules are those of wg(8) and of the library by which wireproxy reads its files: names of
 //! sections and keys have no case, `=` or `:` is between key and value, `#` and `;` begin comments,
-//! quotes keep what is in them as it is, and `\` at the end goes on in the next line.
+//! quotes keep what is in them as it is, and `\` at the end goes on in the next line. Quotes end in
+//! the line in which they begin, unlike those of that library.
 
 use super::error::{FileError, Place};
 use std::path::Path;
@@ -69,6 +70,11 @@ pub(super) fn sections(file: &Path, bytes: &[u8]) -> Result<Vec<Section>, FileEr
             .ok_or_else(|| {
                 wrong(number, section, "expected KEY = VALUE, a [Section], or a comment with #")
             })?;
+        if goes_on_in_quotes(value) {
+            let problem = "expected the end of the quotes in the same line: \\ at the end of a line \
+                           goes on in the next one";
+            return Err(wrong(number, section, problem));
+        }
         let value = match value.strip_suffix('\\') {
             Some(begin) => continued(begin, lines.by_ref().map(|(line, _)| line)),
             None => Zeroizing::new(plain(value).to_owned()),
@@ -99,6 +105,16 @@ fn is_word(text: &str) -> bool {
 fn is_comment(text: &str) -> bool {
     let text = text.trim_start();
     text.is_empty() || text.starts_with(['#', ';'])
+}
+
+/// Whether the library by which wireproxy reads its files would look for the end of a value in the
+/// lines that follow. `"""` alone is a value.
+fn goes_on_in_quotes(value: &str) -> bool {
+    let is_open = |quote: &str| {
+        let rest = value.strip_prefix(quote).filter(|rest| !rest.is_empty());
+        rest.is_some_and(|rest| !rest.contains(quote))
+    };
+    is_open("\"\"\"") || is_open("`")
 }
 
 /// A value without quotes and comment.

@@ -357,6 +357,12 @@ fn errors_name_file_line_section_and_key() {
         (interface("Jc = 3"), ":4: [Interface] Jc: unknown key: expected one of PrivateKey, Addr"),
         (interface("[Interface]"), ":4: [Interface]: expected once; it is in line 1 already"),
         (interface("no value"), ":4: [Interface]: expected KEY = VALUE, a [Section], or"),
+        (
+            interface("PostUp = \"\"\"one\ntwo\"\"\""),
+            ":4: [Interface]: expected the end of the quotes in the same line",
+        ),
+        // What follows would be a comment.
+        (interface("DNS = `10.0.0.1,\n# 10.0.0.2`"), ":4: [Interface]: expected the end of the q"),
         (peer("PublicKey = x"), ":7: [Peer] PublicKey: expected once"),
         (peer("PresharedKey = abc"), ":7: [Peer] PresharedKey: expected a key of 32 bytes"),
         (peer("AllowedIPs = 10.0.0.0/33"), ":7: [Peer] AllowedIPs: expected prefixes"),
