@@ -751,3 +751,21 @@ fn the_files_of_the_debian_package_are_there_or_made_by_the_commands_of_the_guid
         assert!(lines.contains(&command), "the guide has no line `{command}`");
     }
 }
+
+/// The unit of the guide starts the program where the README has it installed.
+#[test]
+fn the_unit_of_the_guide_starts_what_the_readme_installs() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |path: &str| fs::read_to_string(root.join(path)).expect(path);
+    let readme = read("README.md");
+    let mut installs =
+        readme.lines().filter_map(|line| line.strip_prefix("sudo install target/release/neap "));
+    let installed = format!("{}neap", installs.next().expect("the README installs it"));
+    let guide = read("guide/src/from-wireproxy.md");
+    let starts: Vec<_> = guide
+        .lines()
+        .filter(|line| line.starts_with("ExecStart"))
+        .filter_map(|line| line.split_once('=')?.1.split(' ').next())
+        .collect();
+    assert_eq!(starts, [&installed; 2]);
+}
