@@ -187,4 +187,9 @@ mod guide {
         Controller: "controller.md",
         Extend: "extend.md",
     }
+
+    #[cfg(feature = "control")]
+    chapters! {
+        Inside: "inside.md",
+    }
 }

@@ -5,9 +5,11 @@
 //! serves; it sleeps until somebody asks, and answers at most 16 at the same time. A request has
 //! at most 4096 bytes and has to be there within 5 seconds.
 //!
-//! The counters of `nstat` are named `neap_netstat_TcpInSegs_total` and so on. Dropped packets are
-//! `neap_drops_total` with the label `reason`. What waits in the qdisc of each queue is
-//! `neap_qdisc_backlog_bytes`. Those of the [`Application`] have its names behind `neap_`.
+//! Counters that the kernel's `nstat` has as well, whose names begin with `Ip`, `Icmp`, `Tcp` or
+//! `Udp`, are named `neap_netstat_TcpInSegs_total` and so on. All others have their names behind
+//! `neap_`: neap's own, such as `neap_NeapTCPNoControlFlag_total`, those of the [`Application`],
+//! and gauges, such as `neap_TcpConnections`. Dropped packets are `neap_drops_total` with the
+//! label `reason`. What waits in the qdisc of each queue is `neap_qdisc_backlog_bytes`.
 //!
 //! ```no_run
 //! # let stack = neap::Stack::builder().build()?;

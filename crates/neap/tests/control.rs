@@ -412,6 +412,8 @@ fn metrics_are_read_by_prometheus() {
             "neap_netstat_TcpActiveOpens_total 1",
             "# TYPE neap_TcpConnections gauge",
             "neap_TcpConnections 2",
+            "# TYPE neap_NeapTCPNoControlFlag counter",
+            "neap_NeapTCPNoControlFlag_total 0",
             "neap_drops_total{reason=\"otherhost\"} 0",
             "neap_qdisc_backlog_bytes{interface=\"nowhere\",queue=\"0\"} 0",
             "neap_ProxyRequests_total 7",
