@@ -84,6 +84,24 @@ pub(crate) enum Call {
     Time,
 }
 
+/// What a device had to receive without a pause: what was taken since it had nothing left.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    bytes: usize,
+    began: Instant,
+}
+
+impl Row {
+    const fn begin(now: Instant) -> Self {
+        Self { bytes: 0, began: now }
+    }
+
+    /// Whether the device had more each time that the driver came back, for long.
+    fn is_behind(&self, now: Instant) -> bool {
+        self.bytes >= BEHIND_BYTES && now.since(self.began) >= BEHIND_SPAN
+    }
+}
+
 /// One queue pair: the receiving halves, and the port over the sending half.
 struct Receiving {
     interface: Arc<Interface>,
@@ -102,10 +120,7 @@ struct Receiving {
     is_enabled: bool,
     /// What comes waits in the device, as of the driver's generation.
     is_unread: bool,
-    /// Bytes received since the device had nothing left.
-    in_a_row: usize,
-    /// When that was.
-    row_began: Instant,
+    row: Row,
 }
 
 impl Receiving {
@@ -126,8 +141,8 @@ impl Receiving {
         }
         let packet = self.next(now);
         match &packet {
-            Some(packet) => self.in_a_row = self.in_a_row.saturating_add(packet.data.len()),
-            None => (self.in_a_row, self.row_began) = (0, now),
+            Some(packet) => self.row.bytes = self.row.bytes.saturating_add(packet.data.len()),
+            None => self.row = Row::begin(now),
         }
         packet
     }
@@ -153,11 +168,6 @@ impl Receiving {
 
     fn next_bulk(&mut self, now: Instant) -> Option<Received> {
         self.bulk.as_mut().and_then(|bulk| bulk.receive(now))
-    }
-
-    /// Whether the device had more each time that the driver came back, for long.
-    fn is_behind(&self, now: Instant) -> bool {
-        self.in_a_row >= BEHIND_BYTES && now.since(self.row_began) >= BEHIND_SPAN
     }
 
     fn queues(&self) -> impl Iterator<Item = &dyn RxQueue> {
@@ -299,8 +309,7 @@ impl Shard {
             main_rounds: 0,
             is_enabled,
             is_unread,
-            in_a_row: 0,
-            row_began: Instant::ZERO,
+            row: Row::begin(Instant::ZERO),
         });
         self.give_back(driver);
         self.list.bell().ring(Instant::ZERO);
@@ -403,7 +412,7 @@ impl Shard {
         if receives {
             round = driver.receive(host, visit);
         }
-        if driver.queues.iter().any(|queue| queue.is_behind(now)) {
+        if driver.queues.iter().any(|queue| queue.row.is_behind(now)) {
             driver.behind_until = now + BEHIND_TIME;
         }
         let is_behind = now < driver.behind_until;
@@ -598,5 +607,20 @@ impl Target {
                 host.expire_requests(visit, listener);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_driver_is_behind_after_128_kib_and_150_us_without_a_pause() {
+        let began = Instant::from_nanos(1_000_000_000);
+        let is_behind = |bytes, us| Row { bytes, began }.is_behind(began + Nanos::from_micros(us));
+        assert!(!is_behind(128 << 10, 149));
+        assert!(is_behind(128 << 10, 150));
+        assert!(!is_behind((128 << 10) - 1, 1000));
+        assert!(!Row::begin(began).is_behind(began + BEHIND_TIME));
     }
 }
