@@ -30,7 +30,7 @@ pub(crate) struct Limits {
     #[arg(long, value_name = "CIDR", value_parser = prefix, action = ArgAction::Append)]
     deny: Vec<IpNet>,
     /// Most TCP connections at the same time; those that are opened beyond are refused [default:
-    /// what the limit of descriptors allows]
+    /// three quarters of what the limit of descriptors allows]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     flows: Option<u32>,
     /// Rate of what is sent, such as 19mbit: somewhat below that of the uplink, so that packets
@@ -75,6 +75,7 @@ impl Limits {
     }
 
     /// Sets them, with so many descriptors for flows. What the policy says already holds besides.
+    /// Without a number connections leave a quarter of the descriptors for datagrams and pings.
     ///
     /// # Errors
     /// One line: there are more flows than descriptors.
@@ -92,5 +93,36 @@ impl Limits {
         };
         config.most_mappings = allowed / 5 * 4;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{CommandFactory, Parser};
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        limits: Limits,
+    }
+
+    #[test]
+    fn connections_have_three_quarters_of_the_descriptors_unless_a_number_is_given() {
+        let most = |line: &[&str]| {
+            let program = Program::try_parse_from([&["neap"], line].concat()).expect("arguments");
+            let mut config = GatewayConfig::default();
+            program.limits.apply(&mut config, 1000).map(|()| config.most_flows)
+        };
+        assert_eq!(most(&[]), Ok(750));
+        assert_eq!(most(&["--flows", "1000"]), Ok(1000));
+        assert!(most(&["--flows", "1001"]).is_err());
+        let help = Program::command().render_long_help().to_string();
+        let help: Vec<_> = help.split_whitespace().collect();
+        let help = help.join(" ");
+        assert!(
+            help.contains("[default: three quarters of what the limit of descriptors"),
+            "{help}"
+        );
     }
 }
