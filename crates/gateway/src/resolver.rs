@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Resolver {
-    /// The resolvers of the host: each `nameserver` of `/etc/resolv.conf`, which is read again
-    /// when it has changed, or 127.0.0.1 if there is none. They are asked by the host itself,
-    /// beside the upstream.
+    /// The resolvers of the host: the first three `nameserver` lines of `/etc/resolv.conf`, which
+    /// is read again when it has changed, or 127.0.0.1 if there is none. They are asked by the
+    /// host itself, beside the upstream.
     #[default]
     Host,
     /// This one, asked by the host itself, beside the upstream.

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_nameserver_counts_in_order() {
+    fn the_first_three_nameservers_count_in_order() {
         let text = b"# mine\nsearch example.org\nnameserver 127.0.0.53\nnameserver nowhere\n\
                      nameserver fe80::1%lo\nnameserver fe80::2%no-such-interface\n\
                      nameserver ::1\nnameserver 192.0.2.1\n";
