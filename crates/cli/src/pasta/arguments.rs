@@ -607,7 +607,7 @@ mod tests {
         );
     }
 
-    /// What of the words in backquotes is a value, as [`Args`] takes it.
+    /// Words in backquotes that are no options are values.
     #[test]
     fn the_ports_of_the_guide_are_understood() {
         let guide = include_str!("../../../../guide/src/pasta.md");
