@@ -77,6 +77,13 @@ fn an_application_that_pauses_is_the_reason_itself() {
     assert!(share(&flow, Gate::Idle) > 80.0, "{flow:?}");
     says(&flow, "The application decided the rate");
     assert!(flow.pauses[0].length_ms > 280.0 && flow.pauses[0].cause.starts_with("no data"));
+    // A file that has arrived before anything is recorded.
+    let early = "about = \"a file\"\nwarm_up = \"2s\"\nduration = \"1s\"\n[host.a]\n[host.b]\n\
+                 [link.wire]\nends = [\"a\", \"b\"]\nrate = \"10mbit\"\ndelay = \"10ms\"\n\
+                 [app.flow]\nkind = \"transfer\"\nfrom = \"a\"\nto = \"b\"\nbytes = \"10k\"\n";
+    let early = explain(early, &Vec::new()).remove(0);
+    says(&early, "None of its connections was open in the recorded time.");
+    assert!(!early.sentences.join(" ").contains("datagrams"), "{early:?}");
     let datagrams = one("kind = \"udp\"\nmessage = \"100\"\ninterval = \"10ms\"", "");
     says(&datagrams, "datagrams pass none of the gates");
     assert!(datagrams.shares.is_empty() && datagrams.pauses.is_empty());

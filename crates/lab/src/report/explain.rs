@@ -1,7 +1,7 @@
 //! Explanation of a flow's rate in plain words: what held it, for how much of its time, and its
 //! longest pauses.
 
-use super::flows::{AppFlows, FlowRecord, Gate, Pause, Side};
+use super::flows::{AppFlows, FlowRecord, Gate, Pause, Side, WATCHED};
 use core::cmp::Reverse;
 
 /// Pauses that an explanation names.
@@ -50,7 +50,8 @@ pub struct Explanation {
     pub app: String,
     /// Sentences that say what the rate was and why.
     pub sentences: Vec<String>,
-    /// Gates that held the flows, the largest share first; none for datagrams.
+    /// Gates that held the flows, the largest share first; none for datagrams, nor if no connection
+    /// was open.
     pub shares: Vec<GateShare>,
     /// The longest pauses of all flows, longest first; at most three.
     pub pauses: Vec<LongPause>,
@@ -61,12 +62,7 @@ impl Explanation {
     pub fn new(app: &AppFlows) -> Self {
         let mut sentences = vec![rate(app)];
         if app.flows.iter().all(|flow| flow.time().0 == 0) {
-            let why = if app.connections == 0 {
-                "It opened no connection in the recorded time."
-            } else {
-                "It sent no data over TCP: datagrams pass none of the gates."
-            };
-            sentences.push(why.to_owned());
+            sentences.push(unwatched(app));
             let (shares, pauses) = (Vec::new(), Vec::new());
             return Self { app: app.app.clone(), sentences, shares, pauses };
         }
@@ -79,6 +75,18 @@ impl Explanation {
         }
         Self { app: app.app.clone(), sentences, shares, pauses: pauses(&app.flows) }
     }
+}
+
+/// Why there are no gates to speak of.
+fn unwatched(app: &AppFlows) -> String {
+    if app.sends_datagrams {
+        return "It sent no data over TCP: datagrams pass none of the gates.".to_owned();
+    }
+    let which = match app.connections {
+        0..=WATCHED => "None of its connections".to_owned(),
+        all => format!("None of the first {WATCHED} of its {all} connections"),
+    };
+    format!("{which} was open in the recorded time.")
 }
 
 /// What the application got, and how much of its way that is.

@@ -244,7 +244,9 @@ pub struct AppFlows {
     pub side: Side,
     /// Connections of the application.
     pub connections: usize,
-    /// The first of these connections, [`WATCHED`] at the most; none sends datagrams.
+    /// Whether the application sends datagrams, which pass no gates.
+    pub sends_datagrams: bool,
+    /// Those of the first [`WATCHED`] connections that were open in the time that was recorded.
     pub flows: Vec<FlowRecord>,
     /// Payload that arrived, Mbit/s, of all connections.
     pub goodput_mbit: f64,
@@ -443,8 +445,14 @@ impl SideWatch {
     }
 }
 
-/// One application, the hosts of its clients and servers, and its log.
-pub(crate) type FlowSource = (String, [HostId; ENDS], SharedGroupLog);
+/// Application whose flows are watched.
+pub(crate) struct FlowSource {
+    pub(crate) app: String,
+    pub(crate) sends_datagrams: bool,
+    /// The hosts of its clients and of its servers.
+    pub(crate) hosts: [HostId; ENDS],
+    pub(crate) log: SharedGroupLog,
+}
 
 struct AppWatch<'a> {
     source: &'a FlowSource,
@@ -453,14 +461,14 @@ struct AppWatch<'a> {
     answered: u64,
 }
 
-/// Bytes that have arrived at all clients.
-fn answered(log: &GroupLog, now: Instant) -> u64 {
-    log.clients.iter().map(|client| client.received(now)).sum()
+/// The logs of one end.
+pub(super) fn logs(log: &GroupLog, side: usize) -> &[EndLog] {
+    if side == 0 { &log.clients } else { &log.servers }
 }
 
-/// The logs of one end.
-fn logs(log: &GroupLog, side: usize) -> &[EndLog] {
-    if side == 0 { &log.clients } else { &log.servers }
+/// Bytes of one end that have arrived at the other.
+pub(super) fn arrived(log: &GroupLog, side: usize, now: Instant) -> u64 {
+    logs(log, 1 - side).iter().map(|receiver| receiver.received(now)).sum()
 }
 
 /// Watches the flows of all applications from its beginning on.
@@ -474,7 +482,7 @@ impl<'a> FlowRecorder<'a> {
         let apps = sources.iter().map(|source| AppWatch {
             source,
             sides: Default::default(),
-            answered: answered(&source.2.borrow(), world.now()),
+            answered: arrived(&source.log.borrow(), 1, world.now()),
         });
         let mut recorder = Self { begun: world.now(), apps: apps.collect() };
         recorder.look(world.now(), None);
@@ -483,7 +491,7 @@ impl<'a> FlowRecorder<'a> {
 
     /// A host has had its turn; without one, all flows are looked at.
     pub(crate) fn look(&mut self, now: Instant, turn: Option<HostId>) {
-        for AppWatch { source: (_, hosts, log), sides, .. } in &mut self.apps {
+        for AppWatch { source: FlowSource { hosts, log, .. }, sides, .. } in &mut self.apps {
             for (side, host) in hosts.iter().enumerate() {
                 if turn.is_none_or(|turn| turn == *host) {
                     sides[side].look(now, self.begun, logs(&log.borrow(), side));
@@ -502,30 +510,31 @@ impl<'a> FlowRecorder<'a> {
     pub(crate) fn finish(mut self, now: Instant) -> Vec<AppFlows> {
         self.look(now, None);
         let seconds = now.since(self.begun).as_secs_f64();
-        let finish =
-            |AppWatch { source: (name, _, log), mut sides, answered: before }: AppWatch<'_>| {
-                sides
-                    .iter_mut()
-                    .flat_map(|side| &mut side.ends)
-                    .flatten()
-                    .for_each(|end| end.finish(None));
-                let side = usize::from(sides[1].acked() > sides[0].acked());
-                let SideWatch { ends, shares, .. } = core::mem::take(&mut sides[side]);
-                let flows: Vec<_> = ends.into_iter().flatten().map(|end| end.record).collect();
-                let arrived = match side {
-                    0 => flows.iter().map(|flow| flow.acked).sum(),
-                    _ => answered(&log.borrow(), now).saturating_sub(before),
-                };
-                AppFlows {
-                    app: name.clone(),
-                    side: [Side::Client, Side::Server][side],
-                    connections: logs(&log.borrow(), side).len(),
-                    flows,
-                    goodput_mbit: arrived as f64 * 8e-6 / seconds,
-                    slowest: None,
-                    shares,
-                }
+        let finish = |AppWatch { source, mut sides, answered: before }: AppWatch<'_>| {
+            let FlowSource { app, sends_datagrams, log, .. } = source;
+            sides
+                .iter_mut()
+                .flat_map(|side| &mut side.ends)
+                .flatten()
+                .for_each(|end| end.finish(None));
+            let side = usize::from(sides[1].acked() > sides[0].acked());
+            let SideWatch { ends, shares, .. } = core::mem::take(&mut sides[side]);
+            let flows: Vec<_> = ends.into_iter().flatten().map(|end| end.record).collect();
+            let arrived = match side {
+                0 => flows.iter().map(|flow| flow.acked).sum(),
+                _ => arrived(&log.borrow(), side, now).saturating_sub(before),
             };
+            AppFlows {
+                app: app.clone(),
+                side: [Side::Client, Side::Server][side],
+                connections: logs(&log.borrow(), side).len(),
+                sends_datagrams: *sends_datagrams,
+                flows,
+                goodput_mbit: arrived as f64 * 8e-6 / seconds,
+                slowest: None,
+                shares,
+            }
+        };
         self.apps.into_iter().map(finish).collect()
     }
 }

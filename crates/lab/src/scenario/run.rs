@@ -3,7 +3,7 @@
 use super::bounds::Bounds;
 use super::build::{Change, Changed, ScenarioWorld};
 use super::figures::{Figures, Probes, Series};
-use super::model::Scenario;
+use super::model::{AppKind, Scenario};
 use super::source::ScenarioError;
 use super::units::{Share, Speed, Time};
 use crate::app::group::SharedGroupLog;
@@ -168,8 +168,9 @@ fn flow_sources(
     let find = |name: &str| hosts.iter().find(|(own, _)| own == name).map(|(_, id)| *id);
     let source = |(name, log): &(String, SharedGroupLog)| {
         let app = scenario.app.get(name)?.get_ref();
-        let ends = [find(app.from.get_ref())?, find(app.to.get_ref())?];
-        Some((name.clone(), ends, log.clone()))
+        let hosts = [find(app.from.get_ref())?, find(app.to.get_ref())?];
+        let sends_datagrams = app.kind == AppKind::Udp;
+        Some(FlowSource { app: name.clone(), sends_datagrams, hosts, log: log.clone() })
     };
     logs.iter().filter_map(source).collect()
 }
