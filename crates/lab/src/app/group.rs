@@ -206,11 +206,6 @@ impl GroupLog {
         let refused = failed.iter().filter(|client| client.is_none()).count();
         failed.iter().flatten().collect::<BTreeSet<_>>().len() + refused
     }
-
-    /// Returns the bytes that have arrived at the servers, see [`EndLog::received`].
-    pub fn received(&self, now: Instant) -> u64 {
-        self.servers.iter().map(|server| server.received(now)).sum()
-    }
 }
 
 /// Log that both ends and the experiment share.

@@ -1,7 +1,7 @@
 //! Recordings of a run: series and distributions.
 
-use super::flows::AppFlows;
-use crate::app::group::SharedGroupLog;
+use super::flows::{AppFlows, Side, arrived, logs};
+use crate::app::group::{GroupLog, SharedGroupLog};
 use crate::histogram::Times;
 use crate::link::ENDS;
 use crate::world::{CpuStats, HostId, LinkId, PAGE, World};
@@ -25,7 +25,7 @@ pub enum Quantity {
     Srtt,
     /// The sum of an application's congestion windows, segments.
     Cwnd,
-    /// Payload that arrived at an application's receivers, each byte once, Mbit/s.
+    /// Payload that arrived from an application's senders, each byte once, Mbit/s.
     Goodput,
     /// The longest time of a frame from TCP to the wire of a link, milliseconds.
     Below,
@@ -93,9 +93,10 @@ pub struct Distribution {
 pub struct Recording {
     /// Times of the samples, in milliseconds from the end of the warm-up.
     pub ms: Vec<f64>,
-    /// Tracks, with one value for each of these times.
+    /// Tracks, with one value for each of these times. Those of an application are of the end that
+    /// sent more bytes, as [`flows`](Self::flows) are.
     pub tracks: Vec<Track>,
-    /// Distributions over the whole run.
+    /// Distributions over the whole run: first those of applications.
     pub distributions: Vec<Distribution>,
     /// What held the flows of each application, in the order of the applications' names.
     pub flows: Vec<AppFlows>,
@@ -108,6 +109,69 @@ impl Recording {
             track.quantity == quantity && track.values.iter().any(|&value| value != 0.0)
         })
     }
+
+    /// The end of an application that its tracks are about.
+    pub(crate) fn side_of(&self, app: &str) -> Side {
+        let own = self.flows.iter().find(|flows| flows.app == app);
+        own.map_or(Side::Client, |flows| flows.side)
+    }
+}
+
+/// Quantities of an application, in the order of its tracks.
+const OF_APPS: [Quantity; 7] = [
+    Quantity::Unsent,
+    Quantity::Qdisc,
+    Quantity::Device,
+    Quantity::InFlight,
+    Quantity::Srtt,
+    Quantity::Cwnd,
+    Quantity::Goodput,
+];
+
+/// Samples of one end of an application and of what arrives from it. Which end sends more is known
+/// when the recording ends.
+#[derive(Default)]
+struct SideSamples {
+    /// Bytes that had arrived at the last sample.
+    arrived: u64,
+    /// Values by quantity, in the order of [`OF_APPS`].
+    values: [Vec<f64>; OF_APPS.len()],
+}
+
+impl SideSamples {
+    /// Looks at the connections of this end, after a sample of so many seconds.
+    fn sample(&mut self, log: &GroupLog, side: usize, now: Instant, seconds: f64) {
+        let (mut unsent, mut qdisc, mut device, mut in_flight) = (0, 0, 0, 0);
+        let (mut srtt, mut cwnd) = (0, 0);
+        let mut count: u32 = 0;
+        for handle in logs(log, side).iter().filter_map(|end| end.handle.as_ref()) {
+            let info = handle.info(now);
+            unsent += u64::from(info.notsent_bytes);
+            qdisc += info.below_bytes.saturating_sub(info.device_bytes);
+            device += info.device_bytes;
+            in_flight += u64::from(info.unacked_bytes).saturating_sub(info.below_bytes);
+            srtt += info.rtt.0;
+            cwnd += u64::from(info.snd_cwnd);
+            count += u32::from(info.rtt > Nanos::ZERO);
+        }
+        let arrived = arrived(log, side, now);
+        let before = core::mem::replace(&mut self.arrived, arrived);
+        let values = [
+            unsent as f64,
+            qdisc as f64,
+            device as f64,
+            in_flight as f64,
+            srtt as f64 / 1e6 / f64::from(count.max(1)),
+            cwnd as f64,
+            arrived.saturating_sub(before) as f64 * 8e-6 / seconds,
+        ];
+        self.values.iter_mut().zip(values).for_each(|(track, value)| track.push(value));
+    }
+
+    fn tracks(self, app: &str) -> impl Iterator<Item = Track> {
+        let quantities = OF_APPS.into_iter().zip(self.values);
+        quantities.map(|(quantity, values)| Track { subject: app.to_owned(), quantity, values })
+    }
 }
 
 /// Takes a [`Recording`] while a world runs.
@@ -117,11 +181,11 @@ pub(crate) struct Recorder<'a> {
     groups: &'a [(String, SharedGroupLog)],
     begun: Instant,
     last: Instant,
-    /// Wake-ups and timer interrupts of each host, and bytes that had arrived for each application,
-    /// at the last sample.
+    /// Wake-ups and timer interrupts of each host at the last sample.
     wakeups: Vec<u64>,
     timers: Vec<u64>,
-    received: Vec<u64>,
+    /// Both ends of each application.
+    apps: Vec<[SideSamples; ENDS]>,
     /// For both directions of each link: times from TCP to the wire.
     below: Vec<[Times; ENDS]>,
     recording: Recording,
@@ -139,12 +203,18 @@ impl<'a> Recorder<'a> {
         for (_, link) in links {
             (0..ENDS).for_each(|end| drop(world.link(*link).trace(end)));
         }
+        let begin = |log: &GroupLog| {
+            [0, 1].map(|side| SideSamples {
+                arrived: arrived(log, side, world.now()),
+                ..SideSamples::default()
+            })
+        };
         Self {
             begun: world.now(),
             last: world.now(),
             wakeups: hosts.iter().map(|(_, id)| world.cpu_stats(*id).wakeups).collect(),
             timers: hosts.iter().map(|(_, id)| world.cpu_stats(*id).timer_interrupts).collect(),
-            received: groups.iter().map(|(_, log)| log.borrow().received(world.now())).collect(),
+            apps: groups.iter().map(|(_, log)| begin(&log.borrow())).collect(),
             below: links.iter().map(|_| <[Times; ENDS]>::default()).collect(),
             recording: Recording::default(),
             next: 0,
@@ -171,8 +241,10 @@ impl<'a> Recorder<'a> {
         self.last = now;
         self.next = 0;
         self.recording.ms.push(now.since(self.begun).0 as f64 / 1e6);
-        for index in 0..self.groups.len() {
-            self.sample_app(index, now, seconds);
+        for ((_, log), sides) in self.groups.iter().zip(&mut self.apps) {
+            for (side, samples) in sides.iter_mut().enumerate() {
+                samples.sample(&log.borrow(), side, now, seconds);
+            }
         }
         for index in 0..self.links.len() {
             self.sample_link(index, world, seconds);
@@ -190,39 +262,6 @@ impl<'a> Recorder<'a> {
             let ports = interfaces.iter().flat_map(|interface| &interface.ports);
             let backlog: u64 = ports.map(|port| port.qdisc.backlog_bytes).sum();
             self.note(|| name.clone(), Quantity::QdiscBacklog, backlog as f64);
-        }
-    }
-
-    fn sample_app(&mut self, index: usize, now: Instant, seconds: f64) {
-        let (name, log) = &self.groups[index];
-        let (mut unsent, mut qdisc, mut device, mut in_flight) = (0, 0, 0, 0);
-        let (mut srtt, mut cwnd) = (0, 0);
-        let mut count: u32 = 0;
-        let log = log.borrow();
-        for handle in log.clients.iter().filter_map(|client| client.handle.as_ref()) {
-            let info = handle.info(now);
-            unsent += u64::from(info.notsent_bytes);
-            qdisc += info.below_bytes.saturating_sub(info.device_bytes);
-            device += info.device_bytes;
-            in_flight += u64::from(info.unacked_bytes).saturating_sub(info.below_bytes);
-            srtt += info.rtt.0;
-            cwnd += u64::from(info.snd_cwnd);
-            count += u32::from(info.rtt > Nanos::ZERO);
-        }
-        let received = log.received(now);
-        let before = core::mem::replace(&mut self.received[index], received);
-        let goodput = received.saturating_sub(before) as f64 * 8e-6 / seconds;
-        let values = [
-            (Quantity::Unsent, unsent as f64),
-            (Quantity::Qdisc, qdisc as f64),
-            (Quantity::Device, device as f64),
-            (Quantity::InFlight, in_flight as f64),
-            (Quantity::Srtt, srtt as f64 / 1e6 / f64::from(count.max(1))),
-            (Quantity::Cwnd, cwnd as f64),
-            (Quantity::Goodput, goodput),
-        ];
-        for (quantity, value) in values {
-            self.note(|| name.clone(), quantity, value);
         }
     }
 
@@ -245,13 +284,18 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    pub(crate) fn finish(mut self, world: &World) -> Recording {
+    /// The recording, where `flows` are of the same applications and tell which end of each sent
+    /// more.
+    pub(crate) fn finish(mut self, world: &World, flows: Vec<AppFlows>) -> Recording {
         let mut distributions = Vec::new();
         let mut add = |subject: String, times: &Times| {
             if times.count() > 1 {
                 distributions.push(Distribution { subject, points: points(times) });
             }
         };
+        for (name, log) in self.groups {
+            add(format!("{name}: latency of messages"), &log.borrow().latency);
+        }
         for ((name, id), below) in self.links.iter().zip(&self.below) {
             for (end, way) in ["there", "back"].iter().enumerate() {
                 add(format!("{name} {way}: TCP to wire"), &below[end]);
@@ -259,10 +303,18 @@ impl<'a> Recorder<'a> {
                 add(format!("{name} {way}: in the hop"), queued);
             }
         }
-        for (name, log) in self.groups {
-            add(format!("{name}: latency of messages"), &log.borrow().latency);
-        }
         self.recording.distributions = distributions;
+        self.recording.flows = flows;
+        let mut tracks = Vec::new();
+        for ((name, _), [client, server]) in self.groups.iter().zip(self.apps) {
+            let sender = match self.recording.side_of(name) {
+                Side::Client => client,
+                Side::Server => server,
+            };
+            tracks.extend(sender.tracks(name));
+        }
+        tracks.append(&mut self.recording.tracks);
+        self.recording.tracks = tracks;
         self.recording
     }
 }

@@ -79,12 +79,11 @@ impl Way {
 struct Trip {
     kind: AppKind,
     /// Names of the directions that its data pass, and of those that answers pass.
-    there: Vec<String>,
-    back: Vec<String>,
+    passes: [Vec<String>; ENDS],
     /// Propagation delay of the data, and of the answers.
     delays: [Nanos; ENDS],
-    /// How late data may be handed over behind their arrival.
-    spread: Nanos,
+    /// How late data and answers may be handed over behind their arrival.
+    spreads: [Nanos; ENDS],
     /// Bytes that may wait at the receiver for the last fragments of their datagrams.
     fragments: u64,
 }
@@ -123,27 +122,16 @@ impl Bounds {
     }
 
     fn trip(&self, scenario: &Scenario, app: &AppSpec) -> Option<Trip> {
-        let there = passes(scenario, app.from.get_ref(), app.to.get_ref())?;
-        let back = passes(scenario, app.to.get_ref(), app.from.get_ref())?;
-        let delay = |names: &[String]| {
+        let [from, to] = [app.from.get_ref(), app.to.get_ref()];
+        let passes = [passes(scenario, from, to)?, passes(scenario, to, from)?];
+        let delays = passes.each_ref().map(|names| {
             let ways = names.iter().filter_map(|name| self.ways.get(name));
             ways.fold(Nanos::ZERO, |sum, way| sum + way.delay)
-        };
-        let delays = [delay(&there), delay(&back)];
-        let host = scenario.host.get(app.to.get_ref())?;
-        let time = |time: Option<Time>| time.map_or(Nanos::ZERO, |Time(time)| time);
-        let late = match &host.lateness {
-            None => WorldConfig::default().wake_jitter,
-            Some(LatenessSpec::UpTo(Time(most))) => *most,
-            Some(LatenessSpec::Quantiles(all)) => {
-                all.iter().map(|(_, Time(late))| *late).max().unwrap_or(Nanos::ZERO)
-            }
-        };
-        let moderated = Nanos::from_micros(host.nic.rx_usecs.unwrap_or(0).into());
-        let spread = late + moderated + time(host.per_wakeup) + time(host.per_switch);
-        let card = mtu_of(scenario.host.get(app.from.get_ref())?);
-        let fragments = self.fragments(app, &there, card);
-        Some(Trip { kind: app.kind, there, back, delays, spread, fragments })
+        });
+        let [from, to] = [scenario.host.get(from)?, scenario.host.get(to)?];
+        let spreads = [to, from].map(spread_of);
+        let fragments = self.fragments(app, &passes[0], mtu_of(from));
+        Some(Trip { kind: app.kind, passes, delays, spreads, fragments })
     }
 
     /// One datagram of each client of an application, if datagrams are cut on this way or by their
@@ -177,12 +165,12 @@ impl Bounds {
             if let Some(((name, wire), Rate(rate))) = wire {
                 most(&name, wire, (rate as f64 + 2.0 / seconds) * 8e-6)?;
             }
-            let carried = self.trips.iter().filter(|(_, trip)| trip.there.contains(name));
+            let carried = self.trips.iter().filter(|(_, trip)| trip.passes[0].contains(name));
             let (mut sum, mut fragments, mut apps) = (0.0, 0, Vec::new());
             let (mut first, mut last) = (to, from);
             for (app, trip) in carried {
                 sum += get(format!("app.{app}.goodput_mbit")).map_or(0.0, |(_, value)| value);
-                let [earliest, latest] = self.passed(trip, name, [from, to]);
+                let [earliest, latest] = self.passed(trip, Side::Client, name, [from, to]);
                 (first, last) = (first.min(earliest), last.max(latest));
                 fragments = trip.fragments.saturating_add(fragments);
                 apps.push(app.as_str());
@@ -225,13 +213,14 @@ impl Bounds {
     ) -> Result<(), String> {
         for track in recording.of(Quantity::Goodput) {
             let Some(trip) = self.trips.get(&track.subject) else { continue };
+            let side = recording.side_of(&track.subject);
             let mut last = 0.0;
             for (&ms, &mbit) in recording.ms.iter().zip(&track.values) {
                 let at = |ms: f64| begun + Nanos((ms * 1e6) as u64);
                 let (interval, seconds) = ([at(last), at(ms)], (ms - last) / 1e3);
                 last = ms;
-                let bytes = trip.there.iter().filter_map(|name| {
-                    let [from, to] = self.passed(trip, name, interval);
+                let bytes = trip.passes[side as usize].iter().filter_map(|name| {
+                    let [from, to] = self.passed(trip, side, name, interval);
                     Some(self.ways.get(name)?.capacity(world, from, to))
                 });
                 let bytes = bytes.min().unwrap_or(u64::MAX).saturating_add(trip.fragments);
@@ -268,7 +257,6 @@ impl Bounds {
                 app.goodput_mbit = *goodput;
             }
             let Some(trip) = self.trips.get(&app.app) else { continue };
-            let names = if app.side == Side::Client { &trip.there } else { &trip.back };
             let link = |name: &String| {
                 let way = self.ways.get(name)?;
                 let is_limited = way.carries != Rate::UNLIMITED || way.has_trace;
@@ -281,17 +269,23 @@ impl Bounds {
                     carried_mbit: carried as f64 * 8e-6 / seconds,
                 })
             };
-            let links = names.iter().filter_map(link);
+            let links = trip.passes[app.side as usize].iter().filter_map(link);
             app.slowest = links.min_by(|a, b| a.mbit.total_cmp(&b.mbit));
         }
     }
 
-    /// When the data that are handed over in an interval have left the direction of this name, at
-    /// the earliest and at the latest.
-    fn passed(&self, trip: &Trip, name: &str, [from, to]: [Instant; 2]) -> [Instant; 2] {
-        let behind = trip.there.iter().skip_while(|other| *other != name);
+    /// When the data of one side that are handed over in an interval have left the direction of
+    /// this name, at the earliest and at the latest.
+    fn passed(
+        &self,
+        trip: &Trip,
+        side: Side,
+        name: &str,
+        [from, to]: [Instant; 2],
+    ) -> [Instant; 2] {
+        let behind = trip.passes[side as usize].iter().skip_while(|other| *other != name);
         let behind = behind.filter_map(|name| self.ways.get(name));
-        let (mut delay, mut spread) = (Nanos::ZERO, trip.spread);
+        let (mut delay, mut spread) = (Nanos::ZERO, trip.spreads[side as usize]);
         for way in behind {
             (delay, spread) = (delay + way.delay, spread + way.spread);
         }
@@ -313,6 +307,20 @@ fn least(name: &str, value: f64, bound: f64) -> Result<(), String> {
     } else {
         Err(format!("{name} is {value}, at least {bound} must be"))
     }
+}
+
+/// How late a host may hand over what has arrived.
+fn spread_of(host: &HostSpec) -> Nanos {
+    let time = |time: Option<Time>| time.map_or(Nanos::ZERO, |Time(time)| time);
+    let late = match &host.lateness {
+        None => WorldConfig::default().wake_jitter,
+        Some(LatenessSpec::UpTo(Time(most))) => *most,
+        Some(LatenessSpec::Quantiles(all)) => {
+            all.iter().map(|(_, Time(late))| *late).max().unwrap_or(Nanos::ZERO)
+        }
+    };
+    let moderated = Nanos::from_micros(host.nic.rx_usecs.unwrap_or(0).into());
+    late + moderated + time(host.per_wakeup) + time(host.per_switch)
 }
 
 /// Bytes of the longest packet that the card of a host sends.

@@ -94,11 +94,12 @@ impl ScenarioWorld {
             progress((warm_up + passed).0 as f64 / all);
         }
         let (figures, series) = probes.finish(&world);
-        let mut recording = recorder.map(|recorder| recorder.finish(&world));
         let Watchers { capture, flows } = watchers;
+        let recorded = recorder.zip(flows);
+        let mut recording =
+            recorded.map(|(recorder, flows)| recorder.finish(&world, flows.finish(world.now())));
         let bounds = Bounds::new(scenario, &links);
-        if let (Some(recording), Some(flows)) = (&mut recording, flows) {
-            recording.flows = flows.finish(world.now());
+        if let Some(recording) = &mut recording {
             bounds.complete(&world, &figures, &mut recording.flows, [begin, world.now()]);
         }
         bounds.check(&world, &figures, [begin, world.now()]).map_err(RunError::Impossible)?;

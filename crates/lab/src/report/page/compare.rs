@@ -8,7 +8,8 @@ use super::encode::Values;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Lines of one chart, and applications whose bytes are shown, at the most: the largest.
+/// Lines of one chart, and applications whose bytes are shown, at the most: the largest. Of a run's
+/// distributions the first are shown: those of applications, and then those of links.
 const LINES: usize = 8;
 const FLOWS: usize = 4;
 /// Part of a flow's time that a gate needs to be drawn.
