@@ -207,6 +207,31 @@ fn what_a_connection_sent_again_is_known_after_its_end() {
 }
 
 #[test]
+fn what_servers_sent_again_is_of_their_application_too() {
+    let ask = BULK.replace("bulk", "request-response") + "request = 100\nresponse = \"1m\"\n";
+    let (figures, _) = figures(&pair("back = { loss = \"2%\" }", &ask));
+    assert!(figures["host.b.TcpRetransSegs"] > 0.0);
+    let both = figures["host.a.TcpRetransSegs"] + figures["host.b.TcpRetransSegs"];
+    assert_eq!(figures["app.x.retransmitted"], both);
+}
+
+#[test]
+fn senders_of_datagrams_have_their_rates_and_shares() {
+    // Each sends 8 Mbit/s.
+    let (figures, _) = figures(&pair("", &format!("{UDP}count = 2\n")));
+    for name in ["slowest_mbit", "fastest_mbit"] {
+        let rate = figures[&format!("app.x.{name}")];
+        assert!((7.7..=8.0).contains(&rate), "{name} is {rate}");
+    }
+    assert!(figures["app.x.jain_index"] > 0.999, "{}", figures["app.x.jain_index"]);
+    // A sender of which nothing comes has no share.
+    let down = "there = { outages = [[\"0ms\", \"500ms\"]] }";
+    let one = format!("{UDP}stop = \"400ms\"\n");
+    let (figures, _) = self::figures(&pair(down, &one));
+    assert_eq!(figures["app.x.slowest_mbit"], 0.0);
+}
+
+#[test]
 fn a_datagram_that_comes_twice_counts_once() {
     let twice = pair("there = { duplicate = \"50%\" }", UDP);
     let two = UDP.to_owned() + "count = 2\n";

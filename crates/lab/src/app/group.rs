@@ -131,7 +131,8 @@ pub struct EndLog {
 pub struct GroupLog {
     /// The logs of the clients, in the order in which they were made.
     pub clients: Vec<EndLog>,
-    /// Logs of the servers, in the order of their acceptance.
+    /// Logs of the servers, in the order of their acceptance. Of datagrams there is one for each
+    /// sender, in the order in which their first ones came.
     pub servers: Vec<EndLog>,
     /// First byte at which a stream was not what was written.
     pub wrong_at: Option<u64>,
@@ -188,9 +189,10 @@ impl GroupLog {
         self.servers.iter().map(|server| server.read).sum()
     }
 
-    /// Returns the segments that the clients have sent again.
+    /// Returns the segments that both ends have sent again.
     pub fn retransmitted(&self, now: Instant) -> u64 {
-        self.clients.iter().map(|client| client.retransmitted(now)).sum()
+        let ends = self.clients.iter().chain(&self.servers);
+        ends.map(|end| end.retransmitted(now)).sum()
     }
 
     /// Returns the datagrams that the clients could not send, since there was no room for them.

@@ -70,8 +70,8 @@ struct DatagramReceiver {
     group: Group,
     socket: UdpHandle,
     waker: Waker,
-    /// By the address of their sender.
-    seen: BTreeMap<SocketAddr, Seen>,
+    /// By the address of their sender, with the place of what it sends in the logs of the servers.
+    senders: BTreeMap<SocketAddr, (usize, Seen)>,
 }
 
 impl DatagramReceiver {
@@ -79,14 +79,17 @@ impl DatagramReceiver {
         let Traffic::Paced { interval, .. } = self.group.config.traffic else { return };
         let mut log = self.group.log.borrow_mut();
         let Some(stamp) = datagram.data.first_chunk::<STAMP>() else { return };
-        let is_known = self.seen.contains_key(&datagram.from);
-        if !is_known && self.seen.len() == log.clients.len() {
+        let is_known = self.senders.contains_key(&datagram.from);
+        if !is_known && self.senders.len() == log.clients.len() {
             return;
         }
         let due = u64::from_be_bytes(*stamp);
-        let seen = self.seen.entry(datagram.from).or_default();
+        let (index, seen) = self.senders.entry(datagram.from).or_insert_with(|| {
+            log.servers.push(EndLog { client: Some(datagram.from), ..EndLog::default() });
+            (log.servers.len() - 1, Seen::default())
+        });
         if seen.is_first(due / interval.0.max(1)) {
-            log.servers[0].read += datagram.data.len() as u64;
+            log.servers[*index].read += datagram.data.len() as u64;
             log.latency.record(now.since(Instant::from_nanos(due)));
         }
     }
@@ -110,7 +113,8 @@ impl Group {
         Ok(DatagramSender { group: self.clone(), index, socket, remote, next: start, end })
     }
 
-    /// Returns the receiver of all datagrams of the group.
+    /// Returns the receiver of all datagrams of the group. What comes from each sender has a log of
+    /// its own, like that of the server of a connection.
     ///
     /// # Errors
     /// Those of [`Stack::bind_udp`].
@@ -120,9 +124,8 @@ impl Group {
         local: SocketAddr,
     ) -> Result<impl App + use<>, SocketError> {
         let socket = stack.bind_udp(local, UdpOptions::default())?;
-        self.log.borrow_mut().servers.push(EndLog::default());
         let (group, waker) = (self.clone(), Waker::noop().clone());
-        Ok(DatagramReceiver { group, socket, waker, seen: BTreeMap::new() })
+        Ok(DatagramReceiver { group, socket, waker, senders: BTreeMap::new() })
     }
 }
 
