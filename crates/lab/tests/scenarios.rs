@@ -138,6 +138,9 @@ fn values_that_cannot_be_are_refused() {
     assert!(link.contains("mtu: a link of IPv6 carries at least 1280 bytes"), "{link}");
     let card = ipv6("", &format!("{BULK}[host.a.nic]\nmtu = 600\n"));
     assert!(card.contains("1280 with ipv6"), "{card}");
+    let hop = "trace = \"steady\", bottleneck = { rate = \"1mbit\" }";
+    let hop = error(&pair(&format!("there = {{ {hop} }}"), BULK));
+    assert!(hop.contains("bottleneck: excludes trace, which says the rate of the hop"), "{hop}");
 }
 
 #[test]

@@ -72,6 +72,11 @@ impl LinkReader<'_> {
                 let what = "a router's port is the bottleneck itself: use rate and buffer";
                 return Err(self.error("bottleneck", what));
             }
+            if direction.trace.is_some() {
+                let what =
+                    "excludes trace, which says the rate of the hop: use buffer for its room";
+                return Err(self.error("bottleneck", what));
+            }
             let buffer = hop.buffer.map_or(DEFAULT_BUFFER, |Room(buffer)| buffer);
             path.bottleneck = Some(limits(buffer, hop.rate.0));
         } else if self.is_router || is_special {
