@@ -66,7 +66,7 @@ fn run_takes_other_values_and_seeds_too() {
 
 #[test]
 fn a_wrong_name_is_told_with_what_there_is() {
-    let wrong: [(&[&str], &str); 8] = [
+    let wrong: [(&[&str], &str); 9] = [
         (
             &["bufferbloat/nobody"],
             "bufferbloat has no application \"nobody\"; there are: game, upload",
@@ -80,6 +80,10 @@ fn a_wrong_name_is_told_with_what_there_is() {
         (
             &["policer/bulk", "--set", "expect.0.at_most=1"],
             "--set: expect.0.at_most: changes nothing in a run",
+        ),
+        (
+            &["small-queues/bulk", "--set", "published=[\"neap\"]"],
+            "--set: published: changes nothing in a run",
         ),
         (&["policer/bulk", "--set", "column=x"], "--set: there is no column x, nor any other"),
         (

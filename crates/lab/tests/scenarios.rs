@@ -106,6 +106,27 @@ fn faults_are_named_with_file_line_and_key() {
             "[sweep]\n\"link.wan.colour\" = [1]\n",
             ":25: link.wan.colour: link.wan.colour=1: unknown field",
         ),
+        (
+            "",
+            "[sweep]\n\"published\" = [[]]\n",
+            ":25: published: published: changes nothing in a run",
+        ),
+        (
+            "",
+            "[sweep]\n\"link.wan.rate\" = [\"1mbit\", \"2mbit\", \"1mbit\"]\n",
+            ":25: link.wan.rate: link.wan.rate=1mbit: is there twice",
+        ),
+        (
+            "",
+            "[sweep]\n\"app.bulk.write\" = [1000, \"1000\"]\n",
+            ":25: app.bulk.write: app.bulk.write=1000: is there twice",
+        ),
+        (
+            "",
+            "[[column]]\nname = \"one\"\n[[column]]\nname = \"one\"\n\
+             set = { duration = \"2s\" }\n",
+            ":27: name: column=one: is there twice",
+        ),
     ];
     for (before, after, said) in cases {
         let error = error(&format!("{before}{BASE}{after}"));

@@ -127,6 +127,14 @@ fn a_story_that_names_what_is_not_there_is_refused_with_its_line() {
 }
 
 #[test]
+fn a_value_of_a_story_has_no_name_that_a_bar_has() {
+    let text = text("internal-pacing").replacen("\nnone = {", "\nbefore = {", 1);
+    let text = text.replacen("{none}", "{before}", 1);
+    let error = Experiment::parse("file", &text, &no_files).err().expect("a fault").to_string();
+    assert!(error.starts_with("file:26: before: is the role of a bar"), "{error}");
+}
+
+#[test]
 fn a_scenario_without_a_story_has_none() {
     let experiment = experiment("policer");
     assert!(experiment.scenario().story.is_none());

@@ -197,10 +197,14 @@ impl Experiment<'_> {
         for bar in &spec.bar {
             self.is_one_run(&bar.label, [&spec.when, &bar.when])?;
         }
+        let is_role = |name: &str| spec.bar.iter().any(|bar| bar.role.name() == name);
         for (name, value) in &spec.value {
+            if is_role(name.get_ref()) {
+                let what = "is the role of a bar, whose value has this name: choose another";
+                return Err(self.source.error(name, what));
+            }
             self.is_one_run(name, [&spec.when, &value.when])?;
         }
-        let is_role = |name: &str| spec.bar.iter().any(|bar| bar.role.name() == name);
         let is_known = |name: &str| {
             let is_value = spec.value.keys().any(|own| own.get_ref() == name);
             (is_value || is_role(name)).then_some(1.0)

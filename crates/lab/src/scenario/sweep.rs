@@ -4,7 +4,7 @@ use super::Extensions;
 use super::model::{COLUMN, Column, Scenario};
 use super::source::{Files, ScenarioError, SourceFile};
 use core::fmt::Write;
-use core::ops::Range;
+use std::collections::BTreeSet;
 use toml::{Table, Value};
 
 /// Combination of a sweep: parameters and values, in the order of the parameters' names.
@@ -79,7 +79,21 @@ fn column(table: &Table, name: &Value) -> Result<Vec<(String, Value)>, String> {
 }
 
 /// Keys that change no run. What is said of runs is said of all of them, as the file has it.
-const SAID: [&str; 7] = ["about", COLUMN, "expect", "look_at", "row", "story", "sweep"];
+const SAID: [&str; 8] =
+    ["about", COLUMN, "expect", "look_at", "published", "row", "story", "sweep"];
+
+/// All parameters: columns first, and then those of the sweep. Each has its values, and the place of
+/// each value in the file.
+fn parameters(scenario: &Scenario) -> Vec<(String, Vec<(usize, Value)>)> {
+    let column = |Column { name, .. }: &Column| (name.span().start, name.get_ref().as_str().into());
+    let columns: Vec<(usize, Value)> = scenario.column.iter().map(column).collect();
+    let swept = scenario.sweep.iter().map(|(name, values)| {
+        let at = name.span().start;
+        (name.get_ref().clone(), values.iter().map(|value| (at, value.clone())).collect())
+    });
+    let columns = (!columns.is_empty()).then(|| (COLUMN.to_owned(), columns));
+    columns.into_iter().chain(swept).collect()
+}
 
 impl SourceFile {
     /// The scenario with other values of some parameters. A value of the sweep goes before one that
@@ -110,7 +124,7 @@ impl SourceFile {
     /// Every combination of the sweep, checked one by one; a single empty one without a sweep.
     ///
     /// # Errors
-    /// A value that its parameter cannot take, named with the line of the sweep.
+    /// A value that its parameter cannot take or has twice, named with the line of the sweep.
     pub(super) fn choices(
         &self,
         scenario: &Scenario,
@@ -118,20 +132,18 @@ impl SourceFile {
         extensions: &Extensions,
     ) -> Result<Vec<Choice>, ScenarioError> {
         let mut choices = vec![Choice::new()];
-        let names = |column: &Column| Value::from(column.name.get_ref().clone());
-        let columns: Vec<Value> = scenario.column.iter().map(names).collect();
-        let at_columns = scenario.column.first().map(|first| first.name.span().start);
-        let columns = at_columns.map(|at| (COLUMN.to_owned(), at, &columns));
-        let swept = scenario.sweep.iter().map(|(name, values)| {
-            let Range { start, .. } = name.span();
-            (name.get_ref().clone(), start, values)
-        });
-        for (name, offset, values) in columns.into_iter().chain(swept) {
-            if values.is_empty() {
-                return Err(self.error_at(offset, "a sweep needs at least one value"));
-            }
-            for value in values {
-                let single = vec![(name.clone(), value.clone())];
+        if let Some((name, _)) = scenario.sweep.iter().find(|(_, values)| values.is_empty()) {
+            return Err(self.error(name, "a sweep needs at least one value"));
+        }
+        for (name, values) in parameters(scenario) {
+            let mut seen = BTreeSet::new();
+            for (offset, value) in &values {
+                let (single, offset) = (vec![(name.clone(), value.clone())], *offset);
+                // Runs are told apart by the words of their values.
+                if !seen.insert(plain(value)) {
+                    let what = format!("{}: is there twice", describe(&single));
+                    return Err(self.error_at(offset, what));
+                }
                 let (changed, scenario) = self.with(&single, offset)?;
                 changed.build(&scenario, files, extensions).map_err(|e| {
                     let what = format!("{}: {}: {}", describe(&single), e.key, e.what);
@@ -140,7 +152,7 @@ impl SourceFile {
             }
             let longer = |choice: Choice| {
                 let name = &name;
-                values.iter().map(move |value| {
+                values.iter().map(move |(_, value)| {
                     let mut choice = choice.clone();
                     choice.push((name.clone(), value.clone()));
                     choice.sort_by(|a, b| a.0.cmp(&b.0));
