@@ -66,12 +66,14 @@ fn run_takes_other_values_and_seeds_too() {
 
 #[test]
 fn a_wrong_name_is_told_with_what_there_is() {
-    let wrong: [(&[&str], &str); 9] = [
+    let wrong: [(&[&str], &str); 10] = [
         (
             &["bufferbloat/nobody"],
             "bufferbloat has no application \"nobody\"; there are: game, upload",
         ),
         (&["nothing/at-all"], "for those that neap brings: neap lab list"),
+        // The folder is there, the file is not.
+        (&["tests/typo.toml"], "neap lab: tests/typo.toml: No such file or directory"),
         (&["policer/bulk", "--set", "link.wan"], "expected KEY=VALUE"),
         (
             &["policer/bulk", "--set", "link.wan.speed=1mbit"],

@@ -83,7 +83,10 @@ fn faults_are_named_with_file_line_and_key() {
         ("", "[[event]]\nat = \"5s\"\nlink = \"wan\"\ndown = true\n", ":26: link: this event lies"),
         ("", "[[event]]\nat = \"1s\"\nlink = \"wan\"\n", ":26: link: this event changes nothing"),
         ("", "[[event]]\nat = \"1s\"\nhost = \"a\"\n", ":26: host: this event changes nothing"),
-        ("", "[[event]]\nat = \"1s\"\n", ":1: [[event]]: an event names either a link or a host"),
+        ("", "[[event]]\nat = \"1s\"\n", ":24: event: an event names either a link or a host"),
+        ("", "[router.a]\n", ":24: router.a: is a host already"),
+        ("", "[host.c]\n", ":24: host.c: no link ends at this host"),
+        ("", "[host.c.nic]\nmtu = 1500\n", ":24: host.c: no link ends at this host"),
         (
             "",
             "[[event]]\nat = \"1s\"\nhost = \"a\"\n[event.sysctl]\n\"net.ipv4.tcp_sack\" = 7\n",

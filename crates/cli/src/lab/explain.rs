@@ -24,12 +24,13 @@ pub(super) struct Args {
 
 /// The scenario that a name begins with, and the application that follows it.
 fn split(flow: &str) -> Result<(ScenarioFile, Option<&str>), ArgumentError> {
-    // A path may have slashes too, so the whole name is tried first.
-    match (find(flow), flow.rsplit_once('/')) {
-        (Ok(found), _) => Ok((found, None)),
-        (Err(_), Some((scenario, app))) => Ok((find(scenario).map_err(ArgumentError)?, Some(app))),
-        (Err(error), None) => Err(ArgumentError(error)),
-    }
+    // A path may have slashes too, so the whole name is tried first, and is what an error is about.
+    let error = match find(flow) {
+        Ok(found) => return Ok((found, None)),
+        Err(error) => ArgumentError(error),
+    };
+    let Some((scenario, app)) = flow.rsplit_once('/') else { return Err(error) };
+    find(scenario).map(|found| (found, Some(app))).map_err(|_| error)
 }
 
 /// Runs the scenario once and explains its flows.

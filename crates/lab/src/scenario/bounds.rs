@@ -336,7 +336,8 @@ fn way_of(scenario: &Scenario, name: &str, spec: &LinkSpec, (link, end): (LinkId
         let is_here = event.link.as_ref().is_some_and(|link| link.get_ref() == name);
         is_here && event.from.as_ref().is_none_or(|from| from.get_ref() == begins)
     };
-    let events: Vec<&EventSpec> = scenario.event.iter().filter(is_of).collect();
+    let events: Vec<&EventSpec> =
+        scenario.event.iter().map(toml::Spanned::get_ref).filter(is_of).collect();
     let raised = |rate: Rate| {
         let rates = events.iter().filter_map(|event| event.rate).map(|Speed(rate)| rate);
         rates.fold(rate, Rate::max)

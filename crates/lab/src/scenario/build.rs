@@ -150,22 +150,25 @@ impl<'a> Builder<'a> {
             self.nodes.insert(name, NodeId::Host(id));
             hosts.push((name.clone(), id));
         }
-        for name in self.scenario.router.keys() {
+        for (name, router) in &self.scenario.router {
             let id = self.world.add_router();
             if self.nodes.insert(name, NodeId::Router(id)).is_some() {
-                let what = "is a host already";
-                return Err(self.source.error_in(0..0, &format!("[router.{name}"), what));
+                return Err(self.source.error(router, "is a host already"));
             }
         }
         Ok(hosts)
     }
 
-    /// An error at a key of `[host.NAME]`, or of a table within it.
+    /// An error at a key of `[host.NAME]`, or of a table within it; without a key, one of the host
+    /// itself.
     fn at_host(&self, name: &str, key: &str, what: impl core::fmt::Display) -> ScenarioError {
-        let find = |name: &str| self.source.text.find(&format!("[host.{name}]"));
+        let find = |end: &str| self.source.text.find(&format!("[host.{end}"));
         let outer = name.split('.').next().unwrap_or(name);
-        let table = find(name).or_else(|| find(outer)).unwrap_or(0);
-        self.source.error_in(table..table, key, what)
+        // A host may be there by a table within it alone, such as `[host.a.sysctl]`.
+        let ends = [format!("{name}]"), format!("{outer}]"), format!("{outer}.")];
+        let table = ends.iter().find_map(|end| find(end)).unwrap_or(0);
+        let own = format!("host.{name}");
+        self.source.error_in(table..table, if key.is_empty() { &own } else { key }, what)
     }
 
     fn config(&self, host: &HostSpec) -> Result<Config, ScenarioError> {
@@ -579,13 +582,14 @@ impl<'a> Builder<'a> {
     fn events(&self, start: Instant) -> Result<Vec<Change>, ScenarioError> {
         let end = self.warm_up() + self.scenario.duration.0;
         let mut events = Vec::new();
-        for event in &self.scenario.event {
+        for spanned in &self.scenario.event {
+            let event = spanned.get_ref();
             let (name, what) = match (&event.link, &event.host) {
                 (Some(link), None) => (link, self.change_of_link(link, event)?),
                 (None, Some(host)) => (host, self.change_of_host(host, event)?),
                 _ => {
                     let what = "an event names either a link or a host";
-                    return Err(self.source.error_in(0..0, "[[event]]", what));
+                    return Err(self.source.error(spanned, what));
                 }
             };
             if event.at.0 >= end {

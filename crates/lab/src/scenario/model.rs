@@ -48,7 +48,7 @@ pub struct Scenario {
     pub host: BTreeMap<String, HostSpec>,
     /// Routers by name.
     #[serde(default)]
-    pub router: BTreeMap<String, RouterSpec>,
+    pub router: BTreeMap<String, Spanned<RouterSpec>>,
     /// Links by name.
     pub link: BTreeMap<String, Spanned<LinkSpec>>,
     /// Applications by name.
@@ -65,7 +65,7 @@ pub struct Scenario {
     pub oracles: Option<Oracles>,
     /// Changes of links and of the settings of hosts, in any order.
     #[serde(default)]
-    pub event: Vec<EventSpec>,
+    pub event: Vec<Spanned<EventSpec>>,
     /// Expectations about figures.
     #[serde(default)]
     pub expect: Vec<Spanned<Expectation>>,

@@ -43,7 +43,7 @@ impl SourceFile {
             }
         };
         let mut changes: Vec<LinkChange> =
-            scenario.event.iter().filter(is_here).map(change).collect();
+            scenario.event.iter().map(Spanned::get_ref).filter(is_here).map(change).collect();
         changes.sort_by_key(|change| change.at);
         let path = |from| self.relay_path(link, from, scenario.ipv6, files);
         let paths = [path(0)?, path(1)?];
