@@ -199,7 +199,7 @@ impl Hop {
                 let waits = hop.known.iter().filter(|one| one.at <= now && one.left > now);
                 waits.fold((0, 0), |(count, bytes), one| (count + 1, bytes + one.on_wire))
             }
-            Self::AtDeparture(hop) => (hop.queue.len(), hop.bytes),
+            Self::AtDeparture(hop) => hop.backlog(now),
         }
     }
 
@@ -418,10 +418,24 @@ impl AtDeparture {
         }
     }
 
+    /// Whether a packet of so many bytes may join so many packets and bytes. An empty queue takes
+    /// any.
+    fn has_room(&self, (packets, bytes): (usize, u64), on_wire: u64) -> bool {
+        packets == 0 || packets < self.limits.packets && bytes + on_wire <= self.limits.bytes
+    }
+
+    /// What has come since the last event waits too: nothing leaves between two events.
+    fn backlog(&self, now: Instant) -> (usize, u64) {
+        let came = self.incoming.iter().take_while(|next| next.at <= now);
+        came.fold((self.queue.len(), self.bytes), |backlog, Queued { on_wire, .. }| {
+            let (packets, bytes) = backlog;
+            let has_room = self.has_room(backlog, *on_wire);
+            if has_room { (packets + 1, bytes + on_wire) } else { backlog }
+        })
+    }
+
     fn admit(&mut self, next: Queued, stats: &mut LinkStats) {
-        let has_room = self.queue.len() < self.limits.packets
-            && self.bytes + next.on_wire <= self.limits.bytes;
-        if !has_room && !self.queue.is_empty() {
+        if !self.has_room((self.queue.len(), self.bytes), next.on_wire) {
             stats.dropped += 1;
             return;
         }

@@ -453,3 +453,30 @@ fn a_policer_passes_a_burst_and_then_its_rate() {
     assert_eq!(arrived.len() as u64 + stats.policed, 200);
     assert_eq!(stats.carried_bytes, arrived.len() as u64 * (ONE.0 / 8));
 }
+
+#[test]
+fn what_came_since_the_last_departure_waits_too() {
+    let codel = CoDel { target: DELAY, interval: DELAY, ecn: false };
+    let on_wire = ONE.0 / 8;
+    let slow = |packets, bytes| {
+        let slow = Bottleneck { rate: Rate(on_wire), packets, bytes };
+        PathConfig { bottleneck: Some(slow), discipline: Discipline::CoDel(codel), ..path() }
+    };
+    // A packet takes a second. One leaves, one waits, and two more come before the next departure.
+    let backlog = |path| {
+        let (link, [mut a, _]) = link(no_gro(), path);
+        for (i, time) in (0..).zip([0, 0, 100, 100].map(Nanos::from_millis)) {
+            let now = START + time;
+            a.queues[0].tx.reap(now);
+            assert!(a.queues[0].tx.submit(frame(i * SIZE, 1, Flags::ACK), now).is_ok());
+            a.queues[0].tx.flush(now);
+            while link.next_turn(0, false) <= now + ONE {
+                link.advance(0, link.next_turn(0, false));
+            }
+        }
+        [50, 500].map(|ms| link.backlog(0, START + Nanos::from_millis(ms)))
+    };
+    assert_eq!(backlog(slow(1000, u64::MAX)), [(1, on_wire), (3, 3 * on_wire)]);
+    assert_eq!(backlog(slow(2, u64::MAX)), [(1, on_wire), (2, 2 * on_wire)]);
+    assert_eq!(backlog(slow(1000, 2 * on_wire)), [(1, on_wire), (2, 2 * on_wire)]);
+}
