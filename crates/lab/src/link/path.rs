@@ -114,12 +114,13 @@ impl Path {
         if rngs.marks.chance(path.congestion_marks) && packet.frame.set_ce() {
             stats.marked += 1;
         }
-        let mut arrival = at + path.delay + rngs.jitter.time(path.jitter);
+        // Behind all before it, though the delay has become less.
+        let arrival = at + path.delay + rngs.jitter.time(path.jitter);
+        let mut arrival = arrival.max(self.last_arrival);
         if rngs.reordering.chance(path.reordering) {
             stats.reordered += 1;
             arrival += rngs.reordering.time(path.reorder_delay);
         } else {
-            arrival = arrival.max(self.last_arrival);
             self.last_arrival = arrival;
         }
         if rngs.duplication.chance(path.duplication) {

@@ -480,3 +480,36 @@ fn what_came_since_the_last_departure_waits_too() {
     assert_eq!(backlog(slow(2, u64::MAX)), [(1, on_wire), (2, 2 * on_wire)]);
     assert_eq!(backlog(slow(1000, 2 * on_wire)), [(1, on_wire), (2, 2 * on_wire)]);
 }
+
+#[test]
+fn no_packet_overtakes_earlier_ones_when_the_delay_becomes_less() {
+    let late = Nanos::from_micros(1);
+    let delay = Nanos::from_millis(100);
+    let reorders =
+        PathConfig { delay, reordering: Ppm::percent(50), reorder_delay: late, ..path() };
+    let (link, [mut a, mut b]) = link(no_gro(), reorders);
+    let sent = |i: u64| START + Nanos::from_micros(10 * i);
+    for i in 0..200 {
+        if i == 100 {
+            link.set_delay(0, Nanos::from_millis(10));
+        }
+        a.queues[0].tx.reap(sent(i));
+        assert!(a.queues[0].tx.submit(frame(i as u32 * SIZE, 1, Flags::ACK), sent(i)).is_ok());
+        a.queues[0].tx.flush(sent(i));
+    }
+    let mut arrived = Vec::new();
+    while link.next_interrupt(1) < FAR {
+        let now = link.next_interrupt(1);
+        let packets = all(&mut b, now);
+        let numbers = packets.iter().map(|packet| parse(packet).expect("sound").0 / SIZE);
+        arrived.extend(numbers.map(|number| (number, now)));
+    }
+    assert_eq!((arrived.len(), link.stats(0, FAR).reordered > 50), (200, true));
+    // The last one that is not late.
+    let in_order =
+        |&&(number, at): &&(u32, Instant)| number < 100 && at == sent(number.into()) + ONE + delay;
+    let last = arrived.iter().filter(in_order).map(|(_, at)| *at).max().expect("some are");
+    for (number, at) in arrived.iter().filter(|(number, _)| *number >= 100) {
+        assert!(*at >= last, "{number} at {at:?}, {last:?}");
+    }
+}
