@@ -168,6 +168,30 @@ fn values_that_cannot_be_are_refused() {
 }
 
 #[test]
+fn a_hostile_peer_has_an_interval_and_a_port_for_each_connection() {
+    let hostile = |attack: &str, keys: &str| {
+        let link = "[link.to-enemy]\nends = [\"enemy\", \"b\"]\nrate = \"10mbit\"\n";
+        let enemy = format!("[hostile.enemy]\nattack = \"{attack}\"\ntarget = \"b\"\n{keys}\n");
+        pair("", &format!("{link}{enemy}stop = \"1s\"\n"))
+    };
+    let cases = [
+        (hostile("syn-flood", "interval = \"0s\""), "interval: must be longer than 0"),
+        (hostile("holes", "count = 45537"), "count: must be at most 45536"),
+        (hostile("orphan-churn", "count = 2001"), "count: must be at most 2000"),
+    ];
+    for (text, said) in cases {
+        let error = error(&text);
+        assert!(error.contains(said), "{error}\n  instead of\n{said}");
+    }
+    let sound = hostile("orphan-churn", "count = 2000\ninterval = \"1ns\"");
+    assert!(Experiment::parse("test.toml", &sound, &no_files).is_ok());
+    // The last port of all is the last connection's.
+    let many = hostile("holes", "count = 45536").replace("\"1s\"", "\"2ms\"");
+    let experiment = Experiment::parse("test.toml", &many, &no_files).expect("a sound scenario");
+    experiment.run(&vec![], &|_| {}).expect("a run");
+}
+
+#[test]
 fn a_recorded_rate_is_not_changed_by_an_event() {
     let event = "[[event]]\nat = \"1ms\"\nlink = \"w\"\nrate = \"1mbit\"\n";
     let traced = pair("there = { trace = \"steady\" }", &format!("{BULK}{event}"));

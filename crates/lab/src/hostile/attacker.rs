@@ -26,6 +26,14 @@ const FIRST_NEW_PORT: u16 = 22_000;
 /// Ports of later connections; then the first of them comes again.
 const NEWCOMERS: u16 = 40_000;
 
+impl Attack {
+    /// Returns the most connections that one attacker has at the beginning: each has a port.
+    pub const fn most_connections(self) -> u32 {
+        let last = if matches!(self, Self::OrphanChurn) { FIRST_NEW_PORT - 1 } else { u16::MAX };
+        (last - FIRST_PORT) as u32 + 1
+    }
+}
+
 /// The parts into which an ACK is divided.
 const PARTS: u32 = 32;
 
@@ -46,11 +54,11 @@ pub struct AttackPlan {
     pub start: Instant,
     /// End of the attack.
     pub stop: Instant,
-    /// Time between two turns.
+    /// Time between two turns, which is not zero.
     pub interval: Nanos,
     /// Segments that are sent in one turn of a flood.
     pub burst: u32,
-    /// Number of connections.
+    /// Number of connections, at most [`Attack::most_connections`].
     pub count: u32,
     /// Bytes that each connection sends.
     pub bytes: u32,

@@ -99,6 +99,7 @@ impl<'a> Builder<'a> {
             scenario.hostile.values().zip(hostiles.iter_mut()).enumerate()
         {
             let hostile: &HostileSpec = spanned.get_ref();
+            let (interval, count) = self.pace(spanned)?;
             let host = self.host(&hostile.target)?;
             let Some(own) = self.address_of(running.actor) else {
                 return Err(self.source.error(spanned, "no link ends at this peer"));
@@ -118,14 +119,29 @@ impl<'a> Builder<'a> {
                 victim,
                 start: begin,
                 stop: start + hostile.stop.0,
-                interval: hostile.interval.map_or(Nanos::from_millis(100), |Time(time)| time),
+                interval,
                 burst: hostile.burst.unwrap_or(10),
-                count: hostile.count.unwrap_or(1),
+                count,
                 bytes: bytes(hostile.attack),
                 target,
             });
         }
         Ok(())
+    }
+
+    /// The time between two turns of a peer, and its connections.
+    fn pace(&self, spanned: &Spanned<HostileSpec>) -> Result<(Nanos, u32), ScenarioError> {
+        let hostile = spanned.get_ref();
+        let error = |key, what: &str| Err(self.source.error_in(spanned.span(), key, what));
+        let interval = hostile.interval.map_or(Nanos::from_millis(100), |Time(time)| time);
+        if interval == Nanos::ZERO {
+            return error("interval", "must be longer than 0: else all bursts come at one instant");
+        }
+        let (count, most) = (hostile.count.unwrap_or(1), hostile.attack.most_connections());
+        if count > most {
+            return error("count", &format!("must be at most {most}: each connection has a port"));
+        }
+        Ok((interval, count))
     }
 
     /// The session that a peer off the path attacks.

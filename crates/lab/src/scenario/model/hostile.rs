@@ -21,13 +21,13 @@ pub struct HostileSpec {
     pub start: Option<Time>,
     /// When the attack ends, from the start of the world.
     pub stop: Time,
-    /// Time between two bursts of a flood; 100 ms by default.
+    /// Time between two bursts of a flood, longer than 0; 100 ms by default.
     #[serde(default)]
     pub interval: Option<Time>,
     /// Segments of a burst; 10 by default.
     #[serde(default)]
     pub burst: Option<u32>,
-    /// Number of connections; 1 by default.
+    /// Number of connections, at most [`Attack::most_connections`]; 1 by default.
     #[serde(default)]
     pub count: Option<u32>,
 }
