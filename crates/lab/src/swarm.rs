@@ -18,6 +18,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Turns of hosts after which a world is thought never to end.
 const LONGEST: u64 = 20_000_000;
 
+/// The oracle of worlds that run twice.
+const REPEAT: &str = "repeat";
+
 /// World in which a rule was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
@@ -72,15 +75,20 @@ pub fn run_seed(seed: u64) -> Result<Outcome, Broken> {
 
 fn run_drawn(seed: u64, draw: impl FnOnce(u64) -> String) -> Result<Outcome, Broken> {
     let text = caught(|| Ok(draw(seed)))?;
-    let outcome = run(&text, LONGEST)?;
-    if is_repeated(seed) {
-        let again = run(&text, LONGEST)?;
-        if again != outcome {
-            let fault = format!("repeat: {outcome:?}, then {again:?}");
-            return Err(Broken { fault });
-        }
+    if is_repeated(seed) { run_twice(&run, &text, LONGEST) } else { run(&text, LONGEST) }
+}
+
+/// What runs a scenario for at most so many turns of hosts.
+type RunText<'a> = dyn Fn(&str, u64) -> Result<Outcome, Broken> + 'a;
+
+/// Runs a scenario twice. That the second run is not as the first one is a fault of the oracle
+/// [`REPEAT`].
+fn run_twice(run: &RunText<'_>, text: &str, most: u64) -> Result<Outcome, Broken> {
+    let outcome = run(text, most)?;
+    match run(text, most) {
+        Ok(again) if again == outcome => Ok(outcome),
+        again => Err(Broken { fault: format!("{REPEAT}: {outcome:?}, then {again:?}") }),
     }
-    Ok(outcome)
 }
 
 /// Returns a smaller scenario in which the fault of the world of this seed is found, or `None` if

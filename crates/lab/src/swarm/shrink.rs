@@ -1,6 +1,6 @@
 //! Shrinks a broken world: everything that can be left out or made smaller without healing it is.
 
-use super::{Broken, LONGEST, run};
+use super::{Broken, LONGEST, REPEAT, RunText, run, run_twice};
 use toml::{Table, Value};
 
 /// Runs that shrinking may take.
@@ -26,10 +26,20 @@ enum PathStep {
 /// Returns a smaller scenario in which the same oracle finds a fault, or `text` if there is none.
 /// `progress` is told how many runs were made.
 pub fn shrink(text: &str, broken: &Broken, progress: &dyn Fn(u32)) -> (String, Broken) {
+    shrink_by(&run, text, broken, progress)
+}
+
+/// As [`shrink`], with what runs a scenario.
+fn shrink_by(
+    run: &RunText<'_>,
+    text: &str,
+    broken: &Broken,
+    progress: &dyn Fn(u32),
+) -> (String, Broken) {
     let (turns, left) = limits(broken);
     let Ok(table) = text.parse::<Table>() else { return (text.to_owned(), broken.clone()) };
     let (text, broken) = (text.to_owned(), broken.clone());
-    let mut shrinking = Shrinking { table, text, broken, turns, left, runs: 0, progress };
+    let mut shrinking = Shrinking { run, table, text, broken, turns, left, runs: 0, progress };
     while shrinking.pass() && shrinking.left > 0 {}
     (shrinking.text, shrinking.broken)
 }
@@ -41,6 +51,7 @@ fn limits(broken: &Broken) -> (u64, u32) {
 }
 
 struct Shrinking<'a> {
+    run: &'a RunText<'a>,
     table: Table,
     text: String,
     broken: Broken,
@@ -84,9 +95,16 @@ impl Shrinking<'_> {
         let Value::Table(mut table) = value else { return false };
         unlink(&mut table);
         let text = table.to_string();
-        (self.left, self.runs) = (self.left - 1, self.runs + 1);
+        // Only two runs show that they differ.
+        let is_twice = self.broken.oracle() == REPEAT;
+        let runs = if is_twice { 2 } else { 1 };
+        (self.left, self.runs) = (self.left.saturating_sub(runs), self.runs + runs);
         (self.progress)(self.runs);
-        match run(&text, self.turns) {
+        let result = match is_twice {
+            true => run_twice(self.run, &text, self.turns),
+            false => (self.run)(&text, self.turns),
+        };
+        match result {
             Err(broken) if broken.oracle() == self.broken.oracle() => {
                 (self.table, self.text, self.broken) = (table, text, broken);
                 true
@@ -167,11 +185,44 @@ fn unlink(table: &mut Table) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::Outcome;
+    use std::cell::Cell;
 
     #[test]
     fn a_world_that_never_ends_is_looked_for_with_as_many_turns_as_the_first_one() {
         let long = run(super::super::draw(1).as_str(), 1).expect_err("it needs more turns");
         assert_eq!(limits(&long), (LONGEST, LONG_RUNS));
         assert_eq!(limits(&Broken { fault: "stream: other bytes".to_owned() }), (TURNS, RUNS));
+    }
+
+    #[test]
+    fn a_world_that_is_not_the_same_twice_is_made_smaller() {
+        let text = super::super::draw(1);
+        let outcome = run(&text, u64::MAX).expect("a sound world");
+        let runs = Cell::new(0);
+        // Two runs differ as long as there is a link.
+        let run = |text: &str, _: u64| {
+            runs.set(runs.get() + 1);
+            let has_link = text.contains("[link.");
+            Ok(Outcome { steps: if has_link { runs.get() } else { 0 }, ..outcome.clone() })
+        };
+        let broken = run_twice(&run, &text, LONGEST).expect_err("they differ");
+        assert_eq!((broken.oracle(), runs.get()), (REPEAT, 2));
+        let (small, still) = shrink_by(&run, &text, &broken, &|_| {});
+        assert_eq!(still.oracle(), REPEAT);
+        let lines = |text: &str| text.lines().count();
+        assert!(lines(&small) < lines(&text) / 2 && small.contains("[link."), "{small}");
+    }
+
+    #[test]
+    fn a_second_run_that_breaks_is_another_run() {
+        let outcome = run(&super::super::draw(1), u64::MAX).expect("a sound world");
+        let runs = Cell::new(0);
+        let run = |_: &str, _: u64| {
+            runs.set(runs.get() + 1);
+            let fault = || Broken { fault: "flow: silent".to_owned() };
+            if runs.get() == 1 { Ok(outcome.clone()) } else { Err(fault()) }
+        };
+        assert_eq!(run_twice(&run, "", LONGEST).expect_err("one breaks").oracle(), REPEAT);
     }
 }
