@@ -120,6 +120,8 @@ pub struct EndLog {
     pub finished: Option<Instant>,
     /// Segments that its connection had sent again when it was closed.
     pub retransmitted: u64,
+    /// Retransmission timeouts that its connection had had when it was closed.
+    pub timeouts: u64,
     /// Datagrams that were not sent, since there was no room for them.
     pub refused: u64,
     /// Whether the connection was refused, reset or given up.
@@ -176,9 +178,15 @@ impl EndLog {
         open.unwrap_or(self.retransmitted)
     }
 
-    /// Forgets the connection, which is closed, but not what it has sent again.
+    /// Returns the retransmission timeouts of this end.
+    fn timeouts(&self, now: Instant) -> u64 {
+        let open = self.handle.as_ref().map(|handle| handle.info(now).timeouts.total.into());
+        open.unwrap_or(self.timeouts)
+    }
+
+    /// Forgets the connection, which is closed, but not what it has sent again and why.
     fn close(&mut self, now: Instant) {
-        self.retransmitted = self.retransmitted(now);
+        (self.retransmitted, self.timeouts) = (self.retransmitted(now), self.timeouts(now));
         self.handle = None;
     }
 }
