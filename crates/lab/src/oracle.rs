@@ -7,6 +7,7 @@ pub(crate) use segment::{SegmentOracle, Sender};
 use crate::app::session::{SessionLog, SharedSessionLog};
 use crate::world::{HostId, World};
 use neap_stack::socket::tcp::FlowInfo;
+use neap_tcp::info::TcpInfo;
 use neap_tcp::state::State;
 use neap_tcp::time::{Instant, Nanos};
 use neap_tcp::transmit::TxBlocked;
@@ -41,6 +42,18 @@ struct Progress {
     held_back: Nanos,
     /// When the last of the timeouts ends that were armed since data was last acknowledged.
     armed: Instant,
+    /// When the flow must have moved, by its state after the last turn of its host: only such a
+    /// turn changes that. `None` if it has nothing to do, or waits for the host's own queues.
+    due: Option<Instant>,
+}
+
+impl Progress {
+    /// Fails if the flow had to move before `now`: what moves it then comes too late.
+    fn check(&self, now: Instant) -> Result<(), String> {
+        let is_late = self.due.is_some_and(|due| now > due);
+        let silent = now.since(self.moved).as_secs_f64();
+        if is_late { Err(format!("silent for {silent:.3} s")) } else { Ok(()) }
+    }
 }
 
 /// Oracle that watches the flows of one world, step after step.
@@ -68,12 +81,28 @@ impl FlowOracle {
                 .and_then(|()| check_wire(flow, is_idle))
                 .map_err(|fault| describe(host, flow, &fault))?;
         }
-        if let Some(watched) = self.watched.get_mut(&host.0)
-            && watched.len() > flows.len()
-        {
-            watched.retain(|id, _| flows.iter().any(|flow| flow.id == *id));
+        self.forget(host, &flows, now)
+    }
+
+    /// Forgets the flows that are gone. The turn in which one ended may have come too late.
+    fn forget(
+        &mut self,
+        HostId(host): HostId,
+        flows: &[FlowInfo],
+        now: Instant,
+    ) -> Result<(), String> {
+        let watched = self.watched.entry(host).or_default();
+        if watched.len() <= flows.len() {
+            return Ok(());
         }
-        Ok(())
+        let is_gone = |id: &u64, _: &mut Progress| !flows.iter().any(|flow| flow.id == *id);
+        let mut result = Ok(());
+        for (id, progress) in watched.extract_if(.., is_gone) {
+            let checked = progress.check(now);
+            let checked = checked.map_err(|fault| format!("host {host}, flow {id}: {fault}, gone"));
+            result = result.and(checked);
+        }
+        result
     }
 
     /// A flow that has something to send or to be acknowledged does something within its timeout.
@@ -92,9 +121,10 @@ impl FlowOracle {
         };
         let doublings = info.backoff.max(info.probes).max(info.retransmits).min(20);
         let first = info.rto.max(FIRST_PROBE).saturating_mul(1 << doublings);
-        let fresh =
-            Progress { position, moved: now, held_back: info.pacing_delay, armed: now + first };
+        let (held_back, armed) = (info.pacing_delay, now + first);
+        let fresh = Progress { position, moved: now, held_back, armed, due: None };
         let watched = self.watched.entry(host.0).or_default().entry(flow.id).or_insert(fresh);
+        watched.check(now)?;
         let is_idle = info.notsent_bytes == 0 && info.unacked_bytes == 0;
         // What the host's own queues hold goes when it is its turn, whatever the timeout is.
         let waits_below = info.blocked == TxBlocked::SmallQueue;
@@ -103,28 +133,29 @@ impl FlowOracle {
             let is_armed_anew = watched.position.bytes_acked != position.bytes_acked;
             let armed = if is_armed_anew { fresh.armed } else { fresh.armed.max(watched.armed) };
             *watched = Progress { armed, ..fresh };
-            return Ok(());
         }
-        let silent = now.since(watched.moved);
-        // A timer that was armed before the timeout fell stays: an ACK arms it anew only if it says
-        // something of the oldest frame (`tcp_clean_rtx_queue`).
-        let first = first.max(watched.armed.since(watched.moved));
-        // Whose frames the host's own queues refuse tries again, and others may be faster.
-        let is_refused = info.blocked == TxBlocked::Egress;
-        let first = if is_refused { LONGEST_RTO } else { first };
-        // A departure that was planned at a lower rate than that of now stays, as in Linux.
-        let planned = match info.blocked {
-            TxBlocked::Pacing(at) => at.since(watched.moved),
-            _ => Nanos::ZERO,
-        };
-        // A timeout counts from the departure of the oldest frame, and what pacing holds back is
-        // added (`tcp_schedule_loss_probe`), so the wait of that frame counts twice.
-        let held_back = watched.held_back.saturating_mul(2);
-        if silent > first.max(planned).min(LONGEST_RTO) + held_back + SLACK {
-            return Err(format!("silent for {:.3} s", silent.as_secs_f64()));
-        }
-        Ok(())
+        watched.due = (!is_idle && !waits_below)
+            .then(|| watched.moved + longest_silence(info, watched, first) + SLACK);
+        watched.check(now)
     }
+}
+
+/// How long a flow in this state may be silent from its last movement on. Its timeout from now on
+/// is `first`.
+fn longest_silence(info: &TcpInfo, watched: &Progress, first: Nanos) -> Nanos {
+    // A timer that was armed before the timeout fell stays: an ACK arms it anew only if it says
+    // something of the oldest frame (`tcp_clean_rtx_queue`).
+    let first = first.max(watched.armed.since(watched.moved));
+    // Whose frames the host's own queues refuse tries again, and others may be faster.
+    let first = if info.blocked == TxBlocked::Egress { LONGEST_RTO } else { first };
+    // A departure that was planned at a lower rate than that of now stays, as in Linux.
+    let planned = match info.blocked {
+        TxBlocked::Pacing(at) => at.since(watched.moved),
+        _ => Nanos::ZERO,
+    };
+    // A timeout counts from the departure of the oldest frame, and what pacing holds back is
+    // added (`tcp_schedule_loss_probe`), so the wait of that frame counts twice.
+    first.max(planned).min(LONGEST_RTO) + watched.held_back.saturating_mul(2)
 }
 
 /// What holds of one flow at any time.
@@ -279,5 +310,49 @@ mod tests {
         assert_eq!(oracle.check_progress(HOST, &flow, now), Ok(()));
         let silent = now + RTO + SLACK + Nanos::from_millis(1);
         assert!(oracle.check_progress(HOST, &flow, silent).is_err());
+    }
+
+    const START: Instant = Instant::from_nanos(1_000_000_000);
+    /// One millisecond more than a flow may be silent after its first timeout.
+    const TOO_LATE: Instant = Instant::from_nanos(1_000_000_000 + RTO.0 + SLACK.0 + 1_000_000);
+
+    /// A flow that has one byte in flight, and an oracle that has seen it.
+    fn in_flight(change: impl FnOnce(&mut TcpInfo)) -> (FlowOracle, FlowInfo) {
+        let (mut oracle, mut flow) = (FlowOracle::default(), backed_off(START));
+        flow.info.backoff = 0;
+        change(&mut flow.info);
+        assert_eq!(oracle.check_progress(HOST, &flow, START), Ok(()));
+        (oracle, flow)
+    }
+
+    #[test]
+    fn a_flow_whose_timer_fires_too_late_was_silent() {
+        for at in [TOO_LATE, START + Nanos::from_secs(30)] {
+            let (mut oracle, mut flow) = in_flight(|_| {});
+            flow.info.segs_out += 1;
+            assert!(oracle.check_progress(HOST, &flow, at).is_err(), "{at:?}");
+            let (mut oracle, _) = in_flight(|_| {});
+            assert!(oracle.forget(HOST, &[], at).is_err(), "it ends at {at:?}");
+        }
+        let in_time = START + RTO + SLACK;
+        let (mut oracle, mut flow) = in_flight(|_| {});
+        flow.info.segs_out += 1;
+        assert_eq!(oracle.check_progress(HOST, &flow, in_time), Ok(()));
+        let (mut oracle, _) = in_flight(|_| {});
+        assert_eq!(oracle.forget(HOST, &[], in_time), Ok(()));
+    }
+
+    #[test]
+    fn a_flow_with_nothing_to_do_may_be_silent() {
+        let changes: [fn(&mut TcpInfo); 2] =
+            [|info| info.unacked_bytes = 0, |info| info.blocked = TxBlocked::SmallQueue];
+        for change in changes {
+            let (mut oracle, mut flow) = in_flight(change);
+            flow.info.segs_out += 1;
+            let later = START + Nanos::from_secs(3600);
+            assert_eq!(oracle.check_progress(HOST, &flow, later), Ok(()));
+            let (mut oracle, _) = in_flight(change);
+            assert_eq!(oracle.forget(HOST, &[], later), Ok(()));
+        }
     }
 }
