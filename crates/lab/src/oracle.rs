@@ -4,6 +4,7 @@ mod segment;
 
 pub(crate) use segment::{SegmentOracle, Sender};
 
+use crate::app::group::GroupLog;
 use crate::app::session::{SessionLog, SharedSessionLog};
 use crate::world::{HostId, World};
 use neap_stack::socket::tcp::FlowInfo;
@@ -227,6 +228,29 @@ pub fn check_prefix(reader: &SessionLog, writer: &SessionLog) -> Result<(), Stri
     Ok(())
 }
 
+/// Checks the streams of a group of connections: no reader got a wrong byte, and if all `must_arrive`
+/// no connection failed and all that was written was read, requests as well as responses.
+pub(crate) fn check_group(log: &GroupLog, must_arrive: bool) -> Result<(), String> {
+    if let Some(at) = log.wrong_at {
+        return Err(format!("byte {at} is wrong"));
+    }
+    if !must_arrive {
+        return Ok(());
+    }
+    if log.failed() > 0 {
+        return Err(format!("{} connections failed: {log:?}", log.failed()));
+    }
+    let ends = [("clients", &log.clients, &log.servers), ("servers", &log.servers, &log.clients)];
+    for (writers, from, to) in ends {
+        let written: u64 = from.iter().map(|end| end.written).sum();
+        let read: u64 = to.iter().map(|end| end.read).sum();
+        if written != read {
+            return Err(format!("the {writers} wrote {written}, {read} was read: {log:?}"));
+        }
+    }
+    Ok(())
+}
+
 /// Checks that a host is empty when all its applications have left and their connections are
 /// forgotten.
 ///
@@ -260,6 +284,7 @@ pub fn is_over(log: &SharedSessionLog) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::app::group::EndLog;
     use neap_stack::stack::{ConnectOptions, ListenOptions, Stack, StackConfig};
 
     const HOST: HostId = HostId(0);
@@ -354,5 +379,23 @@ mod tests {
             let (mut oracle, _) = in_flight(change);
             assert_eq!(oracle.forget(HOST, &[], later), Ok(()));
         }
+    }
+
+    #[test]
+    fn requests_and_responses_must_arrive_as_a_whole() {
+        let end = |written, read| EndLog { written, read, ..EndLog::default() };
+        let log = |clients, servers| GroupLog { clients, servers, ..GroupLog::default() };
+        let check = |log| check_group(&log, true);
+        // Servers come in the order of their acceptance.
+        let sound = log(vec![end(10, 100), end(20, 200)], vec![end(200, 20), end(100, 10)]);
+        assert_eq!(check(sound), Ok(()));
+        assert!(check(log(vec![end(10, 100)], vec![end(100, 9)])).is_err(), "a request");
+        assert!(check(log(vec![end(10, 99)], vec![end(100, 10)])).is_err(), "a response");
+        let lost = log(vec![end(10, 99)], vec![end(100, 10)]);
+        assert_eq!(check_group(&lost, false), Ok(()), "it may be that it fails");
+        let wrong = GroupLog { wrong_at: Some(7), ..GroupLog::default() };
+        assert!(check_group(&wrong, false).is_err());
+        let failed = EndLog { has_failed: true, ..end(10, 100) };
+        assert!(check(log(vec![failed], vec![end(100, 10)])).is_err());
     }
 }

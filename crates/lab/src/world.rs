@@ -466,3 +466,24 @@ impl World {
         self.hosts.iter().all(idle) && self.links.iter().all(|link| link.contents() == 0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::{NicConfig, PathConfig};
+    use core::net::SocketAddr;
+
+    impl World {
+        /// A world of two hosts at one link, and an address of the second one with a port.
+        pub(crate) fn pair(paths: [PathConfig; ENDS]) -> (Self, [HostId; ENDS], SocketAddr) {
+            let mut world = Self::new(WorldConfig::default());
+            let hosts = [0, 1].map(|_| world.add_host(StackConfig::default()).expect("a host"));
+            let addresses = ["10.0.0.1/24", "10.0.0.2/24"];
+            let addresses = addresses.map(|text| text.parse::<Address>().expect("an address"));
+            let nics = [NicConfig::default(), NicConfig::default()];
+            let ends = [(hosts[0], &addresses[..1]), (hosts[1], &addresses[1..])];
+            world.add_link(&LinkConfig { nics, paths }, ends).expect("a link");
+            (world, hosts, SocketAddr::new(addresses[1].ip, 80))
+        }
+    }
+}

@@ -130,6 +130,15 @@ impl GroupClient {
         self.group.arrive(now);
     }
 
+    /// Reads what servers write, and compares it. True if the stream is over.
+    fn read_to(&self, now: Instant, stream: &mut Stream, end: u64) -> Result<bool, Failed> {
+        stream.read_to(now, end, |at, data| {
+            if !page::matches(at, data) {
+                self.group.log.borrow_mut().wrong_at.get_or_insert(at);
+            }
+        })
+    }
+
     /// Reads responses and writes the requests that are due.
     fn exchange(
         &mut self,
@@ -142,11 +151,7 @@ impl GroupClient {
         let write = request.min(LONGEST_WRITE);
         loop {
             if stream.read < self.expected {
-                stream.read_to(now, self.expected, |at, data| {
-                    if !page::matches(at, data) {
-                        self.group.log.borrow_mut().wrong_at.get_or_insert(at);
-                    }
-                })?;
+                self.read_to(now, stream, self.expected)?;
                 if stream.read < self.expected {
                     break;
                 }
@@ -209,7 +214,7 @@ impl Task for GroupClient {
                 stream.handle.shutdown_write(now);
             }
         }
-        let is_over = self.has_shut && stream.read_to(now, u64::MAX, |_, _| {})?;
+        let is_over = self.has_shut && self.read_to(now, stream, u64::MAX)?;
         let later = |at: Instant| if at > now { at } else { Instant::FAR_FUTURE };
         let end = if self.has_shut { Instant::FAR_FUTURE } else { later(self.end) };
         let next = if is_over { Instant::FAR_FUTURE } else { later(self.next).min(end) };
@@ -250,6 +255,13 @@ fn produced(elapsed: Nanos, rate: Option<Rate>, pause: Option<(Nanos, Nanos)>) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::app::group::GroupConfig;
+    use crate::app::session::{self, Ending, Plan, Reading, Writing};
+    use crate::link::PathConfig;
+    use crate::pattern::Pattern;
+    use crate::rng::Ppm;
+    use crate::world::World;
+    use neap_stack::stack::{ConnectOptions, ListenOptions};
 
     #[test]
     fn nothing_is_produced_in_a_pause_and_nothing_of_it_afterwards() {
@@ -259,5 +271,45 @@ mod tests {
         assert_eq!(at(ms(2000)), (0, ms(3000)));
         assert_eq!(at(ms(3000)), (1_000_000, ms(3010)));
         assert_eq!(at(ms(3105)), (1_100_000, ms(3110)));
+    }
+
+    /// A server that writes other bytes than those of a group.
+    fn other_bytes() -> Plan {
+        let pattern = Pattern::new(1);
+        let (chunk, rest, never) = ((100, 100), Nanos::ZERO, Ppm::NEVER);
+        let writing = Writing {
+            pattern,
+            bytes: 1000,
+            chunk,
+            zero_copy: never,
+            pause: never,
+            rest,
+            turns: None,
+        };
+        let late = Nanos::ZERO;
+        let reading = Reading { pattern, chunk, zero_copy: never, pause: never, rest, late };
+        Plan { writing, reading, ending: Ending::HalfClose }
+    }
+
+    #[test]
+    fn what_comes_after_the_last_write_is_compared_too() {
+        let path = PathConfig::clean(Rate(1_000_000), Nanos::from_millis(1));
+        let (mut world, hosts, remote) = World::pair([path.clone(), path]);
+        let (options, rng) = (ListenOptions::default(), Rng::new(1));
+        let server = session::server(world.stack(hosts[1]), remote, options, other_bytes(), rng);
+        world.add_app(hosts[1], server.expect("nobody listens").0);
+        let group = Group::new(GroupConfig {
+            traffic: Traffic::Bulk { bytes: Some(100), write: 100 },
+            read_rate: None,
+            polls: false,
+            client: ConnectOptions::default(),
+            server: ListenOptions::default(),
+        });
+        let client = group.client(remote, world.now(), Instant::FAR_FUTURE, Rng::new(2));
+        world.add_app(hosts[0], client);
+        world.run_until(world.now() + Nanos::from_secs(10)).expect("no host spins");
+        let log = group.log();
+        let (read, wrong_at) = (log.borrow().clients[0].read, log.borrow().wrong_at);
+        assert_eq!((read, wrong_at), (1000, Some(0)));
     }
 }
