@@ -8,6 +8,7 @@ use crate::app::group::GroupLog;
 use crate::app::session::{SessionLog, SharedSessionLog};
 use crate::world::{HostId, World};
 use neap_stack::socket::tcp::FlowInfo;
+use neap_stack::stack::SocketCounts;
 use neap_tcp::info::TcpInfo;
 use neap_tcp::state::State;
 use neap_tcp::time::{Instant, Nanos};
@@ -261,8 +262,12 @@ pub fn check_empty(world: &World, host: HostId) -> Result<(), String> {
     let usage = stack.usage();
     // A server to which no client came still listens.
     let names = usage.names - usage.tcp.listeners;
-    let memory = usage.memory_pages as usize;
-    if usage.tcp.connections + usage.tcp.time_wait + usage.tcp.orphans + names + memory != 0 {
+    let SocketCounts { connections, time_wait, orphans, requests, waiting, .. } = usage.tcp;
+    let sockets = connections + time_wait + orphans + requests + waiting + names;
+    // A socket of datagrams keeps a page.
+    let of_datagrams = usage.udp_memory_pages.saturating_sub(usage.udp as u64);
+    let memory = usage.memory_pages + of_datagrams + usage.loopback_bytes as u64;
+    if sockets != 0 || memory != 0 {
         let flows: Vec<_> = stack.flows(now).iter().map(|f| describe(host, f, "left")).collect();
         return Err(format!("host {}: sockets left: {usage:?} {flows:?}", host.0));
     }
@@ -285,7 +290,10 @@ pub fn is_over(log: &SharedSessionLog) -> bool {
 mod tests {
     use super::*;
     use crate::app::group::EndLog;
+    use crate::link::PathConfig;
+    use crate::rng::Ppm;
     use neap_stack::stack::{ConnectOptions, ListenOptions, Stack, StackConfig};
+    use neap_tcp::time::Rate;
 
     const HOST: HostId = HostId(0);
     const RTO: Nanos = Nanos::from_millis(300);
@@ -397,5 +405,24 @@ mod tests {
         assert!(check_group(&wrong, false).is_err());
         let failed = EndLog { has_failed: true, ..end(10, 100) };
         assert!(check(log(vec![failed], vec![end(100, 10)])).is_err());
+    }
+
+    #[test]
+    fn a_host_with_a_half_open_connection_is_not_empty() {
+        // Nothing comes back from the server.
+        let path = PathConfig::clean(Rate(1_000_000), Nanos::from_millis(1));
+        let lost = PathConfig { loss: Ppm::percent(100), ..path.clone() };
+        let (mut world, hosts, to) = World::pair([path, lost]);
+        let listen = world.stack(hosts[1]).listen(to, ListenOptions::default());
+        let _listener = listen.expect("nobody listens");
+        let connect = world.stack(hosts[0]).connect(START, to, ConnectOptions::default());
+        let client = connect.expect("a port");
+        assert_eq!(check_empty(&world, hosts[1]), Ok(()));
+        world.run_until(START + Nanos::from_secs(1)).expect("no host spins");
+        assert_eq!(world.stack(hosts[1]).usage().tcp.requests, 1);
+        assert!(check_empty(&world, hosts[1]).is_err());
+        client.abort(world.now());
+        world.run_until(START + Nanos::from_secs(300)).expect("no host spins");
+        assert_eq!(check_empty(&world, hosts[1]), Ok(()), "it is forgotten");
     }
 }
