@@ -266,7 +266,7 @@ pub fn check_empty(world: &World, host: HostId) -> Result<(), String> {
     let sockets = connections + time_wait + orphans + requests + waiting + names;
     // A socket of datagrams keeps a page.
     let of_datagrams = usage.udp_memory_pages.saturating_sub(usage.udp as u64);
-    let memory = usage.memory_pages + of_datagrams + usage.loopback_bytes as u64;
+    let memory = usage.memory_pages + of_datagrams + usage.loopback_bytes;
     if sockets != 0 || memory != 0 {
         let flows: Vec<_> = stack.flows(now).iter().map(|f| describe(host, f, "left")).collect();
         return Err(format!("host {}: sockets left: {usage:?} {flows:?}", host.0));

@@ -587,6 +587,33 @@ bytes = 1000
 }
 
 #[test]
+fn a_host_that_notices_its_timers_too_late_is_silent() {
+    let world = |lateness: &str| {
+        format!(
+            r#"
+about = "a host that sleeps"
+duration = "60s"
+oracles = "survival"
+[host.a]
+lateness = "{lateness}"
+[host.b]
+[link.wire]
+ends = ["a", "b"]
+rate = "1mbit"
+delay = "5ms"
+[session.one]
+from = "a"
+to = "b"
+bytes = 100000
+"#
+        )
+    };
+    swarm::run(&world("100ms"), u64::MAX).expect("that is no fault");
+    let broken = swarm::run(&world("30s"), u64::MAX).expect_err("timers are late by seconds");
+    assert!(broken.oracle() == "flow" && broken.fault.contains("silent"), "{}", broken.fault);
+}
+
+#[test]
 fn memory_is_bounded_under_each_hostile_peer() {
     for &attack in Attack::ALL {
         let memory =
