@@ -175,8 +175,9 @@ pub struct Config {
     /// `neap.tcp_pacing_free_segs`: segments at the start of a connection that are not paced.
     pub pacing_free_segments: u32,
     /// `neap.tcp_reply_ack_us`: time in microseconds that the ACK of more than a segment waits for
-    /// the reply, where the two sides take turns: the peer has sent at most 32 KiB since this side
-    /// sent data, and a segment that is not full ended it, with PSH. 0 is Linux's rule: the ACK leaves at once.
+    /// the reply, beyond twice what replies take, where the two sides take turns: the peer has sent
+    /// at most 32 KiB since this side sent data, and a segment that is not full ended it, with PSH.
+    /// It waits four times as long at most. 0 is Linux's rule: the ACK leaves at once.
     pub reply_ack_us: u32,
     /// `neap.timer_slack_ns`: time in nanoseconds that a timer may wait, so that one wake-up serves
     /// several timers.

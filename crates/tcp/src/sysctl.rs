@@ -281,8 +281,8 @@ sysctls! {
         "Lateness above `tcp_pacing_debt_us`, made good by gaps shorter by a quarter.";
     "neap.tcp_pacing_free_segs" pacing_free_segments: int 0..2147483647, "segments", OpenConnections,
         "Segments at the start of a connection that leave back to back.";
-    "neap.tcp_reply_ack_us" reply_ack_us: int 0..40000, "microseconds", OpenConnections,
-        "Time that the ACK of several segments waits for the reply, where both sides take turns.";
+    "neap.tcp_reply_ack_us" reply_ack_us: int 0..10000, "microseconds", OpenConnections,
+        "Time that an ACK waits for the reply beyond twice what replies take; 0: ACKs leave at once.";
     "neap.tcp_half_cwnd" half_cwnd: switch, "", OpenConnections,
         "A frame takes at most half of the congestion window.";
     "neap.tcp_hystart" hystart: hystart, "", OpenConnections,

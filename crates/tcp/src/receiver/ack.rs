@@ -98,11 +98,19 @@ pub(super) struct AckPolicy {
     last_seg_size: u32,
     /// Next expected byte when duplicate ACKs were last counted.
     dup_nxt: u32,
+    /// Longest time from data to the reply, microseconds, of which an eighth is forgotten with each
+    /// reply.
+    reply_us: u16,
     dup_acks: u8,
     compressed: u8,
     quick: u8,
     pingpong: bool,
     pending: Pending,
+}
+
+/// The longest that an ACK waits for the reply.
+fn longest_wait(slack: Nanos) -> Nanos {
+    slack.saturating_mul(4)
 }
 
 impl AckPolicy {
@@ -116,6 +124,7 @@ impl AckPolicy {
             rcv_mss: hint.clamp(MIN_MSS, MSS_DEFAULT),
             last_seg_size: 0,
             dup_nxt: 0,
+            reply_us: 0,
             dup_acks: 0,
             compressed: 0,
             quick: 0,
@@ -258,18 +267,27 @@ impl AckPolicy {
 
     /// Whether the application has its turn: the two sides take turns, and that of the peer, of
     /// `turn` bytes, is over. They are at most half of the window `wnd`, and `unacked` of
-    /// them are not acknowledged. The reply carries the ACK then, if it comes soon.
-    pub(super) fn expects_reply(&self, unacked: u32, turn: u32, wnd: u32) -> bool {
+    /// them are not acknowledged. The reply carries the ACK then, if replies have come soon.
+    pub(super) fn expects_reply(&self, unacked: u32, turn: u32, wnd: u32, slack: Nanos) -> bool {
         self.pending.contains(Pending::SCHEDULED | Pending::WRITTEN)
             && !self.pending.contains(Pending::NOW)
             && self.pingpong
             && unacked > self.rcv_mss
             && turn <= TURN_MAX.min(wnd / 2)
+            && self.reply() < longest_wait(slack)
     }
 
-    /// Gives a reply until `until` to carry the ACK.
-    pub(super) fn wait_for_reply(&mut self, until: Instant) {
-        self.delayed = self.delayed.min(until);
+    /// What replies take.
+    fn reply(&self) -> Nanos {
+        Nanos::from_micros(self.reply_us.into())
+    }
+
+    /// Gives the reply time to carry the ACK: twice what replies take, and `slack`. A peer whose
+    /// round trips have the replies in them probes its tail later (RFC 8985 section 7.2: after two
+    /// round trips, to which Linux adds 2 ms).
+    pub(super) fn wait_for_reply(&mut self, now: Instant, slack: Nanos) {
+        let wait = (slack + self.reply().saturating_mul(2)).min(longest_wait(slack));
+        self.delayed = self.delayed.min(now + wait);
     }
 
     /// Sets the delayed-ACK timer (`tcp_send_delayed_ack`). The timer stays below `rto_min`, so
@@ -328,7 +346,12 @@ impl AckPolicy {
 
     /// Data was sent: a reply within the usual gap means that the two sides take turns
     /// (`tcp_event_data_sent`).
-    pub(super) fn on_data_sent(&mut self, now: Instant) {
+    pub(super) fn on_data_sent(&mut self, now: Instant, is_reply: bool) {
+        if is_reply {
+            let took = now.since(self.last_data).as_micros();
+            let took = u16::try_from(took).unwrap_or(u16::MAX);
+            self.reply_us = took.max(self.reply_us - self.reply_us / 8);
+        }
         if now.since(self.last_data) < self.ato {
             self.pingpong = true;
         }

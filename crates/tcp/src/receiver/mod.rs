@@ -381,8 +381,7 @@ impl Receiver {
         let moves = || is_awaited || window.select(memory, rcv_mss).0 >= window.wnd();
         let beyond = self.has_holes() || self.fin.is_some_and(|fin| fin.after(self.nxt));
         if !beyond && !is_awaited && self.expects_reply(unacked) {
-            let wait = Nanos::from_micros(self.config.reply_ack_us.into());
-            self.ack.wait_for_reply(now + wait);
+            self.ack.wait_for_reply(now, self.reply_slack());
         } else if self.ack.is_urgent(unacked, moves) {
             self.ack.schedule_now();
         } else if beyond {
@@ -397,10 +396,14 @@ impl Receiver {
         }
     }
 
+    fn reply_slack(&self) -> Nanos {
+        Nanos::from_micros(self.config.reply_ack_us.into())
+    }
+
     /// Whether the ACK of `unacked` bytes waits for the reply of the application.
     fn expects_reply(&self, unacked: u32) -> bool {
         let turn = self.nxt.bytes_since(self.turn);
-        self.config.reply_ack_us > 0 && self.ack.expects_reply(unacked, turn, self.window.wnd())
+        self.ack.expects_reply(unacked, turn, self.window.wnd(), self.reply_slack())
     }
 
     /// Returns whether an ACK has to be sent.
@@ -482,8 +485,9 @@ impl Receiver {
     /// Notes that data was sent. A connection that replies to data is interactive, and its ACKs
     /// wait for data.
     pub fn on_data_sent(&mut self, now: Instant) {
+        let is_reply = self.turn != self.nxt;
         self.turn = self.nxt;
-        self.ack.on_data_sent(now);
+        self.ack.on_data_sent(now, is_reply);
     }
 
     /// Returns at most `max` SACK blocks for the next ACK: first a duplicate (RFC 2883), then

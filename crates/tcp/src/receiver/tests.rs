@@ -295,6 +295,33 @@ fn the_ack_of_a_turn_waits_a_millisecond_for_the_reply() {
 }
 
 #[test]
+fn an_ack_waits_for_twice_what_replies_take_and_not_for_slow_ones() {
+    let mut host = Host::with(&Terms { rcvbuf: Some(1 << 20), ..setup() });
+    let mut offset = host.settle();
+    host.rx.set_quickack(0);
+    host.rx.on_data_sent(host.now);
+    // A reply's time in microseconds, and how long the next ACK waits.
+    for (reply, wait) in
+        [(0, 1_000), (800, 2_600), (0, 2_226), (1_600, 4_000), (4_100, 0), (0, 4_000)]
+    {
+        host.input(host.super_segment(offset, 2_500, Flags::PSH));
+        offset += 2_500;
+        host.now += Nanos::from_micros(reply);
+        host.rx.on_data_sent(host.now);
+        host.ack();
+        host.input(host.super_segment(offset, 2_500, Flags::PSH));
+        offset += 2_500;
+        let at = match host.rx.ack_due() {
+            AckDue::Delayed(at) => at,
+            _ => host.now,
+        };
+        assert_eq!(at.since(host.now), Nanos::from_micros(wait), "{reply}");
+        host.rx.on_data_sent(host.now);
+        host.ack();
+    }
+}
+
+#[test]
 fn a_turn_that_fills_half_of_the_window_or_that_nobody_is_woken_for_is_acknowledged_at_once() {
     for (wnd, lowat, waits) in [(64_000, 1, true), (20_000, 1, false), (64_000, 30_000, false)] {
         let mut host = Host::with(&Terms { wnd, rcvbuf: Some(1 << 20), ..setup() });
