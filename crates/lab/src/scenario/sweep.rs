@@ -82,8 +82,8 @@ fn column(table: &Table, name: &Value) -> Result<Vec<(String, Value)>, String> {
 const SAID: [&str; 8] =
     ["about", COLUMN, "expect", "look_at", "published", "row", "story", "sweep"];
 
-/// All parameters: columns first, and then those of the sweep. Each has its values, and the place of
-/// each value in the file.
+/// All parameters: columns first, and then those of the sweep. Each has its values, and the place
+/// of each value in the file.
 fn parameters(scenario: &Scenario) -> Vec<(String, Vec<(usize, Value)>)> {
     let column = |Column { name, .. }: &Column| (name.span().start, name.get_ref().as_str().into());
     let columns: Vec<(usize, Value)> = scenario.column.iter().map(column).collect();

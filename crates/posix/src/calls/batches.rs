@@ -3,12 +3,13 @@
 use super::transfer::{give_datagram, may_wait, refusal};
 use crate::abi::*;
 use crate::call::{Call, Outcome};
-use crate::cmsg::Control;
+use crate::cmsg::{Asked, Control};
 use crate::errno::Errno;
+use crate::sockaddr::Domain;
 use crate::socket::Kind;
 use crate::{Fd, Incoming, Outgoing, Posix, Received};
 use neap_stack::socket::SocketError;
-use neap_stack::socket::udp::{SendDatagram, UdpHandle};
+use neap_stack::socket::udp::{ReceivedDatagram, SendDatagram, UdpHandle};
 use neap_tcp::time::Instant;
 
 /// Most messages of one call (`UIO_MAXIOV`).
@@ -113,13 +114,7 @@ impl Posix {
             _ => handle.recv_more(rest.len(), take),
         };
         for (message, datagram) in rest.iter_mut().zip(&datagrams) {
-            let mut control = Control::new(message.control);
-            if !asked.is_empty() {
-                let spec_dst = self.answer_source(domain, datagram);
-                control.put_datagram(domain, asked, datagram, spec_dst);
-            }
-            let received = give_datagram(flags, domain, datagram, message.buf, control);
-            message.received = Some(received);
+            self.fill(message, datagram, domain, asked, flags);
         }
         call.done += datagrams.len();
         match taken {
@@ -146,6 +141,24 @@ impl Posix {
             None if call.done > 0 => Ok(Outcome::Done(call.done)),
             None => Err(Errno::EAGAIN),
         }
+    }
+
+    /// Gives a message the datagram, and the control messages that are asked for.
+    fn fill(
+        &self,
+        message: &mut Incoming<'_>,
+        datagram: &ReceivedDatagram,
+        domain: Domain,
+        asked: Asked,
+        flags: i32,
+    ) {
+        let mut control = Control::new(message.control);
+        if !asked.is_empty() {
+            let spec_dst = self.answer_source(domain, datagram);
+            control.put_datagram(domain, asked, datagram, spec_dst);
+        }
+        let received = give_datagram(flags, domain, datagram, message.buf, control);
+        message.received = Some(received);
     }
 
     fn receive_one(

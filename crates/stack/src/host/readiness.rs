@@ -123,8 +123,8 @@ impl Readiness {
         self.gain(bits, things).wake();
     }
 
-    /// As [`signal_each`](Self::signal_each) for a caller that has a lock: the waiters are returned,
-    /// for the time without it.
+    /// As [`signal_each`](Self::signal_each) for a caller that has a lock: the waiters are
+    /// returned, for the time without it.
     pub(crate) fn gain(&self, bits: Ready, things: usize) -> Woken {
         self.change(things, |before| (before | bits, bits))
     }
