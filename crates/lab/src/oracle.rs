@@ -230,7 +230,8 @@ pub fn check_prefix(reader: &SessionLog, writer: &SessionLog) -> Result<(), Stri
 }
 
 /// Checks the streams of a group of connections: no reader got a wrong byte, and if all
-/// `must_arrive` no connection failed and all that was written was read, requests as well as responses.
+/// `must_arrive`, no connection failed and all that was written was read, requests as well as
+/// responses.
 pub(crate) fn check_group(log: &GroupLog, must_arrive: bool) -> Result<(), String> {
     if let Some(at) = log.wrong_at {
         return Err(format!("byte {at} is wrong"));
