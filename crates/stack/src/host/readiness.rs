@@ -10,7 +10,7 @@
 //! on. So at any time as many of the woken ones still have to try as there are things.
 //!
 //! A socket changes its word under its own lock, so that bits and what they stand for agree. It
-//! wakes the waiters without that lock: [`Readiness::gain`] returns them.
+//! wakes the waiters without that lock: `Readiness::gain` returns them.
 //!
 //! Cost: one load to look, one compare-exchange when bits change or an edge comes, a mutex and
 //! O(waiters of this socket) only when somebody waits. 32 bytes while nobody waits.
