@@ -67,7 +67,7 @@ struct Args {
     bulk_threads: bool,
     /// Figures of each flow on stderr.
     shows_flows: bool,
-    busy_poll: Duration,
+    busy_poll: Option<Duration>,
 }
 
 impl Args {
@@ -100,7 +100,7 @@ impl Args {
             gso_max_size: u32::from(u16::MAX),
             bulk_threads: true,
             shows_flows: false,
-            busy_poll: Duration::ZERO,
+            busy_poll: None,
         };
         while let Some(name) = given.next() {
             let value = given.next().ok_or_else(|| format!("{name} needs a value"))?;
@@ -118,7 +118,7 @@ impl Args {
                 "--qdisc" => args.qdisc = Some(value),
                 "--scheduling" => args.scheduling.push(value.parse()?),
                 "--fq-rate" => args.max_pacing_rate = Some(value.parse::<u64>()? / 8),
-                "--busy-poll" => args.busy_poll = Duration::from_micros(value.parse()?),
+                "--busy-poll" => args.busy_poll = Some(Duration::from_micros(value.parse()?)),
                 "--device" => args.device = value,
                 "--gso-max-size" => args.gso_max_size = value.parse()?,
                 "--bulk-threads" => args.bulk_threads = value.parse()?,
@@ -168,7 +168,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (name, value) in &args.sysctls {
         builder = builder.sysctl(name, value);
     }
-    builder = builder.busy_poll(args.busy_poll);
+    if let Some(budget) = args.busy_poll {
+        builder = builder.busy_poll(budget);
+    }
     if let Some(qdisc) = &args.qdisc {
         builder = builder.qdisc(qdisc);
     }

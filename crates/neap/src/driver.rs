@@ -13,6 +13,7 @@ use crate::bell::Bell;
 use crate::clock;
 use crate::condition::Armed;
 use crate::descriptors::Descriptors;
+use crate::foresight::After;
 use crate::lease::{Lease, Stays};
 use crate::sleeper::{self, Seen, Sleeper, Sources, Vigil};
 use crate::sync::lock;
@@ -347,7 +348,8 @@ impl Driver {
         work.next = match work.next {
             Next::Drive => self.drive(stack, only_alarm, &mut work.due),
             Next::Sleep => {
-                let seen = self.sleep_on_devices(work.due);
+                let seen = self.sleep_on_devices(work.after, work.due);
+                work.after = After::sleep(seen.only_alarm);
                 // Beside a task others have polled since this thread has.
                 work.only_alarm = seen.only_alarm && !self.roles.expects_task();
                 match seen {
@@ -379,14 +381,14 @@ impl Driver {
         self.roles.step_back(why == Why::MoreWork)
     }
 
-    fn sleep_on_devices(&self, due: Instant) -> Seen {
+    fn sleep_on_devices(&self, after: After, due: Instant) -> Seen {
         let seen = if self.roles.expects_task() {
             self.move_alarm();
             let seen = self.worker.sleep_until_event();
             self.roles.count_comings();
             seen.and(self.worker.take_events())
         } else {
-            self.worker.sleep(due, clock::now())
+            self.worker.sleep(after, due, clock::now())
         };
         self.note(seen);
         seen
@@ -468,6 +470,8 @@ struct Work {
     due: Instant,
     /// Nothing but its alarm has ended its sleep since its last poll, nor has anybody else led.
     only_alarm: bool,
+    /// What ended its last sleep.
+    after: After,
     /// When there was an event beside a task last.
     event_at: Instant,
     /// There was another not long before that, and no lease has ended since.
@@ -480,6 +484,7 @@ impl Default for Work {
             next: Next::Drive,
             due: Instant::FAR_FUTURE,
             only_alarm: false,
+            after: After::Call,
             event_at: Instant::ZERO,
             comes_often: false,
         }
@@ -560,7 +565,7 @@ impl Driver {
     /// # Errors
     /// The process has no descriptors left.
     pub(crate) fn sleeper(&self) -> io::Result<Sleeper> {
-        Sleeper::new(&mut lock(&self.sources), Vigil::default())
+        Sleeper::new(&mut lock(&self.sources), Vigil::NONE)
     }
 }
 
@@ -613,7 +618,7 @@ impl Lead<'_> {
     fn poll_until(&mut self, deadline: Instant, armed: &mut Armed<'_>) -> bool {
         let driver = self.driver;
         let is_asleep = &driver.call_leader.is_asleep;
-        let mut only_alarm = false;
+        let (mut only_alarm, mut after) = (false, After::Call);
         loop {
             let now = clock::now();
             let (next, why) = self.poll(now, core::mem::take(&mut only_alarm));
@@ -629,9 +634,10 @@ impl Lead<'_> {
             is_asleep.store(true, Ordering::SeqCst);
             if armed.arm(driver.call_leader.clone().into(), true) {
                 self.falls_asleep(now);
-                let seen = driver.leader.sleep(next.min(deadline), now);
+                let seen = driver.leader.sleep(after, next.min(deadline), now);
                 driver.note(seen);
                 only_alarm = seen.only_alarm;
+                after = After::sleep(only_alarm);
             }
             is_asleep.store(false, Ordering::SeqCst);
         }

@@ -110,6 +110,7 @@ mod driver;
 mod engine;
 mod error;
 mod events;
+mod foresight;
 #[cfg(test)]
 mod holding;
 mod host;

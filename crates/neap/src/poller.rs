@@ -14,6 +14,7 @@ use crate::bell::Bell;
 use crate::clock;
 use crate::driver::{Driver, Follower, Lead};
 use crate::engine::Engine;
+use crate::foresight::{After, Foresight};
 use crate::sleeper::{NO_EVENT, Seen, TOKENS, Vigil};
 use crate::sync::lock;
 use crate::watch::{Pollable, Target, WeakSocket};
@@ -317,6 +318,7 @@ pub struct Poller {
     files: OwnedFd,
     has_files: AtomicBool,
     alarm: Alarm,
+    foresight: Foresight,
     /// What is slept on: the bell, `files`, the alarm, and the sources of the shards.
     set: Arc<OwnedFd>,
     /// What other event loops sleep on: the bell and `files`.
@@ -353,6 +355,7 @@ impl Poller {
             files,
             has_files: AtomicBool::new(false),
             alarm: Alarm::new(&set, ALARM)?,
+            foresight: Foresight::default(),
             set: Arc::new(set),
             outside,
         })
@@ -491,7 +494,7 @@ impl Poller {
         waiting.know(&shards);
         let mut leads: Vec<_> = shards.iter().map(Sleep::lead).collect();
         let mut arrangement = None;
-        let mut only_alarm = false;
+        let (mut only_alarm, mut after) = (false, After::Call);
         loop {
             let now = clock::now();
             let (mut next, mut has_more) = (deadline, false);
@@ -530,8 +533,9 @@ impl Poller {
                 leads.iter_mut().flatten().for_each(|lead| lead.falls_asleep(now));
                 let led = shards.iter().zip(&leads).filter(|(_, lead)| lead.is_some());
                 let vigils = led.map(|(shard, _)| shard.driver().vigil());
-                let vigil = vigils.fold(Vigil::default(), Vigil::longer);
-                only_alarm = self.sleep(&shards, vigil, next, now);
+                let vigil = vigils.fold(Vigil::NONE, Vigil::longer);
+                only_alarm = self.sleep(&shards, (vigil, after), next, now);
+                after = After::sleep(only_alarm);
             }
             self.shared.is_asleep.store(false, Ordering::SeqCst);
         }
@@ -540,10 +544,17 @@ impl Poller {
     /// Sleeps until an event or `until`, parts of it awake if the shards that this thread leads
     /// have such a vigil ([`Builder::spin`](crate::Builder::spin) and
     /// [`busy_poll`](crate::Builder::busy_poll)). Whether only its alarm or the time has ended it.
-    fn sleep(&self, shards: &[Sleep], vigil: Vigil, until: Instant, now: Instant) -> bool {
+    fn sleep(
+        &self,
+        shards: &[Sleep],
+        (vigil, after): (Vigil, After),
+        until: Instant,
+        now: Instant,
+    ) -> bool {
         // Without a look there may be anything.
         let only_alarm = Cell::new(false);
         vigil.sleep(
+            (&self.foresight, after),
             until,
             now,
             || {
@@ -880,7 +891,7 @@ mod tests {
     fn a_sleep_without_a_look_says_nothing_of_the_devices() {
         let poller = Poller::new().expect("descriptors");
         let now = clock::now();
-        assert!(!poller.sleep(&[], Vigil::default(), now, now));
+        assert!(!poller.sleep(&[], (Vigil::NONE, After::Call), now, now));
     }
 
     /// Its link is down as soon as the descriptor is readable.
@@ -906,7 +917,7 @@ mod tests {
         // There is no worker, which would look too.
         let stack = Stack::new(StackConfig::default()).expect("a stack");
         let descriptors = Arc::<Descriptors>::default();
-        let driver = Driver::new(0, Vigil::default(), &descriptors).expect("descriptors");
+        let driver = Driver::new(0, Vigil::NONE, &descriptors).expect("descriptors");
         let id = stack.add_interface(clock::now(), device, &[]).expect("an interface");
         driver.attach_monitor(id, bell.clone()).expect("a descriptor");
         let kinds = Default::default();

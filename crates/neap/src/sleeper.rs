@@ -3,6 +3,7 @@
 use crate::alarm::{Alarm, timespec};
 use crate::bell::Bell;
 use crate::clock;
+use crate::foresight::{After, Foresight, Passed};
 use neap_stack::interface::InterfaceId;
 use neap_tcp::time::{Instant, Nanos};
 use rustix::event::{Timespec, epoll};
@@ -197,16 +198,37 @@ impl Sources {
     }
 }
 
+/// The first part of a sleep that is spent awake. The greater one is the longer one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum First {
+    /// None.
+    Never,
+    /// What [`Foresight`] says.
+    Measured,
+    /// This one.
+    Fixed(Nanos),
+}
+
+impl First {
+    /// This part of each sleep.
+    pub(crate) fn fixed(length: Nanos) -> Self {
+        if length == Nanos::ZERO { Self::Never } else { Self::Fixed(length) }
+    }
+}
+
 /// Which parts of a sleep are spent awake, looking for events again and again.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Vigil {
     /// The first part: an event often follows the one before at once.
-    pub(crate) first: Nanos,
+    pub(crate) first: First,
     /// The last part before a given time: the alarm may be late.
     pub(crate) last: Nanos,
 }
 
 impl Vigil {
+    /// Sleeps are spent asleep.
+    pub(crate) const NONE: Self = Self { first: First::Never, last: Nanos::ZERO };
+
     /// The longer ones of the parts of two.
     pub(crate) fn longer(self, other: Self) -> Self {
         Self { first: self.first.max(other.first), last: self.last.max(other.last) }
@@ -214,9 +236,11 @@ impl Vigil {
 
     /// Spends a sleep of a thread from `now` until an event or `until`. `look` looks for an event
     /// once and returns whether there was one. `rest` sleeps until there is one, or until the first
-    /// of its times, with the same answer; the second one is the time of its call.
+    /// of its times, with the same answer; the second one is the time of its call. `foresight` says
+    /// whether it pays to look at first, and learns from the sleep.
     pub(crate) fn sleep(
         self,
+        (foresight, after): (&Foresight, After),
         until: Instant,
         mut now: Instant,
         mut look: impl FnMut() -> bool,
@@ -231,14 +255,33 @@ impl Vigil {
             }
             false
         };
-        if self.first > Nanos::ZERO {
-            if look_until(until.min(now + self.first)) {
+        let first = match self.first {
+            First::Never => Nanos::ZERO,
+            First::Fixed(length) => length,
+            First::Measured => foresight.look(after),
+        };
+        // Where the time is over at once, nothing is to be learnt.
+        let learns = self.first == First::Measured && until.since(now) > first;
+        let note = |passed| {
+            if learns {
+                foresight.note(after, passed);
+            }
+        };
+        if first > Nanos::ZERO {
+            if look_until(until.min(now + first)) {
+                note(Passed::Seen);
                 return;
             }
             now = clock::now();
         }
         let asleep_until = if until == Instant::FAR_FUTURE { until } else { until - self.last };
-        if asleep_until > now && rest(asleep_until, now) {
+        let is_event = asleep_until > now && rest(asleep_until, now);
+        if is_event && first == Nanos::ZERO && learns {
+            note(Passed::Woken(clock::now().since(now)));
+        } else {
+            note(Passed::Nothing);
+        }
+        if is_event {
             return;
         }
         // An alarm that came early has the caller sleep again.
@@ -254,6 +297,7 @@ pub(crate) struct Sleeper {
     set: Arc<OwnedFd>,
     alarm: Alarm,
     vigil: Vigil,
+    foresight: Foresight,
 }
 
 impl Sleeper {
@@ -265,7 +309,7 @@ impl Sleeper {
         let set = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let alarm = Alarm::new(&set, ALARM)?;
         sources.enter(&set, 0)?;
-        Ok(Self { set, alarm, vigil })
+        Ok(Self { set, alarm, vigil, foresight: Foresight::default() })
     }
 
     /// Its descriptor, to be slept on together with others: readable when there is an event.
@@ -278,14 +322,15 @@ impl Sleeper {
         self.vigil
     }
 
-    /// Sleeps until an event or `until`.
-    pub(crate) fn sleep(&self, until: Instant, now: Instant) -> Seen {
+    /// Sleeps until an event or `until`. `after` says what came before.
+    pub(crate) fn sleep(&self, after: After, until: Instant, now: Instant) -> Seen {
         let seen = Cell::new(Seen::default());
         let wait = |timeout: Option<&Timespec>| {
             seen.set(self.wait(timeout));
             seen.get().is_event()
         };
         self.vigil.sleep(
+            (&self.foresight, after),
             until,
             now,
             || wait(Some(&timespec(0))),
@@ -396,7 +441,8 @@ mod tests {
             looks += 1;
             looks == event
         };
-        vigil.sleep(until, clock::now(), look, |until, now| {
+        let foresight = (&Foresight::default(), After::Event);
+        vigil.sleep(foresight, until, clock::now(), look, |until, now| {
             assert!(now < until);
             rests = Some(until);
             true
@@ -407,27 +453,49 @@ mod tests {
     #[test]
     fn a_sleep_is_spent_asleep_unless_told_otherwise() {
         let until = clock::now() + LONG;
-        assert_eq!(slept(Vigil::default(), until, 1), (0, Some(until)));
-        assert_eq!(slept(Vigil::default(), Instant::FAR_FUTURE, 1), (0, Some(Instant::FAR_FUTURE)));
+        assert_eq!(slept(Vigil::NONE, until, 1), (0, Some(until)));
+        assert_eq!(slept(Vigil::NONE, Instant::FAR_FUTURE, 1), (0, Some(Instant::FAR_FUTURE)));
     }
 
     #[test]
     fn an_event_in_the_first_part_ends_the_sleep() {
-        let vigil = Vigil { first: LONG, last: Nanos::ZERO };
+        let vigil = Vigil { first: First::Fixed(LONG), last: Nanos::ZERO };
         assert_eq!(slept(vigil, Instant::FAR_FUTURE, 3), (3, None));
         assert_eq!(slept(vigil, clock::now() + LONG, 3), (3, None));
     }
 
     #[test]
     fn behind_the_first_part_there_is_rest() {
-        let vigil = Vigil { first: Nanos::from_micros(100), last: Nanos::ZERO };
+        let vigil = Vigil { first: First::Fixed(Nanos::from_micros(100)), last: Nanos::ZERO };
         let (looks, rests) = slept(vigil, Instant::FAR_FUTURE, u32::MAX);
         assert!(looks > 0 && rests == Some(Instant::FAR_FUTURE), "{looks} looks, {rests:?}");
     }
 
     #[test]
+    fn a_measured_first_part_begins_where_events_come_soon() {
+        let vigil = Vigil { first: First::Measured, last: Nanos::ZERO };
+        let foresight = Foresight::default();
+        let until = clock::now() + LONG;
+        let looks = Cell::new(0);
+        let sleep = |after| {
+            looks.set(0);
+            let look = || {
+                looks.set(looks.get() + 1);
+                looks.get() == 2
+            };
+            vigil.sleep((&foresight, after), until, clock::now(), look, |_, _| true);
+            looks.get()
+        };
+        // Each of these rests is over at once. A thread that loses the processor meanwhile learns
+        // that it was long.
+        let begins = (0..1000).position(|_| sleep(After::Event) == 2).expect("a look");
+        assert!(begins >= 3, "{begins} sleeps");
+        assert_eq!(sleep(After::Alarm), 0, "each reason has its own history");
+    }
+
+    #[test]
     fn the_last_part_is_spent_awake() {
-        let vigil = Vigil { first: Nanos::ZERO, last: LONG };
+        let vigil = Vigil { first: First::Never, last: LONG };
         let until = clock::now() + LONG + LONG;
         assert_eq!(slept(vigil, until, 1), (0, Some(until - LONG)));
         assert_eq!(slept(vigil, clock::now() + LONG, 5), (5, None));

@@ -159,6 +159,11 @@ pub struct QueryLog {
 }
 
 impl EndLog {
+    /// Returns whether a client has begun: it has called `connect`, or tried to send a datagram.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun.is_some() || self.written + self.refused > 0
+    }
+
     /// Returns the bytes that have arrived at this end, each once: those that it has read, those
     /// that wait to be read, and those that wait for others in front of them.
     ///

@@ -3,7 +3,7 @@
 //! Counters have the names that `nstat` prints; times are milliseconds, rates Mbit/s or per second.
 
 use super::model::AppKind;
-use crate::app::group::{EndLog, GroupLog, QueryLog, SharedGroupLog};
+use crate::app::group::{GroupLog, QueryLog, SharedGroupLog};
 use crate::histogram::Times;
 use crate::link::{ENDS, LinkStats};
 use crate::world::{CpuStats, HostId, LinkId, World};
@@ -326,8 +326,7 @@ impl AppProbe {
         });
         let mut shares: Vec<f64> = shares.collect();
         // A client whose connection was never accepted, or of which no datagram came, has no share.
-        let has_begun = |one: &&EndLog| one.begun.is_some() || one.written + one.refused > 0;
-        let begun = log.clients.iter().filter(has_begun).count();
+        let begun = log.clients.iter().filter(|client| client.has_begun()).count();
         shares.resize(shares.len().max(begun), 0.0);
         out("goodput_mbit", shares.iter().sum::<f64>() * 8e-6 / seconds);
         let (sum, squares) =

@@ -2,6 +2,7 @@
 
 use super::build::{Change, ScenarioWorld};
 use super::model::{AppKind, Oracles};
+use crate::app::group::EndLog;
 use crate::hostile::Attack;
 use crate::link::{ENDS, LinkStats};
 use crate::oracle::{self, FlowOracle, SegmentOracle, Sender};
@@ -304,9 +305,7 @@ impl WatchedRun {
         let ScenarioWorld { world, hosts, groups, sessions, .. } = &self.built;
         let over = sessions.iter().all(|one| oracle::is_over(&one.client));
         over && world.now() >= self.end
-            && groups
-                .iter()
-                .all(|(_, _, log)| log.borrow().clients.iter().all(|c| c.begun.is_some()))
+            && groups.iter().all(|(_, _, log)| log.borrow().clients.iter().all(EndLog::has_begun))
             && hosts.iter().all(|(_, host)| oracle::check_empty(world, *host).is_ok())
             && world.links().iter().all(|link| link.contents() == 0)
     }

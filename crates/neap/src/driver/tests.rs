@@ -11,7 +11,7 @@ use neap_stack::wait::Source;
 
 #[test]
 fn a_lease_grows_from_what_was_set_to_four_times_as_much() {
-    let driver = Driver::new(0, Vigil::default(), &Arc::default()).expect("descriptors");
+    let driver = Driver::new(0, Vigil::NONE, &Arc::default()).expect("descriptors");
     let length = || Nanos(driver.lease_length.load(Ordering::Relaxed));
     assert_eq!(length(), LEASE);
     driver.set_lease(Nanos::from_millis(10));
@@ -27,7 +27,7 @@ fn a_lease_grows_from_what_was_set_to_four_times_as_much() {
 
 #[test]
 fn a_leader_that_sleeps_for_long_each_time_leaves_no_lease_to_end_in_vain() {
-    let driver = Driver::new(0, Vigil::default(), &Arc::default()).expect("descriptors");
+    let driver = Driver::new(0, Vigil::NONE, &Arc::default()).expect("descriptors");
     let stack = Stack::new(StackConfig::default()).expect("a stack");
     // The times at which a stay's first sleep begins and its last poll is, microseconds.
     let stay = |from: u64, to: u64| {
@@ -73,7 +73,7 @@ impl Source for Idle {
 
 #[test]
 fn a_follower_whose_time_is_over_leaves_no_waker_behind() {
-    let driver = Driver::new(0, Vigil::default(), &Arc::default()).expect("descriptors");
+    let driver = Driver::new(0, Vigil::NONE, &Arc::default()).expect("descriptors");
     let stack = Stack::new(StackConfig::default()).expect("a stack");
     let idle = Idle::default();
     let lead = driver.try_lead(&stack).expect("nobody leads");
@@ -116,7 +116,7 @@ impl Condition for Counted<'_> {
 
 #[test]
 fn of_followers_that_wait_for_datagrams_each_sleeps_until_there_is_one_for_it() {
-    let driver = Driver::new(0, Vigil::default(), &Arc::default()).expect("descriptors");
+    let driver = Driver::new(0, Vigil::NONE, &Arc::default()).expect("descriptors");
     let stack = Stack::new(StackConfig::default()).expect("a stack");
     let to = "127.0.0.1:53".parse().expect("an address");
     let socket = stack.bind_udp(to, UdpOptions::default()).expect("a free port");
@@ -176,7 +176,7 @@ impl Wake for Called {
 
 #[test]
 fn a_follower_that_was_called_and_need_not_lead_passes_the_call_on() {
-    let driver = Driver::new(0, Vigil::default(), &Arc::default()).expect("descriptors");
+    let driver = Driver::new(0, Vigil::NONE, &Arc::default()).expect("descriptors");
     let stack = Stack::new(StackConfig::default()).expect("a stack");
     let condition = &mut MetLate { lead: driver.try_lead(&stack), looks: 0 };
     let other = Arc::<Called>::default();
@@ -189,7 +189,7 @@ fn a_follower_that_was_called_and_need_not_lead_passes_the_call_on() {
 
 #[test]
 fn the_worker_receives_what_was_left_since_its_alarm_went_off() {
-    let driver = Driver::new(0, Vigil::default(), &Arc::default()).expect("descriptors");
+    let driver = Driver::new(0, Vigil::NONE, &Arc::default()).expect("descriptors");
     let stack = Stack::new(StackConfig::default()).expect("a stack");
     let packets = Packets::default();
     let device = holding(&packets);
@@ -235,7 +235,7 @@ fn leases_of_event(driver: &Driver, stack: &Stack, work: &mut Work) -> u32 {
 #[cfg(feature = "tokio")]
 #[test]
 fn a_task_that_does_not_come_is_waited_for_once() {
-    let driver = Driver::new(0, Vigil::default(), &Arc::default()).expect("descriptors");
+    let driver = Driver::new(0, Vigil::NONE, &Arc::default()).expect("descriptors");
     let stack = Stack::new(StackConfig::default()).expect("a stack");
     let mut work = Work::default();
     let leases = |work: &mut Work| leases_of_event(&driver, &stack, work);
@@ -262,7 +262,7 @@ fn settle(driver: &Driver, stack: &Stack, work: &mut Work) {
 /// A driver whose worker sleeps on the devices beside a task.
 #[cfg(feature = "tokio")]
 fn beside_a_task(stack: &Stack) -> (Driver, Work, TaskId) {
-    let driver = Driver::new(0, Vigil::default(), &Arc::default()).expect("descriptors");
+    let driver = Driver::new(0, Vigil::NONE, &Arc::default()).expect("descriptors");
     let mut work = Work::default();
     settle(&driver, stack, &mut work);
     let task = driver.begin_task().expect("the first");
@@ -312,7 +312,7 @@ fn a_task_is_not_absent_before_a_whole_lease_is_over() {
 #[cfg(feature = "tokio")]
 #[test]
 fn a_task_takes_the_place_of_one_that_does_not_come() {
-    let driver = Driver::new(0, Vigil::default(), &Arc::default()).expect("descriptors");
+    let driver = Driver::new(0, Vigil::NONE, &Arc::default()).expect("descriptors");
     let stack = Stack::new(StackConfig::default()).expect("a stack");
     let mut work = Work::default();
     let first = driver.begin_task().expect("the first");
@@ -330,7 +330,7 @@ fn a_task_takes_the_place_of_one_that_does_not_come() {
 
 #[test]
 fn a_leader_that_stops_the_lease_leaves_the_end_of_the_stack_to_the_worker() {
-    let driver = Arc::new(Driver::new(0, Vigil::default(), &Arc::default()).expect("descriptors"));
+    let driver = Arc::new(Driver::new(0, Vigil::NONE, &Arc::default()).expect("descriptors"));
     let stack = Stack::new(StackConfig::default()).expect("a stack");
     driver.stays.note(true);
     drop(driver.try_lead(&stack));

@@ -55,6 +55,11 @@ impl Receivers {
         }
     }
 
+    /// Whether no more than one flow receives in bulk.
+    pub(crate) fn is_one(&self) -> bool {
+        self.share() == TOGETHER
+    }
+
     /// Bytes that each flow may be sent at once.
     pub(crate) fn share(&self) -> u32 {
         self.share.load(Relaxed)

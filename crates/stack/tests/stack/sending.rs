@@ -7,6 +7,7 @@ use core::task::Waker;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::icmp::{IcmpHandle, IcmpMessage, IcmpOptions};
 use neap_stack::socket::readiness::{Ready, ReadyState};
+use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::udp::UdpHandle;
 use neap_stack::stack::UdpOptions;
 use neap_tcp::options::SocketOption;
@@ -56,6 +57,57 @@ fn a_flow_that_sent_in_bulk_keeps_its_queue_while_something_is_in_flight() {
     assert_eq!(from.info(world.now).unacked_bytes, 0);
     assert!(from.write(world.now, &data[..1000]).is_ok());
     assert!(!last(&world), "nothing is in flight, and little was sent");
+}
+
+/// Sends 16 KiB, and waits until the peer has read them.
+fn send_turn(world: &mut World, from: &TcpHandle, to: &TcpHandle) {
+    let mut data = [0; 16 << 10];
+    let mut left = from.write(world.now, &data).expect("room");
+    assert_eq!(left, data.len());
+    assert!(world.run_until(Nanos::from_secs(1), |world| {
+        left -= to.read(world.now, &mut data).unwrap_or(0);
+        left == 0
+    }));
+}
+
+#[test]
+fn turns_of_the_only_flow_leave_by_the_other_queue() {
+    let delay = Nanos::from_micros(100);
+    let wire = WireConfig { delay, ring: 4096, bulk: true, ..WireConfig::default() };
+    let mut world = World::new(&wire);
+    let first = connect(&mut world, "10.0.0.2:1000");
+    let second = connect(&mut world, "10.0.0.2:1001");
+    let take_turns = |world: &mut World, flows: &[&(TcpHandle, TcpHandle)]| {
+        for _ in 0..200 {
+            flows.iter().for_each(|(a, b)| send_turn(world, a, b));
+            flows.iter().for_each(|(a, b)| send_turn(world, b, a));
+        }
+        core::mem::take(&mut world.ab.lock().unwrap().bulk_sent)
+    };
+
+    let sent = take_turns(&mut world, &[&first]);
+    assert!(
+        sent.iter().all(|is_bulk| !is_bulk),
+        "its answers come later by a thread of the device"
+    );
+    let sent = take_turns(&mut world, &[&first, &second]);
+    assert!(*sent.last().expect("a frame"), "two flows receive in bulk");
+    world.run(Nanos::from_millis(200));
+
+    // The first frame of a long request is followed by others.
+    let mut data = vec![0; 256 << 10];
+    for _ in 0..100 {
+        send_turn(&mut world, &first.0, &first.1);
+        send_turn(&mut world, &first.1, &first.0);
+    }
+    world.ab.lock().unwrap().bulk_sent.clear();
+    let written = first.0.write(world.now, &data).expect("room");
+    let mut read = 0;
+    assert!(world.run_until(Nanos::from_secs(1), |world| {
+        read += first.1.read(world.now, &mut data).unwrap_or(0);
+        read == written
+    }));
+    assert!(*world.ab.lock().unwrap().bulk_sent.last().expect("a frame"));
 }
 
 #[derive(Default)]

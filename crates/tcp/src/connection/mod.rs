@@ -426,6 +426,12 @@ impl Connection {
         self.sender.has_unacked()
     }
 
+    /// Returns whether what is sent now begins a turn: the two sides take turns in sending, and
+    /// nothing is in flight.
+    pub fn begins_turn(&self) -> bool {
+        !self.has_unacked() && self.receiver.takes_turns()
+    }
+
     /// Returns whether `seq` is in flight. Quoted segments of ICMP errors are checked with it (RFC
     /// 5927 section 4).
     pub fn is_in_flight(&self, seq: SeqNumber) -> bool {

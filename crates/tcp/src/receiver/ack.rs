@@ -21,7 +21,7 @@ const COMP_SACK_NR: u8 = 44;
 const DUP_ACKS: u8 = 3;
 /// Bytes of a turn of the peer, at the most, whose ACK waits for the reply. The sender of more may
 /// have more to send, and needs its ACKs.
-const TURN_MAX: u32 = 32_768;
+pub(super) const TURN_MAX: u32 = 32_768;
 /// Bytes of `TCP_MSS_DEFAULT` and `TCP_MIN_MSS`.
 const MSS_DEFAULT: u32 = 536;
 const MIN_MSS: u32 = 88;

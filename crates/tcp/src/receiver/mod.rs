@@ -29,7 +29,7 @@ use crate::memory::Held;
 use crate::segment::{Flags, SackBlock, SackBlocks, Segment};
 use crate::seq::SeqNumber;
 use crate::time::{Instant, Nanos};
-use ack::{AckPolicy, MAX_QUICKACKS};
+use ack::{AckPolicy, MAX_QUICKACKS, TURN_MAX};
 use bytes::Bytes;
 use queue::ByteQueue;
 use reassembly::Reassembly;
@@ -691,6 +691,11 @@ impl Receiver {
     /// Returns `TCP_QUICKACK`: whether ACKs are sent without waiting for data.
     pub fn quickack(&self) -> bool {
         !self.ack.is_pingpong()
+    }
+
+    /// Returns whether the two sides take turns, and the peer has had one since this side sent last.
+    pub fn takes_turns(&self) -> bool {
+        self.ack.is_pingpong() && (1..=TURN_MAX).contains(&self.nxt.bytes_since(self.turn))
     }
 
     /// Sequence number of a stream position, which is within half the space of `nxt`.
