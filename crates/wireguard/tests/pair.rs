@@ -2,6 +2,8 @@
 
 #[path = "../../cli/tests/common/namespace.rs"]
 mod namespace;
+#[path = "pair/paced.rs"]
+mod paced;
 
 use namespace::{in_namespace, run};
 use neap::{Stack, TcpListener, TcpStream};

@@ -23,6 +23,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 type Tunnel = Arc<Mutex<Engine<Chosen>>>;
+/// When datagrams with packets inside were given to a link, and their lengths.
+type Log = Arc<Mutex<Vec<(Instant, usize)>>>;
 
 const OUTER: usize = 28;
 const SERVER: &str = "10.0.0.2:80";
@@ -40,8 +42,8 @@ fn engine(end: usize, now: Instant) -> Tunnel {
     Arc::new(Mutex::new(engine.expect("an engine")))
 }
 
-/// A device over that of a link.
-fn wrap(tunnel: &Tunnel, mut device: Device) -> Device {
+/// A device over that of a link, with a log of what it sends.
+fn wrap(tunnel: &Tunnel, log: &Log, mut device: Device) -> Device {
     let pair = device.queues.pop().expect("a queue");
     let room = usize::from(device.capabilities.mtu) - OUTER - OVERHEAD;
     let mtu = (room - room % 16) as u16;
@@ -49,7 +51,8 @@ fn wrap(tunnel: &Tunnel, mut device: Device) -> Device {
     let mut capabilities = Capabilities::new(device.capabilities.medium, mtu, lower);
     (capabilities.checksum_tx, capabilities.checksum_rx) = (true, true);
     let (tunnel_of_rx, held) = (tunnel.clone(), VecDeque::new());
-    let tx = Box::new(Sender { tunnel: tunnel.clone(), lower: pair.tx, held });
+    let tx = Sender { tunnel: tunnel.clone(), lower: pair.tx, held, log: log.clone() };
+    let tx = Box::new(tx);
     let rx = Box::new(Receiver { tunnel: tunnel_of_rx, lower: pair.rx });
     let queue = QueuePair { tx, rx, bulk: None, descriptor: None };
     Device {
@@ -84,6 +87,7 @@ struct Sender {
     lower: Box<dyn TxQueue>,
     /// Bytes of the frames that the link has; `None` for messages of the tunnel.
     held: VecDeque<Option<u64>>,
+    log: Log,
 }
 
 impl Sender {
@@ -133,6 +137,7 @@ impl TxQueue for Sender {
             return Err(frame);
         }
         self.held.push_back(Some(bytes));
+        self.log.lock().expect("no panic").push((now, len));
         Ok(())
     }
 
@@ -193,13 +198,17 @@ impl RxQueue for Receiver {
 /// Writes whenever it may.
 struct Source {
     handle: Option<TcpHandle>,
+    /// `SO_MAX_PACING_RATE`.
+    pace: Rate,
 }
 
 impl App for Source {
     fn step(&mut self, stack: &Stack, now: Instant) -> Step {
         let connect = || {
             let remote = SERVER.parse().expect("an address");
-            stack.connect(now, remote, ConnectOptions::default()).expect("a connection")
+            let mut options = ConnectOptions::default();
+            options.options.max_pacing_rate = self.pace;
+            stack.connect(now, remote, options).expect("a connection")
         };
         let handle = self.handle.get_or_insert_with(connect);
         let mut data = Bytes::from_static(&[7; 1 << 14]);
@@ -238,11 +247,17 @@ struct Uploading {
     world: World,
     link: Link,
     tunnels: [Tunnel; 2],
+    logs: [Log; 2],
     bytes: Arc<AtomicU64>,
 }
 
 impl Uploading {
     fn new(rate: Rate, delay: Nanos) -> Self {
+        Self::paced(rate, delay, Rate::UNLIMITED)
+    }
+
+    /// The same of a flow whose pacing has a limit.
+    fn paced(rate: Rate, delay: Nanos, pace: Rate) -> Self {
         let mut world = World::new(WorldConfig::default());
         let hosts: [HostId; 2] =
             [(); 2].map(|()| world.add_host(StackConfig::default()).expect("a host"));
@@ -251,7 +266,8 @@ impl Uploading {
         let config = LinkConfig { nics: [nic.clone(), nic], paths: [path.clone(), path] };
         let [a, b] = ["10.0.0.1/24", "10.0.0.2/24"].map(|cidr| [cidr.parse().expect("one")]);
         let ends = [End::Host(hosts[0], &a), End::Host(hosts[1], &b)];
-        let through = |end: usize, device| wrap(&tunnels[end], device);
+        let logs = <[Log; 2]>::default();
+        let through = |end: usize, device| wrap(&tunnels[end], &logs[end], device);
         let id = world.connect_through(&config, ends, through).expect("a link");
         let link = world.link(id).clone();
         let bytes = Arc::<AtomicU64>::default();
@@ -259,8 +275,8 @@ impl Uploading {
         let listener = world.stack(hosts[1]).listen(server, ListenOptions::default());
         let listener = listener.expect("a listener");
         world.add_app(hosts[1], Sink { listener, handle: None, bytes: bytes.clone() });
-        world.add_app(hosts[0], Source { handle: None });
-        Self { world, link, tunnels, bytes }
+        world.add_app(hosts[0], Source { handle: None, pace });
+        Self { world, link, tunnels, logs, bytes }
     }
 
     /// Bits per second inside during so many seconds.
@@ -299,4 +315,41 @@ fn a_link_that_was_down_for_minutes_is_used_again() {
     run.link.set_down(1, false);
     run.rate(150);
     assert!(run.rate(10) > 4_000_000);
+}
+
+/// Bytes of a sealed datagram of a full packet that are no payload: those of the tunnel, and
+/// headers of IPv4 and TCP with time stamps.
+const NO_PAYLOAD: usize = OVERHEAD + 52;
+/// Datagrams at the beginning that pacing leaves alone: those of the first ten segments.
+const UNPACED: usize = 12;
+
+/// The largest number of payload bytes that a bucket ever holds which the upload's datagrams fill,
+/// and which runs out at a rate.
+fn largest_bucket(log: &Log, rate: Rate) -> u64 {
+    let (mut held, mut most, mut last) = (0, 0, Instant::ZERO);
+    let log = log.lock().expect("no panic");
+    for &(at, len) in log.iter().filter(|(_, len)| *len > 1000).skip(UNPACED) {
+        let out = u128::from(rate.0) * u128::from(at.since(last).0) / 1_000_000_000;
+        held = u64::saturating_sub(held, out as u64) + (len - NO_PAYLOAD) as u64;
+        (most, last) = (most.max(held), at);
+    }
+    most
+}
+
+#[test]
+fn datagrams_of_a_paced_flow_are_spaced_as_its_segments() {
+    let (link, pace) = (Rate::from_bits(100_000_000), Rate::from_bits(1_000_000));
+    let segment = 1388;
+    let mut run = Uploading::paced(link, Nanos::from_millis(10), pace);
+    run.rate(5);
+    let rate = run.rate(20);
+    assert!((950_000..1_010_000).contains(&rate), "{rate}");
+    // A frame has two segments, and one that is late shortens the gap behind it by half.
+    let bucket = largest_bucket(&run.logs[0], pace);
+    assert!(bucket <= 3 * segment, "{bucket}");
+    // Bursts of one that is not paced are much longer.
+    let mut run = Uploading::new(link, Nanos::from_millis(10));
+    run.rate(5);
+    let bucket = largest_bucket(&run.logs[0], pace);
+    assert!(bucket > 30 * segment, "{bucket}");
 }
