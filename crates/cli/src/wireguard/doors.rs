@@ -356,7 +356,8 @@ fn users(login: Option<&Login>) -> Result<Users, String> {
     if let Some(login) = login
         && !users.add(&login.user, login.password.expose())
     {
-        return Err("Username: expected 1 to 255 bytes".to_owned());
+        let problem = "Username, Password: expected one that is not empty, of at most 255 bytes";
+        return Err(problem.to_owned());
     }
     Ok(users)
 }

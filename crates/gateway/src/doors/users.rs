@@ -35,20 +35,21 @@ impl Secret {
 }
 
 impl Users {
-    /// Adds a user. Whether there was one to add: the name has 1 to 255 bytes, the password at most
-    /// 255 bytes. Clients that speak HTTP cannot say a name with a colon (RFC 7617 section 2).
+    /// Adds a user. Whether there was one to add: name and password have at most 255 bytes, and one
+    /// of them is not empty. Clients that speak HTTP cannot say a name with a colon (RFC 7617
+    /// section 2).
     #[must_use]
     pub fn add(&mut self, name: &str, password: &str) -> bool {
-        let is_name = !name.is_empty();
+        let is_user = !(name.is_empty() && password.is_empty());
         let (Some(name), Some(password)) =
             (Secret::new(name.as_bytes()), Secret::new(password.as_bytes()))
         else {
             return false;
         };
-        if is_name {
+        if is_user {
             self.0.push((name, password));
         }
-        is_name
+        is_user
     }
 
     /// Whether everybody may use the proxy.
@@ -103,7 +104,8 @@ mod tests {
         let mut users = Users::default();
         assert!(users.is_empty());
         assert!(users.add("Aladdin", "open sesame") && users.add("me", ""));
-        assert!(!users.add("", "x") && users.add("a:b", "x"));
+        assert!(!users.add("", "") && users.add("", "x") && users.add("a:b", "x"));
+        assert!(users.allow(b"", b"x") && users.allow_basic(b"Basic Ong="));
         assert!(users.allow(b"a:b", b"x") && !users.allow_basic(b"Basic YTpiOng="));
         assert!(!users.add("me", &"x".repeat(256)));
         assert!(users.allow(b"Aladdin", b"open sesame") && users.allow(b"me", b""));

@@ -4,7 +4,7 @@
 use super::error::FileError;
 use super::keys::{Keys, Value};
 use super::source::named_by;
-use super::value::{Host, HostPort, Password};
+use super::value::{Host, HostPort, Password, port_of};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -119,7 +119,7 @@ pub enum Transport {
     Udp,
 }
 
-/// A user and a password.
+/// A user and a password, of which one may be empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Login {
@@ -170,8 +170,21 @@ fn host_port(value: &Value, expected: &str) -> Result<HostPort, FileError> {
     HostPort::parse(&value.text).ok_or_else(|| value.wrong(format!("expected {expected}")))
 }
 
-fn bind(keys: &mut Keys<'_, '_>) -> Result<HostPort, FileError> {
-    host_port(&keys.needed("BindAddress", BIND)?, BIND)
+/// Where a door listens. The port may have the name of a service, as Go takes it.
+fn bind(keys: &mut Keys<'_, '_>, transport: Transport) -> Result<HostPort, FileError> {
+    let value = keys.needed("BindAddress", BIND)?;
+    let protocol = match transport {
+        Transport::Tcp => "tcp",
+        Transport::Udp => "udp",
+    };
+    let named = || {
+        let (host, service) = value.text.rsplit_once(':')?;
+        let port = port_of(service, protocol, &keys.context.source.services())?;
+        HostPort::parse(&format!("{host}:{port}"))
+    };
+    HostPort::parse(&value.text)
+        .or_else(named)
+        .ok_or_else(|| value.wrong(format!("expected {BIND}")))
 }
 
 /// A destination. A zone is that of an interface of this machine, and none in the tunnel.
@@ -188,28 +201,42 @@ fn target(keys: &mut Keys<'_, '_>, may_have_zone: bool) -> Result<HostPort, File
 }
 
 /// Who may use a proxy. The name of one that speaks HTTP has no colon (RFC 7617 section 2).
+///
+/// A half that is missing or empty is an empty text, as wireproxy has it; but its SOCKS5 lets
+/// everybody in where the user is missing, so that a password alone is an error there.
 fn login(keys: &mut Keys<'_, '_>, is_http: bool) -> Result<Option<Login>, FileError> {
     let (user, password) = (keys.one("Username")?, keys.secret("Password")?);
-    let fits = |value: &Value| match (1..=LONGEST_LOGIN).contains(&value.text.len()) {
-        true => Ok(()),
-        false => Err(value.wrong(format!("expected 1 to {LONGEST_LOGIN} bytes"))),
-    };
-    // wireproxy takes an empty user and an empty password for none.
     let is_there = |value: &Value| !value.text.is_empty();
-    match (user.filter(is_there), password.filter(is_there)) {
-        (None, None) => Ok(None),
-        (Some(user), None) => Err(user.wrong("expected a Password beside it")),
-        (None, Some(password)) => Err(password.wrong("expected a Username beside it")),
-        (Some(user), Some(password)) => {
-            fits(&user)?;
-            fits(&password)?;
-            if is_http && user.text.contains(':') {
-                return Err(user.wrong("expected a name without a colon"));
-            }
-            let (user, password) = (user.text.to_string(), Password(password.text));
-            Ok(Some(Login { user, password }))
+    let (user, password) = (user.filter(is_there), password.filter(is_there));
+    for value in [&user, &password].into_iter().flatten() {
+        if value.text.len() > LONGEST_LOGIN {
+            return Err(value.wrong(format!("expected at most {LONGEST_LOGIN} bytes")));
         }
     }
+    match (&user, &password) {
+        (None, None) => return Ok(None),
+        (Some(_), Some(_)) => {}
+        (Some(user), None) => {
+            let problem = "without a Password beside it, it is the whole secret of the proxy";
+            keys.context.warn(user.place.clone(), problem);
+        }
+        (None, Some(password)) if !is_http => {
+            return Err(password.wrong("expected a Username beside it"));
+        }
+        (None, Some(password)) => {
+            let problem = "without a Username beside it, the name of the user is empty";
+            keys.context.warn(password.place.clone(), problem);
+        }
+    }
+    if let Some(user) = &user
+        && is_http
+        && user.text.contains(':')
+    {
+        return Err(user.wrong("expected a name without a colon"));
+    }
+    let user = user.map(|user| user.text.to_string()).unwrap_or_default();
+    let password = password.map(|password| password.text).unwrap_or_default();
+    Ok(Some(Login { user, password: Password(password) }))
 }
 
 /// Says that everybody who reaches a proxy may use it.
@@ -226,13 +253,13 @@ fn warn_of_open(keys: &mut Keys<'_, '_>, bind: &HostPort, has_login: bool, advic
 const LOGIN_OR_LOOPBACK: &str = "give it a Username and a Password, or bind it to 127.0.0.1";
 
 fn socks5(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
-    let (bind, login) = (bind(keys)?, login(keys, false)?);
+    let (bind, login) = (bind(keys, Transport::Tcp)?, login(keys, false)?);
     warn_of_open(keys, &bind, login.is_some(), LOGIN_OR_LOOPBACK);
     Ok(DoorKind::Socks5 { bind, login })
 }
 
 fn http(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
-    let (bind, login) = (bind(keys)?, login(keys, true)?);
+    let (bind, login) = (bind(keys, Transport::Tcp)?, login(keys, true)?);
     let path = |value: Value, context: &super::keys::Context<'_>| {
         named_by(context.file, Path::new(value.text.as_str()), context.source)
     };
@@ -258,7 +285,7 @@ fn http(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
 }
 
 fn client(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
-    Ok(DoorKind::Client { bind: bind(keys)?, target: target(keys, false)? })
+    Ok(DoorKind::Client { bind: bind(keys, Transport::Tcp)?, target: target(keys, false)? })
 }
 
 fn server(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
@@ -273,7 +300,7 @@ fn stdio(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
 }
 
 fn udp(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
-    let (bind, target) = (bind(keys)?, target(keys, false)?);
+    let (bind, target) = (bind(keys, Transport::Udp)?, target(keys, false)?);
     let inactivity = keys.one("InactivityTimeout")?;
     let inactivity = inactivity
         .map(|seconds| seconds.number(0, u32::MAX, "seconds, such as 30; 0 for no timeout"));
@@ -283,7 +310,7 @@ fn udp(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
 }
 
 fn sni(keys: &mut Keys<'_, '_>) -> Result<DoorKind, FileError> {
-    let bind = bind(keys)?;
+    let bind = bind(keys, Transport::Tcp)?;
     warn_of_open(keys, &bind, false, "bind it to 127.0.0.1");
     Ok(DoorKind::Sni { bind })
 }

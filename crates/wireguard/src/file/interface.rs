@@ -17,6 +17,8 @@ const NEVER_RUN: [&str; 4] = ["PreUp", "PostUp", "PreDown", "PostDown"];
 const CHECK_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// Smallest MTU that IPv4 hosts have to take (RFC 791), largest that a tunnel has.
 const MTUS: [u32; 2] = [MTU_MIN as u32, MTU_MAX as u32];
+/// Smallest MTU of a link for IPv4 (RFC 791). Over a smaller one nothing passes.
+const MTU_LEAST_LINK: u32 = 68;
 
 /// `[Interface]`.
 #[derive(Clone, Debug)]
@@ -114,15 +116,12 @@ impl InterfaceSection {
         }
         values.iter().try_for_each(check_addresses)?;
         let (dns, search) = dns(&keys.all("DNS")?)?;
-        let [least, most] = MTUS;
-        let expected = format!("a number of bytes from {least} to {most}");
         let mtu = keys.one("MTU")?;
         let port = keys.one("ListenPort")?;
         let fwmark = keys.one("FwMark")?;
         let values = [&mtu, &port, &fwmark].into_iter().flatten();
         let places = values.map(|value| value.place.clone()).collect();
-        let mtu = mtu.map(|mtu| mtu.number(least, most, &expected));
-        let mtu = mtu.transpose()?.and_then(|mtu| u16::try_from(mtu).ok());
+        let mtu = mtu.map(|value| mtu_of(&value, &mut keys)).transpose()?;
         let port = port.map(|port| port.number(0, u16::MAX.into(), "a port from 0 to 65535"));
         let listen_port = port.transpose()?.and_then(|port| u16::try_from(port).ok());
         let fwmark = fwmark.map(|mark| off_or(&mark, u32::MAX, "0xca6c"));
@@ -135,9 +134,7 @@ impl InterfaceSection {
         {
             return Err(interval.wrong("expected together with CheckAlive"));
         }
-        let interval =
-            interval.map(|interval| interval.number(1, 86_400, "seconds from 1 to 86400"));
-        let interval = interval.transpose()?.map(|seconds| Duration::from_secs(seconds.into()));
+        let interval = interval.map(|value| interval_of(&value, &mut keys)).transpose()?;
         for key in NEVER_RUN {
             keys.ignored(key, "this is never run: no command is");
         }
@@ -157,6 +154,28 @@ impl InterfaceSection {
             places,
         })
     }
+}
+
+/// The MTU. wireproxy takes any number, so that one that a tunnel cannot have is the nearest one.
+fn mtu_of(value: &Value, keys: &mut Keys<'_, '_>) -> Result<u16, FileError> {
+    let [least, most] = MTUS;
+    let expected = format!("a number of bytes from {least} to {most}");
+    let number = value.number(MTU_LEAST_LINK, u32::MAX, &expected)?;
+    let nearest = number.clamp(least, most);
+    if nearest != number {
+        let problem = format!("{nearest} is taken instead: expected {expected}");
+        keys.context.warn(value.place.clone(), problem);
+    }
+    Ok(u16::try_from(nearest).unwrap_or(MTU_MAX))
+}
+
+/// Time between two pings. wireproxy pings all the time if it is 0.
+fn interval_of(value: &Value, keys: &mut Keys<'_, '_>) -> Result<Duration, FileError> {
+    let number = value.number(0, u32::MAX, "a number of seconds, such as 5")?;
+    if number == 0 {
+        keys.context.warn(value.place.clone(), "1 second is taken instead");
+    }
+    Ok(Duration::from_secs(number.max(1).into()))
 }
 
 /// Resolvers, and domains in which names are looked up.

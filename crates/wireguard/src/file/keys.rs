@@ -135,14 +135,17 @@ impl<'a, 'b> Keys<'a, 'b> {
         entries.into_iter().map(|entry| self.value(key, entry)).collect()
     }
 
-    /// Takes the value of a key that is given once at most.
+    /// Takes the value of a key that counts once: the first one, as for wireproxy. For wg(8) the
+    /// last one does, so that the user is told.
     pub(super) fn one(&mut self, key: &'static str) -> Result<Option<Value>, FileError> {
         let entries = self.entries(key);
-        if let [first, second, ..] = entries[..] {
-            let problem = format!("expected once; it is in line {} already", first.line);
-            return Err(FileError { place: self.place_of(key, second.line), problem });
+        let Some((first, others)) = entries.split_first() else { return Ok(None) };
+        for other in others {
+            let place = self.place_of(key, other.line);
+            let problem = format!("this does not count: the value in line {} does", first.line);
+            self.context.warn(place, problem);
         }
-        entries.first().map(|entry| self.value(key, entry)).transpose()
+        self.value(key, first).map(Some)
     }
 
     /// Takes the value of a key that has to be there.
@@ -187,9 +190,10 @@ impl<'a, 'b> Keys<'a, 'b> {
         }
     }
 
-    /// Ends the section: each key that is left is unknown.
+    /// Ends the section: each key that is left is unknown, unless other values are made from its
+    /// own.
     pub(super) fn end(self) -> Result<(), FileError> {
-        let Some(entry) = self.left.first() else { return Ok(()) };
+        let Some(entry) = self.left.iter().find(|entry| !entry.is_used) else { return Ok(()) };
         let problem = match self.known.as_slice() {
             [] => "expected a section such as [Interface] before it".to_owned(),
             known => format!("unknown key: expected one of {}", known.join(", ")),

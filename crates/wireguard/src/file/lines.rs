@@ -2,8 +2,8 @@
 //!
 //! The rules are those of wg(8) and of the library by which wireproxy reads its files: names of
 //! sections and keys have no case, `=` or `:` is between key and value, `#` and `;` begin comments,
-//! quotes keep what is in them as it is, and `\` at the end goes on in the next line. Quotes end in
-//! the line in which they begin, unlike those of that library.
+//! quotes keep what is in them as it is, those of `"""` and `` ` `` over several lines as well, and
+//! `\` at the end goes on in the next line.
 
 use super::error::{FileError, Place};
 use std::path::Path;
@@ -14,6 +14,8 @@ const LONGEST_KEY: usize = 24;
 
 /// What may be around a value.
 const QUOTES: [&str; 4] = ["\"\"\"", "\"", "'", "`"];
+/// What may be around a value of several lines.
+const LONG_QUOTES: [&str; 2] = ["\"\"\"", "`"];
 
 /// A section with its keys. The one before the first has no name.
 pub(super) struct Section {
@@ -28,6 +30,8 @@ pub(super) struct Entry {
     pub(super) key: String,
     pub(super) line: usize,
     pub(super) value: Zeroizing<String>,
+    /// Whether another value is made from this one, so that its key may be any.
+    pub(super) is_used: bool,
 }
 
 /// Reads the lines of a file. The first section is the one without a name.
@@ -43,12 +47,13 @@ pub(super) fn sections(file: &Path, bytes: &[u8]) -> Result<Vec<Section>, FileEr
     };
     let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
     let texts = bytes.split(|&byte| byte == b'\n').zip(1..).map(|(line, number)| {
-        text(line).map(str::trim).ok_or_else(|| wrong(number, None, "expected text in UTF-8"))
+        text(line).ok_or_else(|| wrong(number, None, "expected text in UTF-8"))
     });
     let texts = texts.collect::<Result<Vec<_>, _>>()?;
     let mut all = vec![Section { name: String::new(), line: 1, entries: Vec::new() }];
     let mut lines = texts.into_iter().zip(1..);
-    while let Some((line, number)) = lines.next() {
+    while let Some((whole, number)) = lines.next() {
+        let line = whole.trim();
         let last = all.last_mut().expect("there is one without a name");
         if line.is_empty() || line.starts_with(['#', ';']) {
             continue;
@@ -70,16 +75,16 @@ pub(super) fn sections(file: &Path, bytes: &[u8]) -> Result<Vec<Section>, FileEr
             .ok_or_else(|| {
                 wrong(number, section, "expected KEY = VALUE, a [Section], or a comment with #")
             })?;
-        if goes_on_in_quotes(value) {
-            let problem = "expected the end of the quotes in the same line: \\ at the end of a line \
-                           goes on in the next one";
-            return Err(wrong(number, section, problem));
-        }
-        let value = match value.strip_suffix('\\') {
-            Some(begin) => continued(begin, lines.by_ref().map(|(line, _)| line)),
-            None => Zeroizing::new(plain(value).to_owned()),
+        let mut rest = lines.by_ref().map(|(line, _)| line);
+        let value = match (open_quote(value), value.strip_suffix('\\')) {
+            (Some(quote), _) => quoted(whole, quote, rest).ok_or_else(|| {
+                let problem = format!("expected the end of the quotes {quote} in a later line");
+                wrong(number, section, &problem)
+            })?,
+            (None, Some(begin)) => continued(begin, rest.by_ref().map(str::trim)),
+            (None, None) => Zeroizing::new(plain(value).to_owned()),
         };
-        last.entries.push(Entry { key: key.to_owned(), line: number, value });
+        last.entries.push(Entry { key: key.to_owned(), line: number, value, is_used: false });
     }
     Ok(all)
 }
@@ -107,14 +112,34 @@ fn is_comment(text: &str) -> bool {
     text.is_empty() || text.starts_with(['#', ';'])
 }
 
-/// Whether the library by which wireproxy reads its files would look for the end of a value in the
-/// lines that follow. `"""` alone is a value.
-fn goes_on_in_quotes(value: &str) -> bool {
-    let is_open = |quote: &str| {
-        let rest = value.strip_prefix(quote).filter(|rest| !rest.is_empty());
-        rest.is_some_and(|rest| !rest.contains(quote))
+/// The quotes that a value begins with and that do not end in its line.
+fn open_quote(value: &str) -> Option<&'static str> {
+    let is_open = |quote: &&str| {
+        let rest = value.strip_prefix(*quote);
+        rest.is_some_and(|rest| !rest.contains(*quote))
     };
-    is_open("\"\"\"") || is_open("`")
+    LONG_QUOTES.into_iter().find(is_open)
+}
+
+/// A value that begins in a line behind these quotes, and ends before the last of them in a later
+/// line; `None` if there is no such line. Nothing is a comment in it. What is behind it is of no
+/// meaning.
+fn quoted<'a>(
+    begin: &'a str,
+    quote: &str,
+    lines: impl Iterator<Item = &'a str>,
+) -> Option<Zeroizing<String>> {
+    let (_, begin) = begin.split_once(quote)?;
+    let mut parts = vec![begin];
+    for line in lines {
+        parts.push("\n");
+        if let Some((end, _)) = line.rsplit_once(quote) {
+            parts.push(end);
+            return Some(Zeroizing::new(parts.concat()));
+        }
+        parts.push(line);
+    }
+    None
 }
 
 /// A value without quotes and comment.

@@ -28,6 +28,7 @@
 
 mod doors;
 mod error;
+mod expand;
 mod interface;
 mod keys;
 mod lines;
@@ -175,7 +176,8 @@ fn load(path: &Path, source: &dyn Source) -> Result<(Text, Vec<Section>), FileEr
     if text.bytes.len() > MOST_BYTES {
         return Err(wrong(format!("too long: expected at most {MOST_BYTES} bytes")));
     }
-    let sections = lines::sections(path, &text.bytes)?;
+    let mut sections = lines::sections(path, &text.bytes)?;
+    expand::expand(path, &mut sections)?;
     Ok((text, sections))
 }
 
@@ -241,12 +243,20 @@ impl Reading {
                     self.add_door(context, DoorSection { line, name, kind })?;
                 }
                 ("Interface", None) => {
-                    once(context, &self.interface, name, line)?;
+                    if let Some((first, _)) = &self.interface {
+                        let problem = format!("expected once; it is in line {first} already");
+                        return Err(FileError { place: context.place(name, line, None), problem });
+                    }
                     let keys = Keys::new(context, section, name);
                     self.interface = Some((line, InterfaceSection::read(keys)?));
                 }
                 ("Resolve", None) => {
-                    once(context, &self.resolve, name, line)?;
+                    if let Some((first, _)) = self.resolve {
+                        let place = context.place(name, line, None);
+                        let problem = "this does not count: the section in line";
+                        context.warn(place, format!("{problem} {first} does"));
+                        continue;
+                    }
                     let keys = Keys::new(context, section, name);
                     self.resolve = Some((line, ResolveStrategy::read(keys)?));
                 }
@@ -259,12 +269,16 @@ impl Reading {
         Ok(())
     }
 
-    fn add_door(&mut self, context: &Context<'_>, door: DoorSection) -> Result<(), FileError> {
+    fn add_door(&mut self, context: &mut Context<'_>, door: DoorSection) -> Result<(), FileError> {
         let DoorSection { line, name, kind } = &door;
         let is_stdio = |door: &&DoorSection| matches!(door.kind, DoorKind::Stdio { .. });
-        let other = self.doors.iter().find(is_stdio).map(|door| (door.line, ()));
-        if is_stdio(&&door) {
-            once(context, &other, name, *line)?;
+        if is_stdio(&&door)
+            && let Some(first) = self.doors.iter().find(is_stdio)
+        {
+            let problem =
+                format!("this is left out: the section in line {} has the streams", first.line);
+            context.warn(context.place(name, *line, None), problem);
+            return Ok(());
         }
         let clash = self.doors.iter().find_map(|other| Some((other, other.kind.clash(kind)?)));
         if let Some((other, key)) = clash {
@@ -382,16 +396,4 @@ fn kind_of(section: &Section) -> Option<(&'static str, Part, Option<doors::Reade
     }
     let door = SECTIONS.into_iter().find(|(name, _)| is_it(name));
     door.map(|(name, read)| (name, Part::Doors, Some(read)))
-}
-
-/// Complains of a section that is there already.
-fn once<T>(
-    context: &Context<'_>,
-    first: &Option<(usize, T)>,
-    name: &str,
-    line: usize,
-) -> Result<(), FileError> {
-    let Some((first, _)) = first else { return Ok(()) };
-    let problem = format!("expected once; it is in line {first} already");
-    Err(FileError { place: context.place(name, line, None), problem })
 }

@@ -29,6 +29,9 @@ pub(super) trait Source {
 
     /// The value of an environment variable.
     fn variable(&self, name: &str) -> Option<Zeroizing<String>>;
+
+    /// The text of `/etc/services`.
+    fn services(&self) -> String;
 }
 
 /// The file system and the environment of this process.
@@ -67,6 +70,11 @@ impl Source for System {
         // `var` would panic on a name with `=` or NUL in older versions of std.
         let is_name = !name.is_empty() && !name.contains(['=', '\0']);
         is_name.then(|| std::env::var(name).ok()).flatten().map(Zeroizing::new)
+    }
+
+    fn services(&self) -> String {
+        // A machine without the file has no names of ports.
+        std::fs::read_to_string("/etc/services").unwrap_or_default()
     }
 }
 

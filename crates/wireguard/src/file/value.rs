@@ -95,6 +95,18 @@ impl HostPort {
     }
 }
 
+/// The port of a service, whose name has no case, in the text of `/etc/services` (services(5)).
+pub(super) fn port_of(service: &str, protocol: &str, services: &str) -> Option<u16> {
+    services.lines().find_map(|line| {
+        let mut words = line.split('#').next()?.split_whitespace();
+        let (name, number) = (words.next()?, words.next()?);
+        let (port, of) = number.split_once('/')?;
+        let mut names = core::iter::once(name).chain(words);
+        let is_it = of == protocol && names.any(|name| name.eq_ignore_ascii_case(service));
+        is_it.then(|| port.parse().ok()).flatten()
+    })
+}
+
 /// A host in brackets: as for wg(8), any but the one without a name.
 fn named_in_brackets(host: &str) -> Option<Host> {
     if let Ok(address) = host.parse() {
