@@ -224,21 +224,81 @@ BUSY=\t(hidden)\t[2001:db8::1]:51820\t10.0.0.0/24,fd00::/64\t1000\t1258291\t3072
     }
 
     #[test]
-    fn sizes_and_times_have_their_units() {
-        let mib = 1 << 20;
+    fn peers_are_in_the_order_of_their_handshakes() {
+        let InterfaceReport { peers, .. } = interface();
+        let peer = |key: &str, latest| PeerReport {
+            public_key: key.to_owned(),
+            latest_handshake: latest,
+            ..peers[0].clone()
+        };
+        let peers = vec![
+            peer("NEVER=", None),
+            peer("OLD=", Some((999, 999_999_999))),
+            peer("SAME=", Some((1000, 5))),
+            peer("LATEST=", Some((1000, 6))),
+        ];
+        let interface = InterfaceReport { peers, ..interface() };
+        let text = whole(&interface, UNIX_EPOCH + Duration::from_secs(1000));
+        let keys: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("peer: ")).collect();
+        assert_eq!(keys, ["LATEST=", "SAME=", "OLD=", "NEVER="]);
+        // For programs they stay as they are.
+        let listed = field(&interface, Field::Peers, false);
+        assert_eq!(listed, "NEVER=\nOLD=\nSAME=\nLATEST=\n");
+    }
+
+    #[test]
+    fn sizes_have_the_largest_unit_that_they_fill() {
+        let [kib, mib, gib, tib] = [10, 20, 30, 40].map(|power| 1_u64 << power);
         for (count, text) in [
             (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.00 KiB"),
+            (1, "1 B"),
+            (kib - 1, "1023 B"),
+            (kib, "1.00 KiB"),
+            (kib + 5, "1.00 KiB"),
+            (kib + 6, "1.01 KiB"),
             (mib - 1, "1024.00 KiB"),
+            (mib, "1.00 MiB"),
             (3 * mib / 2, "1.50 MiB"),
+            (gib - 1, "1024.00 MiB"),
+            (gib, "1.00 GiB"),
+            (5 * gib / 2, "2.50 GiB"),
+            (tib - 1, "1024.00 GiB"),
+            (tib, "1.00 TiB"),
+            (1024 * tib, "1024.00 TiB"),
             (u64::MAX, "16777216.00 TiB"),
         ] {
             assert_eq!(bytes(count), text);
         }
-        assert_eq!(time(90_061), "1 day, 1 hour, 1 minute, 1 second");
-        let then = UNIX_EPOCH + Duration::from_secs(9);
-        assert_eq!(ago(then, then), "Now");
-        assert!(ago(then, UNIX_EPOCH).starts_with("(System clock"));
+    }
+
+    #[test]
+    fn times_have_all_units_that_are_not_zero() {
+        let [minute, hour, day, year] = [60, 3600, 86_400, 365 * 86_400];
+        let then = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        for (seconds, text) in [
+            (1, "1 second"),
+            (2, "2 seconds"),
+            (minute - 1, "59 seconds"),
+            (minute, "1 minute"),
+            (minute + 1, "1 minute, 1 second"),
+            (2 * minute, "2 minutes"),
+            (hour - 1, "59 minutes, 59 seconds"),
+            (hour, "1 hour"),
+            (hour + 1, "1 hour, 1 second"),
+            (day - 1, "23 hours, 59 minutes, 59 seconds"),
+            (day, "1 day"),
+            (day + hour + minute + 1, "1 day, 1 hour, 1 minute, 1 second"),
+            (year - day, "364 days"),
+            (year, "1 year"),
+            (2 * year + 3 * day + 4 * hour, "2 years, 3 days, 4 hours"),
+            (10 * year + 1, "10 years, 1 second"),
+        ] {
+            assert_eq!(time(seconds), text);
+            let now = then + Duration::from_secs(seconds) + Duration::from_millis(999);
+            assert_eq!(ago(then, now), format!("{text} ago"));
+        }
+        assert_eq!(ago(then, then + Duration::from_millis(999)), "Now");
+        let backward = "(System clock wound backward; connection problems may ensue.)";
+        assert_eq!(ago(then, then - Duration::from_nanos(1)), backward);
     }
 }

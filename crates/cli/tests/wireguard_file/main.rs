@@ -11,17 +11,16 @@ mod namespace;
 
 mod gateways;
 mod machine;
+mod shown;
 mod world;
 
 use host::Host;
 use namespace::{in_namespace, run, skip};
 use neap_wireguard::PrivateKey;
 use serde_json::Value;
-use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
 use std::thread;
 use world::{FAR, Folder, Keys, Tunnel, get, veth};
@@ -32,9 +31,6 @@ const ALIVE: &str = "CheckAlive = 10.9.0.2\nCheckAliveInterval = 1\n";
 const SERVER: &str = "[TCPServerTunnel]\nListenPort = 80\nTarget = localhost:8080\n";
 /// Where the pages of the tunnel are.
 const INFO: &str = "127.0.0.1:9080";
-
-/// Tells this binary that it has a `/run` of its own, with what an interface answers there.
-const ANSWER: &str = "NEAP_TEST_UAPI";
 
 #[test]
 fn a_file_is_checked_without_a_tunnel() {
@@ -114,42 +110,6 @@ fn a_target_by_name_is_told_of_where_nobody_resolves_names() {
         told.contains("near.conf: [Interface] DNS: without it no name has an address"),
         "{told}"
     );
-}
-
-#[test]
-fn two_tunnels_reach_each_other_and_wg_shows_the_same() {
-    in_namespace(|| {
-        let folder = Folder::new("pair");
-        let far_host = Host::new(false);
-        veth(&far_host);
-        let keys = Keys::new();
-        let near = folder.write("near.conf", &keys.near(ALIVE, ""));
-        let far = folder.write("far.conf", &keys.far("", ""));
-        let _far = far_host.inside(|| Tunnel::start(&folder, &["-c", &far]));
-        let tunnel = Tunnel::start(&folder, &["-c", &near, "-i", INFO]);
-        confined::check(tunnel.pid(), 0);
-        wait_until_ready();
-        let (status, uapi) = get(INFO, "/metrics");
-        assert_eq!(status, 200);
-        assert_eq!(readiness("//./x/../readyz/").0, 200);
-        assert_eq!(get(INFO, "/readyz/x").0, 404);
-        assert!(!uapi.contains(&keys.near_private) && uapi.contains("private_key=REDACTED\n"));
-        let shown = folder.print(&["wg", "show", "near"]);
-        for line in [
-            "interface: near\n",
-            &format!("  public key: {}\n", keys.near_public()),
-            "  private key: (hidden)\n  listening port: 51821\n\n",
-            &format!("peer: {}\n  preshared key: (hidden)\n", keys.far_public()),
-            &format!("  endpoint: {FAR}:51820\n  allowed ips: 10.9.0.2/32\n"),
-            "  latest handshake: ",
-            "  transfer: ",
-            "  persistent keepalive: every 25 seconds\n",
-        ] {
-            assert!(shown.contains(line), "{line}\n{shown}");
-        }
-        assert_eq!(folder.print(&["wg", "show", "interfaces"]), "far near\n");
-        same_as_wg(&folder, &keys);
-    });
 }
 
 #[test]
@@ -255,79 +215,6 @@ fn a_name_is_resolved_again_when_handshakes_fail() {
         let log = join_by_name("192.0.2.99 far.test\n");
         assert!(log.contains("the endpoint has this address"), "{log}");
     });
-}
-
-/// Lets wg(8) print an interface of the same figures, which answers by its protocol.
-fn same_as_wg(folder: &Folder, keys: &Keys) {
-    if Command::new("wg").arg("--version").output().is_err() {
-        return skip("there is no wg(8)");
-    }
-    let own = env::current_exe().expect("the test knows its binary");
-    let mut uapi = get(INFO, "/metrics").1;
-    uapi = uapi.replace("private_key=REDACTED", &format!("private_key={}", keys.near_hex()));
-    uapi = uapi.replace("preshared_key=REDACTED", &format!("preshared_key={}", "1".repeat(64)));
-    let script = "mount -t tmpfs none /run && mkdir /run/wireguard && \
-                  exec \"$0\" --exact wg_prints_what_it_is_answered --nocapture";
-    let output = Command::new("unshare")
-        .args(["-m", "sh", "-c", script])
-        .arg(own)
-        .env(ANSWER, uapi)
-        .stdin(Stdio::null())
-        .output()
-        .expect("unshare runs");
-    let theirs = String::from_utf8(output.stdout).expect("text");
-    let mut theirs: Vec<_> = theirs.lines().filter_map(|line| line.strip_prefix("wg| ")).collect();
-    assert!(!theirs.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    let mut ours = String::new();
-    for arguments in [&["near"] as &[_], &["near", "dump"], &["near", "allowed-ips"]] {
-        ours += &folder.print(&[&["wg", "show"], arguments].concat());
-    }
-    // Pings and time go on between the two.
-    let changes = ["  latest handshake: ", "  transfer: "];
-    let stays = |line: &&str| !changes.iter().any(|change| line.starts_with(change));
-    let ours = ours.replace("(hidden)", "SECRET");
-    let mut ours: Vec<_> = ours.lines().filter(stays).collect();
-    theirs.retain(stays);
-    let columns = |line: &str| line.split('\t').map(str::to_owned).collect::<Vec<_>>();
-    assert_eq!(ours.len(), theirs.len(), "{ours:#?} {theirs:#?}");
-    for (ours, theirs) in ours.drain(..).zip(theirs) {
-        let (ours, theirs) = (columns(ours), columns(theirs));
-        assert_eq!(ours.len(), theirs.len(), "{ours:?} {theirs:?}");
-        // Seconds and bytes of a dump.
-        for (index, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
-            let is_figure = (4..7).contains(&index);
-            assert!(is_figure || ours == theirs || ours == "SECRET", "{ours:?} {theirs:?}");
-        }
-    }
-}
-
-/// What this binary does with a `/run` of its own: it answers as an interface, and prints what wg
-/// says of that.
-#[test]
-fn wg_prints_what_it_is_answered() {
-    let Ok(answer) = env::var(ANSWER) else { return };
-    let listener = UnixListener::bind("/run/wireguard/near.sock").expect("a socket");
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.expect("a connection");
-            let mut lines = BufReader::new(stream.try_clone().expect("a socket")).lines();
-            // wg looks whether somebody is there first.
-            if lines.next().is_some_and(|line| line.expect("a line") == "get=1") {
-                stream.write_all(format!("{answer}errno=0\n\n").as_bytes()).expect("sent");
-            }
-        }
-    });
-    // With one processor the harness has begun a line.
-    println!();
-    for arguments in [&["near"] as &[_], &["near", "dump"], &["near", "allowed-ips"]] {
-        let output = Command::new("wg").arg("show").args(arguments).output().expect("wg runs");
-        let text = String::from_utf8(output.stdout).expect("text");
-        let text = text.replace("(hidden)", "SECRET");
-        for line in text.lines() {
-            println!("wg| {line}");
-        }
-        eprintln!("{}", String::from_utf8_lossy(&output.stderr));
-    }
 }
 
 /// An echo server behind the far end.

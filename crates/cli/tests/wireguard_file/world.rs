@@ -86,25 +86,64 @@ impl Folder {
     }
 }
 
+/// Each byte of the keys: of the private ones of both hosts, of the one that they share, and of
+/// another one.
+const NEAR_KEY: u8 = 7;
+const FAR_KEY: u8 = 9;
+const SHARED_KEY: u8 = 0x11;
+const OTHER_SHARED_KEY: u8 = 0x13;
+const OTHER_SHARED: &str = "ExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExM=";
+/// Characters of a key that show it.
+const TRACE: usize = 20;
+
+fn hex<const N: usize>(bytes: [u8; N]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The keys of two peers.
 pub(crate) struct Keys {
     pub(crate) near_private: String,
-    near_bytes: [u8; 32],
     far_private: String,
     shared: String,
 }
 
 impl Keys {
     pub(crate) fn new() -> Self {
-        let near_bytes = [7; 32];
         let near_private = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=".to_owned();
         let far_private = "CQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQk=".to_owned();
         let shared = "ERERERERERERERERERERERERERERERERERERERERERE=".to_owned();
-        Self { near_private, near_bytes, far_private, shared }
+        Self { near_private, far_private, shared }
     }
 
-    pub(crate) fn near_hex(&self) -> String {
-        self.near_bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    /// A page of the configuration protocol with this host's secrets in their places.
+    pub(crate) fn with_secrets(&self, page: &str) -> String {
+        let page =
+            page.replace("private_key=REDACTED", &format!("private_key={}", hex([NEAR_KEY; 32])));
+        page.replace("preshared_key=REDACTED", &format!("preshared_key={}", hex([SHARED_KEY; 32])))
+    }
+
+    /// A text in which the secrets of this host are hidden.
+    pub(crate) fn hidden(&self, text: &str) -> String {
+        text.replace(&self.near_private, "(hidden)").replace(&self.shared, "(hidden)")
+    }
+
+    /// A file in which the keys that both share are others.
+    pub(crate) fn exchanged(&self, text: &str) -> String {
+        text.replace(&self.shared, OTHER_SHARED)
+    }
+
+    /// Where a secret shows: the beginnings of all of them in base64, in hexadecimal digits, and as
+    /// numbers, as `Debug` prints bytes.
+    pub(crate) fn traces(&self) -> Vec<String> {
+        let texts = [&self.near_private, &self.far_private, &self.shared];
+        let texts = texts.into_iter().map(String::as_str).chain([OTHER_SHARED]);
+        let mut all: Vec<_> = texts.map(|text| text[..TRACE].to_owned()).collect();
+        for byte in [NEAR_KEY, FAR_KEY, SHARED_KEY, OTHER_SHARED_KEY] {
+            all.push(hex([byte; TRACE / 2]));
+            all.push(hex([byte; TRACE / 2]).to_uppercase());
+            all.push(format!("{byte}, {byte}, {byte}, {byte}, {byte}"));
+        }
+        all
     }
 
     fn public(private: &str) -> String {
