@@ -104,7 +104,7 @@ fn steps_of_handshakes_that_are_forged_spoiled_or_replayed_change_nothing() {
     let of_stranger = forged(&two);
     show(&mut two, THERE, &[of_stranger]);
     assert_eq!(two.count(THERE, "dropped_unknown_peer"), 1);
-    show(&mut two, HERE, &[initiation.bytes.clone()]);
+    show(&mut two, HERE, std::slice::from_ref(&initiation.bytes));
 
     two.receive(initiation.clone());
     let response = caught(&mut two);
@@ -121,7 +121,7 @@ fn steps_of_handshakes_that_are_forged_spoiled_or_replayed_change_nothing() {
     let of_impostor = impostor.take_outgoing().remove(0).message.bytes().to_vec();
     assert_eq!(of_impostor[0], 2);
     let wrong = two.count(HERE, "dropped_not_authentic");
-    show(&mut two, HERE, &[of_impostor.clone()]);
+    show(&mut two, HERE, std::slice::from_ref(&of_impostor));
     assert_eq!(two.count(HERE, "dropped_not_authentic"), wrong + 1);
     show(&mut two, HERE, &spoiled(&response.bytes));
     let completed = two.count(HERE, "handshakes_completed");
