@@ -17,12 +17,14 @@ GAP_MS = 10
 IDLE_S, KEEPALIVE_S = 20, 5
 # What is opened before flows are idle.
 SETTLE_S = 3
+# What a server needs until it listens.
+SERVER_S = 0.25
 
 
 def serve(net, *words):
     """A server on the far host, which needs a moment."""
     server = net.start(FAR, build.kb(), *words)
-    time.sleep(0.25)
+    time.sleep(SERVER_S)
     return server
 
 
@@ -42,7 +44,8 @@ def bulk(near, is_up, flows, seconds):
     """A transfer with a ping of the host beside it: what the receiver got from the second second on, and CPU per 10^9 bytes. `cpu`
     is that of the tunnel's process, `near` with the client of the tunnel, `machine` all of the machine."""
     net = near.net
-    server = serve(net, *(("sink", "--port", tunnels.SINK) if is_up else ("source", "--port", tunnels.SOURCE)), "--seconds", seconds)
+    server = near.server(is_up, seconds)
+    time.sleep(SERVER_S)
     before = near.used_cpu_s()
     # The near side is first, as its wake-ups are counted. The far side's tunnel is of the load too.
     others = [process for process in net.processes if process is not near.process]
@@ -147,18 +150,22 @@ def idle(near, flows, seconds):
 DEAF = "import socket, sys, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('', int(sys.argv[1]))); time.sleep(600)"
 
 
-def forged(near, attack, seconds):
+def forged(near, attack, offered, seconds):
     """An upload alone, beside datagrams to a port that nobody reads, and beside the same as forged handshakes: `attack` starts a
-    program that sends them to a port of the near host. `kept` is the last to the second, as the program needs processors too."""
+    program that sends them to a port of the near host, and is to send `offered` of them a second. `kept` is the last to the second,
+    as the program needs processors too, and `kept_of_quiet` the last to the first. What was really sent is beside what was offered,
+    of datagrams that nobody reads and of handshakes."""
     quiet = bulk(near, True, 1, seconds)["gbps"]
     deaf = near.net.start(STACK, sys.executable, "-c", DEAF, tunnels.DEAF_PORT)
     time.sleep(0.25)
-    attacker = attack(tunnels.DEAF_PORT)
-    unread = bulk(near, True, 1, seconds)["gbps"]
-    attacker.finish()
+
+    def beside_datagrams(port):
+        attacker = attack(port)
+        return bulk(near, True, 1, seconds)["gbps"], attacker.finish()
+
+    unread, ignored = beside_datagrams(tunnels.DEAF_PORT)
     deaf.kill()
-    attacker = attack(tunnels.NEAR_PORT)
-    loaded = bulk(near, True, 1, seconds)["gbps"]
-    report = attacker.finish()
-    return {"gbps": loaded, "unread_gbps": unread, "quiet_gbps": quiet, "kept": loaded / unread,
+    loaded, report = beside_datagrams(tunnels.NEAR_PORT)
+    return {"gbps": loaded, "unread_gbps": unread, "quiet_gbps": quiet, "kept": loaded / unread, "kept_of_quiet": loaded / quiet,
+            "offered_per_second": offered, "unread_per_second": ignored.get("per_second", 0),
             "forged_per_second": report.get("per_second", 0), "cookies_per_second": report.get("cookies_per_second", 0)}

@@ -36,7 +36,7 @@ START_S = 15
 # Where wireguard-go listens for settings; its interfaces are called by the number of this process.
 SETTINGS = Path("/var/run/wireguard")
 INTERFACES = {STACK: "nbn", FAR: "nbf"}
-CUBIC, BBR = "cubic", "bbr"
+CUBIC, BBR, BBR3 = "cubic", "bbr", "bbr3"
 
 
 def goodput(ethernet):
@@ -157,6 +157,11 @@ class Near:
         """`kb` through the tunnel."""
         return self.net.start(STACK, self.programs["kb"], mode, "--target", self.target, "--port", port, *self.words, *words)
 
+    def server(self, is_up, seconds):
+        """A program of the far host for a load: what it got is its result."""
+        mode, port = ("sink", SINK) if is_up else ("source", SOURCE)
+        return self.net.start(FAR, self.programs["kb"], mode, "--port", port, "--seconds", seconds)
+
     def load(self, is_up, port, flows, seconds):
         """A program that sends or receives as fast as it goes."""
         return self.client("send" if is_up else "receive", port, "--flows", flows, "--seconds", seconds)
@@ -199,6 +204,19 @@ class Inside(Near):
         """Each load makes its own tunnel."""
 
 
+class BothInside(Inside):
+    """Both ends with their tunnels in their own processes: they know each other's keys."""
+
+    def __init__(self, net, programs):
+        super().__init__(net, programs, None)
+
+    def server(self, is_up, seconds):
+        return self.net.start(FAR, self.programs["throughput"], "far", seconds)
+
+    def load(self, is_up, port, flows, seconds):
+        return self.net.start(STACK, self.programs["throughput"], "load", HOST_ADDRESS, "up" if is_up else "down", flows, seconds)
+
+
 def forwards():
     return [word for port in SERVERS for word in ("--forward", f"127.0.0.1:{port}={FAR_ADDRESS}:{port}")]
 
@@ -218,6 +236,10 @@ def netstack_inside(net, programs, keys, keepalive):
 def neap_inside(net, programs, keys, keepalive):
     near = keys.write("near.conf", file(keys, STACK, keepalive))
     return Inside(net, programs, lambda way, target, flows, seconds: (programs["load"], near, way, target, flows, seconds))
+
+
+def neap_both_inside(net, programs, _keys, _keepalive):
+    return BothInside(net, programs)
 
 
 def onetun(net, programs, keys, keepalive):
@@ -265,8 +287,10 @@ STARTERS = {
     "neap-both": neap(),
     "neap-cubic": neap("--congestion", CUBIC),
     "neap-bbr": neap("--congestion", BBR),
+    "neap-bbr3": neap("--congestion", BBR3),
     "netstack": netstack,
     "neap-inside": neap_inside,
+    "neap-both-inside": neap_both_inside,
     "netstack-inside": netstack_inside,
     "onetun": onetun,
     "wireguard-go": tun(CUBIC),
@@ -274,15 +298,15 @@ STARTERS = {
     "kernel": kernel(CUBIC),
     "kernel-bbr": kernel(BBR),
 }
-# Far sides that are not wireguard-go over a TUN.
-NEAP_FAR, NO_FAR = {"neap-both"}, {"kernel", "kernel-bbr"}
+# Far sides that are not wireguard-go over a TUN: neap, and none besides what the near side starts itself.
+NEAP_FAR, NO_FAR = {"neap-both"}, {"kernel", "kernel-bbr", "neap-both-inside"}
 
 
 def needs(name):
     """The program of a near side."""
-    if name.startswith("neap") and name != "neap-inside":
-        return "neap"
-    return {"neap-inside": "load", "netstack-inside": "netstack", "wireguard-go-bbr": "wireguard-go", "kernel-bbr": "kernel"}.get(name, name)
+    others = {"neap-inside": "load", "neap-both-inside": "throughput", "netstack-inside": "netstack", "wireguard-go-bbr": "wireguard-go",
+              "kernel-bbr": "kernel"}
+    return others.get(name, "neap" if name.startswith("neap") else name)
 
 
 def go(name, package):
@@ -297,8 +321,8 @@ def programs(wanted):
     """The programs of the near sides that are wanted, and a line for each that is missing. The far side and the link are always needed."""
     found = {"kb": build.kb(), "neap": build.neap(), "wireguard-go": go("wireguard-go", "golang.zx2c4.com/wireguard"), "kernel": None}
     missing = []
-    if "load" in wanted:
-        found["load"] = build.example("neap-wireguard", "load")
+    for name in {"load", "throughput"} & set(wanted):
+        found[name] = build.example("neap-wireguard", name)
     if "netstack" in wanted:
         found["netstack"] = go("wireguard-netstack", ".")
     if "onetun" in wanted:
