@@ -2,8 +2,9 @@
 //
 //   datagrams echo ADDRESS PORT              sends each datagram back, until it is killed
 //   datagrams probe ADDRESS PORT SECONDS     a datagram every 10 ms, and how long its answer took; 1 s if there was none
-//   datagrams mappings ADDRESS PORT COUNT    as many sockets, each of which asks twice: the second time when all have
-//                                            asked once
+//   datagrams ports ADDRESS PORT             tells each who asks the port that it sees of him, until it is killed
+//   datagrams mappings ADDRESS PORT COUNT    as many sockets, each of which asks that twice: the second time when all
+//                                            have asked once
 //   datagrams station ADDRESS PORT           counts what is sent to it, and sends what it is asked for, until it is killed
 //   datagrams out|in ADDRESS PORT SECONDS MBIT LENGTH [joined]    datagrams to a station, or from it, at a rate
 //
@@ -217,6 +218,25 @@ static _Noreturn void echo(void) {
     }
 }
 
+// A question for the port that the server sees, which is 0 then, and its answer. An answer that came late is known by
+// its round.
+struct question {
+    uint32_t round, port;
+};
+
+static _Noreturn void ports(void) {
+    struct question question;
+    int fd = udp_socket();
+    if (bind(fd, (void *)&peer, sizeof peer)) die("bind");
+    for (;;) {
+        struct sockaddr_in from;
+        socklen_t length = sizeof from;
+        if (recvfrom(fd, &question, sizeof question, 0, (void *)&from, &length) != sizeof question) continue;
+        question.port = ntohs(from.sin_port);
+        sendto(fd, &question, sizeof question, 0, (void *)&from, length);
+    }
+}
+
 static int compare(const void *a, const void *b) {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return (x > y) - (x < y);
@@ -252,22 +272,22 @@ static int probe(double seconds) {
     return 0;
 }
 
-// Lets sockets ask until each has its answer. Returns how many have one.
-static int ask(int *sockets, int count) {
-    char data[16];
+// Lets sockets ask until each has its answer, a port; 0 stays where there was none. Returns how many have one.
+static int ask(int *sockets, int count, uint32_t round, uint32_t *seen) {
     int answered = 0;
-    char has_answer[TOGETHER] = {0};
     for (int try = 0; try < TRIES && answered < count; try++) {
         for (int i = 0; i < count; i++)
-            if (!has_answer[i]) send(sockets[i], "ask", 3, 0);
+            if (!seen[i]) send(sockets[i], &(struct question){.round = round}, sizeof(struct question), 0);
         int64_t end = now_ns() + PATIENCE_MS * 1000000ll;
         for (int i = 0; i < count; i++) {
-            struct pollfd p = {sockets[i], POLLIN, 0};
-            int64_t left = (end - now_ns()) / 1000000;
-            if (has_answer[i] || poll(&p, 1, left > 0 ? left : 0) <= 0) continue;
-            if (recv(sockets[i], data, sizeof data, 0) != 3) continue;
-            has_answer[i] = 1;
-            answered++;
+            while (!seen[i]) {
+                struct question answer;
+                int64_t left = end - now_ns();
+                if (!wait_ns(sockets[i], left > 0 ? left : 0)) break;
+                if (recv(sockets[i], &answer, sizeof answer, 0) != sizeof answer || answer.round != round) continue;
+                seen[i] = answer.port;
+                answered++;
+            }
         }
     }
     return answered;
@@ -278,7 +298,8 @@ static int mappings(int count) {
     getrlimit(RLIMIT_NOFILE, &limit);
     limit.rlim_cur = limit.rlim_max;
     setrlimit(RLIMIT_NOFILE, &limit);
-    int *sockets = calloc(count, sizeof *sockets), answered[2] = {0};
+    int *sockets = calloc(count, sizeof *sockets), answered[2] = {0}, kept = 0;
+    uint32_t *seen[2] = {calloc(count, sizeof **seen), calloc(count, sizeof **seen)};
     for (int i = 0; i < count; i++) {
         sockets[i] = udp_socket();
         if (connect(sockets[i], (void *)&peer, sizeof peer)) die("connect");
@@ -286,15 +307,17 @@ static int mappings(int count) {
     int64_t start = now_ns();
     for (int round = 0; round < 2; round++)
         for (int i = 0; i < count; i += TOGETHER)
-            answered[round] += ask(sockets + i, count - i < TOGETHER ? count - i : TOGETHER);
-    printf("{\"wanted\":%d,\"first\":%d,\"again\":%d,\"seconds\":%.2f}\n", count, answered[0], answered[1],
-           (now_ns() - start) / 1e9);
+            answered[round] += ask(sockets + i, count - i < TOGETHER ? count - i : TOGETHER, round, seen[round] + i);
+    // A mapping that was lost and made anew has another port.
+    for (int i = 0; i < count; i++) kept += seen[0][i] && seen[0][i] == seen[1][i];
+    printf("{\"wanted\":%d,\"first\":%d,\"again\":%d,\"kept\":%d,\"seconds\":%.2f}\n", count, answered[0], answered[1],
+           kept, (now_ns() - start) / 1e9);
     return 0;
 }
 
 int main(int argc, char **argv) {
     if (argc < 4 || !inet_aton(argv[2], &peer.sin_addr)) {
-        fprintf(stderr, "datagrams echo|station|probe|mappings|out|in ADDRESS PORT [SECONDS|COUNT] [MBIT LENGTH] [joined]\n");
+        fprintf(stderr, "datagrams echo|ports|station|probe|mappings|out|in ADDRESS PORT [SECONDS|COUNT] [MBIT LENGTH] [joined]\n");
         return 2;
     }
     peer.sin_family = AF_INET;
@@ -311,6 +334,7 @@ int main(int argc, char **argv) {
         if (!strcmp(argv[1], "in")) return station_in(wanted);
     }
     if (!strcmp(argv[1], "echo")) echo();
+    if (!strcmp(argv[1], "ports")) ports();
     if (!strcmp(argv[1], "station")) station();
     if (!strcmp(argv[1], "probe") && argc > 4) return probe(atof(argv[4]));
     if (!strcmp(argv[1], "mappings") && argc > 4) return mappings(atoi(argv[4]));
