@@ -9,11 +9,12 @@
 use crate::ages::Ages;
 use crate::descriptors;
 use crate::guest_sockets::{self, GuestSockets};
-use crate::host_datagrams::{Arrived, HostDatagrams, RECEIVE_ROOM, Sent};
+use crate::host_datagrams::{Arrived, HostDatagrams, Sent};
 use crate::host_errors::Manner;
 use crate::outbound::Outbound;
 use crate::own_address::OwnAddress;
 use crate::published::Transport;
+use crate::receive_room::ReceiveRoom;
 use crate::token::{Generation, Slot, Token};
 use bytes::Bytes;
 use neap::{Events, Poller};
@@ -40,7 +41,7 @@ pub(crate) struct Crossings {
     /// Clients by the time when they may have to be forgotten.
     ages: Ages,
     clients: usize,
-    buffer: Box<[u8]>,
+    room: ReceiveRoom,
 }
 
 struct Crossing {
@@ -107,7 +108,7 @@ impl Crossings {
             generation: Generation::default(),
             ages: Ages::default(),
             clients: 0,
-            buffer: vec![0; RECEIVE_ROOM].into(),
+            room: ReceiveRoom::new(),
         }
     }
 
@@ -195,14 +196,14 @@ impl Crossings {
             if crossing.generation != slot.generation {
                 return crossed;
             }
-            match crossing.socket.receive(&mut self.buffer) {
+            match crossing.socket.receive(&mut self.room) {
                 Ok(arrived) => {
                     self.pass_one(slot.key, &arrived, poller, most_clients, &mut crossed);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return crossed,
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => crossed.unsent += 1,
                 // Nobody is told of a datagram that could not be delivered.
-                Err(_) => while crossing.socket.undelivered(&mut self.buffer).is_some() {},
+                Err(_) => while crossing.socket.undelivered(self.room.buffer()).is_some() {},
             }
         }
         crossed.has_more = true;

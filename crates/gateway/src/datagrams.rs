@@ -17,11 +17,12 @@ use crate::destination::Destination;
 use crate::dns::{Dns, QuestionWays, Target};
 use crate::guests::{Account, Guests};
 use crate::holdings;
-use crate::host_datagrams::{Arrived, HostDatagrams, MOST_SEGMENTS, RECEIVE_ROOM, Sent, Settled};
+use crate::host_datagrams::{Arrived, HostDatagrams, MOST_SEGMENTS, Sent, Settled};
 use crate::host_errors::{self, Manner, Undelivered};
 use crate::outbound::{Outbound, Reach};
 use crate::peers::Peers;
 use crate::published::{Publication, is_of_link, shown};
+use crate::receive_room::ReceiveRoom;
 use crate::refused::Refused;
 use crate::sending::{Sender, Sending, Service};
 use crate::token::{Generation, Slot, Token};
@@ -75,9 +76,9 @@ pub(crate) struct Datagrams {
     ages: Ages,
     /// Mappings whose sockets cannot send yet, by the time when they are given up.
     openings: Deadlines,
-    /// Datagrams on their way, and the memory for one.
+    /// Datagrams on their way, and the memory for what one call receives.
     batch: Vec<Datagram>,
-    buffer: Box<[u8]>,
+    room: ReceiveRoom,
     /// What has come to published ports from loopback addresses since it was taken, and to which
     /// address and port of the guest: where it does not go by the stack.
     for_loopback: Vec<(SocketAddr, Arrived)>,
@@ -215,7 +216,7 @@ impl Datagrams {
             ages: Ages::default(),
             openings: Deadlines::default(),
             batch: Vec::with_capacity(BATCH),
-            buffer: vec![0; RECEIVE_ROOM].into(),
+            room: ReceiveRoom::new(),
             for_loopback: Vec::new(),
             generation: Generation::default(),
             counters,
@@ -568,7 +569,7 @@ impl Datagrams {
             if self.batch.len() >= BATCH {
                 break;
             }
-            let arrived = match mapping.socket.receive(&mut self.buffer) {
+            let arrived = match mapping.socket.receive(&mut self.room) {
                 Ok(arrived) => arrived,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     has_more = false;
@@ -685,7 +686,7 @@ impl Datagrams {
     /// were then cut.
     fn tell_of_errors(&mut self, key: usize, refused: Option<u16>) {
         let mut last = None;
-        while let Some(undelivered) = self.mappings[key].socket.undelivered(&mut self.buffer) {
+        while let Some(undelivered) = self.mappings[key].socket.undelivered(self.room.buffer()) {
             let is_too_long = matches!(undelivered.kind, IcmpErrorKind::PacketTooBig { .. });
             if is_too_long && undelivered.offender.is_none() {
                 last = Some(undelivered);

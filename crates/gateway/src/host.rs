@@ -19,10 +19,6 @@ use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// Pieces of up to so many bytes are copied into memory of their own size. What waits for a guest
-/// is bounded by its bytes, so no piece may hold more than twice as much memory.
-const COPY_BREAK: usize = MOST_PIECE / 2;
-
 /// Bytes that one call sends, if they are there: fewer calls wake the destination less often.
 const AT_ONCE: usize = 192 << 10;
 /// Pieces that one call sends at the most.
@@ -186,11 +182,7 @@ impl End for HostStream {
         let count = piece.fill(most, |room| {
             rustix::net::recv(&self.socket, room, flags).map(|(count, _)| count)
         })?;
-        Ok(match count {
-            0 => None,
-            1..=COPY_BREAK => Some(Bytes::copy_from_slice(piece.as_ref())),
-            _ => Some(piece.into_bytes()),
-        })
+        Ok((count > 0).then(|| piece.into_bytes()))
     }
 
     fn send_queue(&self) -> Option<SendQueue> {

@@ -5,6 +5,7 @@ use crate::host_errors::{self, Families, Manner, Undelivered, socket_addr};
 use crate::latest::Latest;
 use crate::outbound::{NotOwn, Outbound};
 use crate::own_address::{self, OwnAddress};
+use crate::receive_room::ReceiveRoom;
 use bytes::Bytes;
 use neap::Refusal;
 use nix::errno::Errno;
@@ -314,14 +315,14 @@ impl HostDatagrams {
         .map(drop)
     }
 
-    /// Takes datagrams that have arrived, by way of `buffer`, which holds [`RECEIVE_ROOM`].
+    /// Takes datagrams that have arrived, by way of `room`.
     ///
     /// # Errors
-    /// `WouldBlock` if there are none; `InvalidData` for one that is longer than `buffer`; others
+    /// `WouldBlock` if there are none; `InvalidData` for one that is longer than `room`; others
     /// are of datagrams that were sent, see [`undelivered`](Self::undelivered).
-    pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Arrived> {
+    pub(crate) fn receive(&mut self, room: &mut ReceiveRoom) -> io::Result<Arrived> {
         let mut control = nix::cmsg_space!(i32, u32, in_pktinfo, in6_pktinfo, u8, i32);
-        let parts = &mut [IoSliceMut::new(buffer)];
+        let parts = &mut [IoSliceMut::new(room.buffer())];
         let (descriptor, flags) = (self.socket.as_raw_fd(), MsgFlags::empty());
         let received = recvmsg::<SockaddrStorage>(descriptor, parts, Some(&mut control), flags)?;
         let count = received.bytes;
@@ -340,7 +341,7 @@ impl HostDatagrams {
                 }
             }
         }
-        let data = Bytes::copy_from_slice(&buffer[..count]);
+        let data = room.take(0..count);
         let segment = segment.filter(|&size| size > 0).unwrap_or(count).max(1);
         let overrun = self.overrun.wrapping_sub(before);
         Ok(Arrived { from, to, tos, data, segment, overrun })
@@ -408,8 +409,8 @@ mod tests {
         let sent = [vec![1; 1000], vec![2; 1000], vec![3; 400]].map(Bytes::from);
         assert_eq!(a.send(&sent, to, MANNER).count, 3);
         assert_eq!(a.send(&[Bytes::new()], to, MANNER).count, 1);
-        let (mut got, mut buffer) = (Vec::new(), vec![0; RECEIVE_ROOM]);
-        while let Ok(arrived) = b.receive(&mut buffer) {
+        let (mut got, mut room) = (Vec::new(), ReceiveRoom::new());
+        while let Ok(arrived) = b.receive(&mut room) {
             assert_eq!(arrived.from.ip(), to.ip());
             got.extend(arrived.datagrams());
         }
@@ -417,21 +418,33 @@ mod tests {
     }
 
     #[test]
+    fn many_datagrams_stay_in_the_memory_that_they_were_received_into() {
+        let (mut a, mut b, to) = pair();
+        let sent = vec![Bytes::from(vec![1; 1400]); MOST_BYTES / 1400];
+        assert_eq!(a.send(&sent, to, MANNER).count, sent.len());
+        let mut room = ReceiveRoom::new();
+        let at = room.buffer().as_ptr();
+        let arrived = b.receive(&mut room).expect("they have arrived");
+        assert!(arrived.datagrams().eq(sent));
+        assert_eq!(arrived.datagrams().next().map(|first| first.as_ptr()), Some(at));
+    }
+
+    #[test]
     fn what_finds_the_buffer_full_is_told_with_the_next_datagram() {
         let (mut a, mut b, to) = pair();
         SockRef::from(&b.socket).set_recv_buffer_size(1).expect("a small buffer");
-        let mut buffer = vec![0; RECEIVE_ROOM];
+        let mut room = ReceiveRoom::new();
         let (mut got, mut overrun) = (0, 0);
         for _ in 0..2 {
             for _ in 0..50 {
                 assert_eq!(a.send(&[Bytes::from(vec![1; 1000])], to, MANNER).count, 1);
             }
-            while let Ok(arrived) = b.receive(&mut buffer) {
+            while let Ok(arrived) = b.receive(&mut room) {
                 (got, overrun) = (got + 1, overrun + arrived.overrun);
             }
         }
         assert_eq!(a.send(&[Bytes::from_static(b"the last")], to, MANNER).count, 1);
-        overrun += b.receive(&mut buffer).expect("there is room").overrun;
+        overrun += b.receive(&mut room).expect("there is room").overrun;
         assert!(overrun > 0 && got + overrun == 100, "{got} {overrun}");
     }
 
@@ -441,15 +454,15 @@ mod tests {
         let (mut a, mut b) = (local().expect("a socket"), local().expect("a socket"));
         let to = b.local_addr().expect("an address");
         let manner = Manner::PLAIN;
-        let mut buffer = vec![0; RECEIVE_ROOM];
+        let mut room = ReceiveRoom::new();
         // The kernel puts it together of two fragments: that may take a moment.
         b.socket.set_nonblocking(false).expect("set");
         let sent = [Bytes::from(vec![1; 65_527])];
         assert_eq!(a.send(&sent, to, manner).count, 1);
-        let arrived = b.receive(&mut buffer).expect("it has arrived");
+        let arrived = b.receive(&mut room).expect("it has arrived");
         assert!(arrived.datagrams().eq(sent.clone()));
         assert_eq!(a.send(&sent, to, manner).count, 1);
-        let error = b.receive(&mut buffer[..1000]).expect_err("it is longer");
+        let error = b.receive(&mut ReceiveRoom::of(1000)).expect_err("it is longer");
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
 
@@ -461,7 +474,7 @@ mod tests {
         let bind = |at: &str| HostDatagrams::bind_dual(at.parse().expect("an address"));
         let mut server = bind("[::]:0").expect("a socket");
         let port = server.local_addr().expect("a port").port();
-        let mut buffer = vec![0; RECEIVE_ROOM];
+        let mut room = ReceiveRoom::new();
         for ip in ["127.0.0.1", "::1"] {
             let mut client = bind(&SocketAddr::new(ip.parse().expect("one"), 0).to_string());
             let client = client.as_mut().expect("a socket");
@@ -469,11 +482,11 @@ mod tests {
             for tos in [0, ECT_0, EF | ECT_0, CE, 0] {
                 let (manner, data) = (Manner { tos, ..MANNER }, [Bytes::from_static(b"x")]);
                 assert_eq!(client.send(&data, to, manner).count, 1);
-                let arrived = server.receive(&mut buffer).expect("it has arrived");
+                let arrived = server.receive(&mut room).expect("it has arrived");
                 assert_eq!(arrived.tos, tos, "{ip}");
                 let sent = server.send_from(arrived.to, &data, arrived.from, manner);
                 assert_eq!(sent.count, 1);
-                assert_eq!(client.receive(&mut buffer).expect("an answer").tos, tos, "{ip}");
+                assert_eq!(client.receive(&mut room).expect("an answer").tos, tos, "{ip}");
             }
         }
     }
@@ -483,18 +496,18 @@ mod tests {
         let mut server =
             HostDatagrams::bind_dual("[::]:0".parse().expect("an address")).expect("a socket");
         let port = server.local_addr().expect("a port").port();
-        let mut buffer = vec![0; RECEIVE_ROOM];
+        let mut room = ReceiveRoom::new();
         for ip in ["127.0.0.1", "127.0.0.2", "::1"] {
             let ip: std::net::IpAddr = ip.parse().expect("an address");
             let any: std::net::IpAddr = if ip.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
             let client = UdpSocket::bind((any, 0)).expect("a socket");
             client.connect((ip, port)).expect("connected");
             client.send(b"hello").expect("sent");
-            let arrived = server.receive(&mut buffer).expect("it has arrived");
+            let arrived = server.receive(&mut room).expect("it has arrived");
             let answer: Vec<_> = arrived.datagrams().chain([Bytes::from_static(b"you")]).collect();
             assert_eq!(server.send_from(arrived.to, &answer, arrived.from, MANNER).count, 2);
             client.set_nonblocking(true).expect("set");
-            assert_eq!(client.recv(&mut buffer).expect("an answer"), 5, "{ip}");
+            assert_eq!(client.recv(room.buffer()).expect("an answer"), 5, "{ip}");
         }
     }
 
@@ -541,14 +554,14 @@ mod tests {
         let (mut a, b, to) = pair();
         drop(b);
         assert_eq!(a.send(&[Bytes::from_static(b"anybody?")], to, MANNER).count, 1);
-        let mut buffer = vec![0; RECEIVE_ROOM];
-        let error = a.receive(&mut buffer).expect_err("nobody answers");
+        let mut room = ReceiveRoom::new();
+        let error = a.receive(&mut room).expect_err("nobody answers");
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
-        let undelivered = a.undelivered(&mut buffer).expect("a record");
+        let undelivered = a.undelivered(room.buffer()).expect("a record");
         assert_eq!(undelivered.to, to);
         assert_eq!(&undelivered.data[..], b"anybody?");
         assert_eq!(undelivered.kind, IcmpErrorKind::Unreachable { code: 3 });
         assert_eq!(undelivered.offender, Some(to.ip()));
-        assert!(a.undelivered(&mut buffer).is_none());
+        assert!(a.undelivered(room.buffer()).is_none());
     }
 }

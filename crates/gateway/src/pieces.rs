@@ -1,6 +1,6 @@
 //! Memory of the pieces that are read from sockets of the host, used again.
 //!
-//! A piece lives until the guest has acknowledged it. Memory that went back to the system in
+//! A piece lives until the guest has acknowledged it, or the device has it. Memory that went back to the system in
 //! between would cost a page fault and a cleared page for each 4 KiB. The thread that drops a piece
 //! keeps its memory, at most [`MOST`] of them.
 //!
@@ -12,6 +12,10 @@ use std::cell::RefCell;
 
 /// Pieces of memory that a thread keeps: 2 MiB.
 const MOST: usize = 32;
+
+/// Pieces of up to so many bytes are copied into memory of their own size. What waits for a guest
+/// is bounded by its bytes, so no piece may hold more than twice as much memory.
+pub(crate) const COPY_BREAK: usize = MOST_PIECE / 2;
 
 thread_local! {
     static FREE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
@@ -47,9 +51,23 @@ impl Piece {
         FREE.with_borrow(Vec::len)
     }
 
-    /// The bytes that are in it.
+    /// All of its memory.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        &mut self.memory
+    }
+
+    /// Says how many bytes are in it, which has room for them.
+    pub(crate) fn set_len(&mut self, len: usize) {
+        self.len = len;
+    }
+
+    /// The bytes that are in it. Few are copied.
     pub(crate) fn into_bytes(self) -> Bytes {
-        Bytes::from_owner(self)
+        if self.len <= COPY_BREAK {
+            Bytes::copy_from_slice(self.as_ref())
+        } else {
+            Bytes::from_owner(self)
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use crate::guest::GuestStream;
 use crate::host_datagrams::{Arrived, MOST_SEGMENTS, Sent};
 use crate::host_errors::{Manner, Undelivered};
 use crate::ip_header::{self, V4_HEADER, V6_HEADER};
+use crate::receive_room::ReceiveRoom;
 use crate::upstream::{Client, EchoReply, Far, FarDatagrams, FarEcho, Upstream};
 use bytes::Bytes;
 use neap::threadless::{ErrorOrigin, ErrorRecord};
@@ -304,7 +305,7 @@ impl FarDatagrams for StackDatagrams {
         sent
     }
 
-    fn receive(&mut self, _: &mut [u8]) -> io::Result<Arrived> {
+    fn receive(&mut self, _: &mut ReceiveRoom) -> io::Result<Arrived> {
         if self.arrived.is_empty() {
             self.socket.recv_batch(&mut self.batch, MOST_SEGMENTS)?;
             self.arrived.extend(self.batch.drain(..));

@@ -5,6 +5,7 @@ use crate::host_datagrams::{Arrived, HostDatagrams, Sent, Settled};
 use crate::host_errors::{Manner, Undelivered};
 use crate::opening::Opening;
 use crate::outbound::Outbound;
+use crate::receive_room::ReceiveRoom;
 use crate::relay::End;
 use bytes::Bytes;
 use neap::{Events, Poller};
@@ -148,13 +149,12 @@ pub trait FarDatagrams: Send {
     /// can, it gives their packets the hop limit and the TOS of `manner`.
     fn send(&mut self, datagrams: &[Bytes], to: &Destination, manner: Manner) -> Sent;
 
-    /// Takes datagrams that have arrived, by way of `buffer`, which holds
-    /// [`RECEIVE_ROOM`](crate::RECEIVE_ROOM).
+    /// Takes datagrams that have arrived, by way of `room`.
     ///
     /// # Errors
     /// `WouldBlock` if there are none; `InvalidData` for what is no datagram; others are of
     /// datagrams that were sent, see [`undelivered`](Self::undelivered).
-    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Arrived>;
+    fn receive(&mut self, room: &mut ReceiveRoom) -> io::Result<Arrived>;
 
     /// The next of the datagrams that could not be delivered, by way of `buffer`. Errors of which a
     /// guest is not to be told are passed over.
@@ -247,8 +247,8 @@ impl FarDatagrams for HostDatagrams {
     fn send(&mut self, datagrams: &[Bytes], to: &Destination, manner: Manner) -> Sent {
         self.send_from(to.from, datagrams, to.address, manner)
     }
-    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Arrived> {
-        Self::receive(self, buffer)
+    fn receive(&mut self, room: &mut ReceiveRoom) -> io::Result<Arrived> {
+        Self::receive(self, room)
     }
     fn undelivered(&mut self, buffer: &mut [u8]) -> Option<Undelivered> {
         Self::undelivered(self, buffer)

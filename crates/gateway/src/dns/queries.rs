@@ -13,8 +13,8 @@ use super::message;
 use super::sockets::{Look, Outcome, QuestionSocket};
 use crate::counters::Counters;
 use crate::deadlines::Deadlines;
-use crate::host_datagrams::RECEIVE_ROOM;
 use crate::outbound::Outbound;
+use crate::receive_room::ReceiveRoom;
 use crate::refused::Refused;
 use crate::relay::End;
 use crate::token::{Generation, Slot, Token};
@@ -62,7 +62,7 @@ pub(super) struct Queries {
     /// over TCP.
     due: [Deadlines; 3],
     generation: Generation,
-    buffer: Box<[u8]>,
+    room: ReceiveRoom,
     outbound: Outbound,
     counters: Arc<Counters>,
 }
@@ -147,9 +147,9 @@ impl Attempt {
 
     /// Looks for the answer. If another resolver can be asked, an answer without knowledge does not
     /// count.
-    fn receive(&mut self, buffer: &mut [u8], question: &[u8], is_last: bool) -> Look {
+    fn receive(&mut self, room: &mut ReceiveRoom, question: &[u8], is_last: bool) -> Look {
         match &mut self.way {
-            Way::Datagrams(socket) => socket.receive(buffer, question, self.server, is_last),
+            Way::Datagrams(socket) => socket.receive(room, question, self.server, is_last),
             Way::Stream { far, outgoing, answer, is_open } => {
                 let outcome = exchange(&mut **far, is_open, outgoing, answer, question);
                 let is_heard = matches!(outcome, Outcome::Answered(_));
@@ -214,7 +214,7 @@ impl Queries {
             of_guest: HashMap::new(),
             due: Default::default(),
             generation: Generation::default(),
-            buffer: vec![0; RECEIVE_ROOM].into(),
+            room: ReceiveRoom::new(),
             outbound,
             counters,
         }
@@ -339,7 +339,7 @@ impl Queries {
         let attempt = attempt.as_mut().filter(|one| one.generation == slot.generation)?;
         message::set_id(&mut query.question, attempt.id);
         let Look { outcome, strangers, is_heard } =
-            attempt.receive(&mut self.buffer, &query.question, is_last && !is_late);
+            attempt.receive(&mut self.room, &query.question, is_last && !is_late);
         let server = attempt.server;
         self.counters.add(|counters| &counters.bad_dns, strangers);
         match outcome {

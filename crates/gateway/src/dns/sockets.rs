@@ -1,8 +1,10 @@
 //! Sockets by which questions go to resolvers, of the host or of an upstream, and what comes back.
 
 use super::message;
+use crate::host_datagrams::RECEIVE_ROOM;
 use crate::host_errors::Manner;
 use crate::outbound::{NotOwn, Outbound};
+use crate::receive_room::ReceiveRoom;
 use crate::token::{Slot, Token};
 use crate::upstream::{FarDatagrams, Upstream};
 use bytes::Bytes;
@@ -88,13 +90,13 @@ impl QuestionSocket {
     /// count.
     pub(super) fn receive(
         &mut self,
-        buffer: &mut [u8],
+        room: &mut ReceiveRoom,
         question: &[u8],
         server: SocketAddr,
         is_last: bool,
     ) -> Look {
         for strangers in 0..MOST_STRANGERS {
-            let (outcome, is_heard) = match self.next(buffer, question, server) {
+            let (outcome, is_heard) = match self.next(room, question, server) {
                 Ok(None) => continue,
                 Ok(Some(answer)) if message::is_helpless(&answer) && !is_last => {
                     (Outcome::Failed, true)
@@ -113,20 +115,20 @@ impl QuestionSocket {
     /// The answer in the next message that has come; `None` if that is another one.
     fn next(
         &mut self,
-        buffer: &mut [u8],
+        room: &mut ReceiveRoom,
         question: &[u8],
         server: SocketAddr,
     ) -> io::Result<Option<Vec<u8>>> {
         let is_answer = |message: &[u8]| message::is_answer(question, message);
         match self {
             Self::Host(socket) => {
-                let (_, count) = recv(&*socket, &mut *buffer, RecvFlags::empty())?;
-                let message = &buffer[..count.min(buffer.len())];
+                let (_, count) = recv(&*socket, room.buffer(), RecvFlags::empty())?;
+                let message = &room.buffer()[..count.min(RECEIVE_ROOM)];
                 Ok(is_answer(message).then(|| message.to_vec()))
             }
             Self::Through(far) => {
-                let arrived = match far.receive(buffer) {
-                    Err(_) if far.undelivered(buffer).is_some() => {
+                let arrived = match far.receive(room) {
+                    Err(_) if far.undelivered(room.buffer()).is_some() => {
                         return Err(io::ErrorKind::ConnectionRefused.into());
                     }
                     arrived => arrived?,

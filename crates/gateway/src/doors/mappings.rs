@@ -15,9 +15,10 @@ use super::lookups::{Lookups, Waiter};
 use super::step::{Failure, Found};
 use super::{ports, socks};
 use crate::ages::Ages;
-use crate::host_datagrams::{HostDatagrams, MOST_SEGMENTS, RECEIVE_ROOM, Sent, first_run};
+use crate::host_datagrams::{HostDatagrams, MOST_SEGMENTS, Sent, first_run};
 use crate::host_errors::Manner;
 use crate::own_address::OwnAddress;
+use crate::receive_room::ReceiveRoom;
 use crate::stack_upstream::StackDatagrams;
 use crate::token::{Generation, Slot, Token};
 use crate::upstream::FarDatagrams;
@@ -62,7 +63,7 @@ pub(super) struct Mappings {
     most: usize,
     /// When places may be looked for again, after a look that was in vain.
     next_look: Instant,
-    buffer: Box<[u8]>,
+    room: ReceiveRoom,
     counters: Arc<Counters>,
 }
 
@@ -116,7 +117,7 @@ impl Mappings {
             ages: Ages::default(),
             most,
             next_look: Instant::now(),
-            buffer: vec![0; RECEIVE_ROOM].into(),
+            room: ReceiveRoom::new(),
             counters,
         }
     }
@@ -259,7 +260,7 @@ impl Mappings {
     ) -> bool {
         for _ in 0..BATCH {
             let ports::Port::Datagrams(socket) = &mut ways.ports[door] else { return false };
-            let arrived = match socket.receive(&mut self.buffer) {
+            let arrived = match socket.receive(&mut self.room) {
                 Ok(arrived) => arrived,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
@@ -268,7 +269,7 @@ impl Mappings {
                 }
                 // A client has closed its port.
                 Err(_) => {
-                    while socket.undelivered(&mut self.buffer).is_some() {}
+                    while socket.undelivered(self.room.buffer()).is_some() {}
                     continue;
                 }
             };
@@ -457,7 +458,7 @@ impl Mappings {
         for _ in 0..BATCH {
             let Mapping { kind, last_used, .. } = &mut self.table[key];
             let Kind::Association { host, client } = kind else { return false };
-            let arrived = match host.receive(&mut self.buffer) {
+            let arrived = match host.receive(&mut self.room) {
                 Ok(arrived) => arrived,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
@@ -465,7 +466,7 @@ impl Mappings {
                     continue;
                 }
                 Err(_) => {
-                    while host.undelivered(&mut self.buffer).is_some() {}
+                    while host.undelivered(self.room.buffer()).is_some() {}
                     continue;
                 }
             };
@@ -499,7 +500,7 @@ impl Mappings {
             // Nothing tells of what is left, unless the socket was seen to be empty.
             let mut is_empty = false;
             for _ in 0..BATCH {
-                match socket.receive(&mut self.buffer) {
+                match socket.receive(&mut self.room) {
                     Ok(arrived) => {
                         let from = arrived.from;
                         batch.extend(arrived.datagrams().map(|data| (from, data)));
@@ -509,7 +510,7 @@ impl Mappings {
                         break;
                     }
                     // Nobody is told of a datagram that could not be delivered.
-                    Err(_) => while socket.undelivered(&mut self.buffer).is_some() {},
+                    Err(_) => while socket.undelivered(self.room.buffer()).is_some() {},
                 }
             }
             has_more |= !is_empty;

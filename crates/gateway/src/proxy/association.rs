@@ -13,6 +13,7 @@ use super::{PATIENCE, Proxy, socks5};
 use crate::destination::Destination;
 use crate::host_datagrams::{Arrived, Sent, Settled};
 use crate::host_errors::{Manner, Undelivered};
+use crate::receive_room::ReceiveRoom;
 use crate::relay::End;
 use crate::upstream::FarDatagrams;
 use bytes::Bytes;
@@ -218,14 +219,14 @@ impl FarDatagrams for Association {
         Sent { count: datagrams.count(), ..Sent::default() }
     }
 
-    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Arrived> {
+    fn receive(&mut self, room: &mut ReceiveRoom) -> io::Result<Arrived> {
         if matches!(self.state, State::Opens { .. }) {
             self.advance();
         }
         if !matches!(self.state, State::Open) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let (count, _) = match recv(&self.socket, &mut *buffer, RecvFlags::empty()) {
+        let (count, _) = match recv(&self.socket, room.buffer(), RecvFlags::empty()) {
             Err(Errno::WOULDBLOCK) => {
                 // An event may have told of the end of the association.
                 self.advance();
@@ -234,9 +235,9 @@ impl FarDatagrams for Association {
             received => received?,
         };
         let (from, header) =
-            socks5::read_datagram(&buffer[..count]).ok_or(io::ErrorKind::InvalidData)?;
+            socks5::read_datagram(&room.buffer()[..count]).ok_or(io::ErrorKind::InvalidData)?;
         let from = self.seen(from).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Arrived::one(from, Bytes::copy_from_slice(&buffer[header..count])))
+        Ok(Arrived::one(from, room.take(header..count)))
     }
 
     fn undelivered(&mut self, _: &mut [u8]) -> Option<Undelivered> {
@@ -316,7 +317,7 @@ mod tests {
         stream.shutdown(Shutdown::Write).expect("open");
         let mut entries = [PollFd::new(&association.talk.stream, PollFlags::RDHUP)];
         poll(&mut entries, None).expect("the end has come");
-        let error = association.receive(&mut [0; 100]).expect_err("nobody sends");
+        let error = association.receive(&mut ReceiveRoom::new()).expect_err("nobody sends");
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         assert!(association.is_over(), "no other event tells of the end");
     }
@@ -342,7 +343,7 @@ mod tests {
         stream.write_all(&[5, 0xff]).expect("sent");
         let mut entries = [PollFd::new(&association.talk.stream, PollFlags::IN)];
         poll(&mut entries, None).expect("the answer has come");
-        association.receive(&mut [0; 100]).expect_err("nobody sends");
+        association.receive(&mut ReceiveRoom::new()).expect_err("nobody sends");
         let failure = association.failure().expect("it has failed");
         assert!(crate::proxy::fault(&failure, true).is_some(), "{failure}");
         assert!(association.is_over() && association.failure().is_none());
@@ -367,7 +368,7 @@ mod tests {
         drop(stream);
         let mut entries = [PollFd::new(&association.talk.stream, PollFlags::RDHUP)];
         poll(&mut entries, None).expect("the end has come");
-        association.receive(&mut [0; 100]).expect_err("nobody sends");
+        association.receive(&mut ReceiveRoom::new()).expect_err("nobody sends");
         assert_eq!(association.settled(), Settled { unsent: 2, ..Settled::default() });
         assert_eq!(association.settled(), Settled::default(), "it is told once");
         assert!(association.undelivered(&mut []).is_some(), "the guest is told");
@@ -385,7 +386,7 @@ mod tests {
         while !matches!(association.state, State::Open) {
             let mut entries = [PollFd::new(&association.talk.stream, PollFlags::IN)];
             poll(&mut entries, None).expect("an answer");
-            association.receive(&mut [0; 100]).expect_err("nobody has sent");
+            association.receive(&mut ReceiveRoom::new()).expect_err("nobody has sent");
         }
         let settled = Settled { count: 1, bytes: 5, unsent: 0 };
         assert_eq!(association.settled(), settled, "it has left");
@@ -403,11 +404,11 @@ mod tests {
         let relay = UdpSocket::bind("127.0.0.1:0").expect("a socket");
         let port = relay.local_addr().expect("an address").port().to_be_bytes();
         stream.write_all(&[&[5, 0, 5, 0, 0, 1, 127, 0, 0, 1][..], &port].concat()).expect("sent");
-        let mut buffer = [0; 100];
+        let mut room = ReceiveRoom::new();
         while !matches!(association.state, State::Open) {
             let mut entries = [PollFd::new(&association.talk.stream, PollFlags::IN)];
             poll(&mut entries, None).expect("an answer");
-            association.receive(&mut buffer).expect_err("nobody has sent");
+            association.receive(&mut room).expect_err("nobody has sent");
         }
         let to = association.socket.local_addr().expect("an address").as_socket();
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, to.expect("of IP").port()));
@@ -419,10 +420,10 @@ mod tests {
         let mut entries = [PollFd::new(&association.talk.stream, PollFlags::RDHUP)];
         poll(&mut entries, None).expect("the end has come");
         for number in 0..100 {
-            association.receive(&mut buffer).expect("a datagram");
+            association.receive(&mut room).expect("a datagram");
             assert!(!association.is_over(), "the connection was looked at for datagram {number}");
         }
-        association.receive(&mut buffer).expect_err("no more were sent");
+        association.receive(&mut room).expect_err("no more were sent");
         assert!(association.is_over());
     }
 
@@ -433,11 +434,11 @@ mod tests {
         let port = relay.local_addr().expect("an address").port().to_be_bytes();
         let granted = [&[5, 0, 5, 0, 0, 1, 127, 0, 0, 1][..], &port].concat();
         stream.write_all(&granted).expect("sent");
-        let mut buffer = vec![0; 1000];
+        let mut room = ReceiveRoom::new();
         while !matches!(association.state, State::Open) {
             let mut entries = [PollFd::new(&association.talk.stream, PollFlags::IN)];
             poll(&mut entries, None).expect("an answer");
-            let error = association.receive(&mut buffer).expect_err("nobody has sent");
+            let error = association.receive(&mut room).expect_err("nobody has sent");
             assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         }
         let named = |name: &str, at: &str| Destination {
@@ -450,14 +451,14 @@ mod tests {
         let mut asker = None;
         for to in [&first, &second, &numeric.into()] {
             assert_eq!(association.send(&[Bytes::from_static(b"x")], to, Manner::PLAIN).count, 1);
-            asker = Some(relay.recv_from(&mut buffer).expect("it was passed on").1);
+            asker = Some(relay.recv_from(&mut [0; 1000]).expect("it was passed on").1);
         }
         let mut seen = |from: &str| {
             let header = socks5::datagram_header(&place(from).into());
             relay.send_to(&header, asker.expect("it has an address")).expect("sent");
             let mut entries = [PollFd::new(&association.socket, PollFlags::IN)];
             poll(&mut entries, None).expect("a datagram");
-            association.receive(&mut buffer).expect("an answer").from
+            association.receive(&mut room).expect("an answer").from
         };
         assert_eq!(seen("192.0.2.9:3478"), numeric);
         // The name that was used last is taken for the one that answers first.

@@ -18,8 +18,8 @@ use neap::device::Medium;
 use neap::{Events, InterfaceConfig, Poller, Stack};
 use neap_gateway::{
     Arrived, Client, Destination, Dhcp6Config, DhcpConfig, End, Far, FarDatagrams, Gateway,
-    GatewayConfig, GatewayHandle, Manner, Policy, Resolver, Sent, Translation, Undelivered,
-    Upstream, take_front,
+    GatewayConfig, GatewayHandle, Manner, Policy, ReceiveRoom, Resolver, Sent, Translation,
+    Undelivered, Upstream, take_front,
 };
 use source::Source;
 use std::collections::VecDeque;
@@ -182,10 +182,10 @@ impl FarDatagrams for DatagramMirror {
         Sent { count, ..Sent::default() }
     }
 
-    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Arrived> {
-        let count = self.near.recv(buffer)?;
+    fn receive(&mut self, room: &mut ReceiveRoom) -> io::Result<Arrived> {
+        let count = self.near.recv(room.buffer())?;
         let from = self.senders.pop_front().ok_or(ErrorKind::InvalidData)?;
-        Ok(Arrived::one(from, Bytes::copy_from_slice(&buffer[..count])))
+        Ok(Arrived::one(from, room.take(0..count)))
     }
 
     fn undelivered(&mut self, _: &mut [u8]) -> Option<Undelivered> {
