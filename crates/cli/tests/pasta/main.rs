@@ -10,6 +10,7 @@ mod namespace;
 mod confined;
 mod confinement;
 mod dhcp;
+mod dhcp6;
 mod ends;
 mod files;
 #[path = "../common/folder.rs"]
@@ -30,7 +31,7 @@ use serde_json::Value;
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -108,8 +109,9 @@ fn inside() {
         "serve" => serve(target),
         "ask" => ask(target),
         "ask by datagram" => ask_by_datagram(target),
-        "solicit" => solicit(PATIENCE),
-        "solicit in vain" => solicit(routers::LONGEST),
+        "solicit" => dhcp6::solicit(PATIENCE),
+        "solicit in vain" => dhcp6::solicit(routers::LONGEST),
+        "get a lease" => dhcp6::get_a_lease(),
         "ask a resolver" => confinement::ask(target),
         "greet a resolver" => confinement::greet(target),
         "ask by datagrams" => options::ask_by_datagrams(target),
@@ -159,36 +161,6 @@ fn ask_by_datagram(server: SocketAddr) {
     socket.send_to(b"question", server).expect("sent");
     let (count, from) = socket.recv_from(&mut [0; 100]).expect("an answer");
     assert_eq!((count, from), (6, server));
-}
-
-/// Asks for an address by DHCPv6 (RFC 8415 section 18.2.1) and says whether it is offered in time.
-fn solicit(patience: Duration) {
-    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 546)).expect("a port");
-    socket.set_read_timeout(Some(patience)).expect("a timeout");
-    let client = [0, 1, 0, 10, 0, 3, 0, 1, 2, 3, 4, 5, 6, 7];
-    let association = [0, 3, 0, 12, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0];
-    let message = [&[1, 9, 9, 9][..], &client, &association].concat();
-    // The interface is the first one beside the loopback.
-    let index = 2;
-    let group = "ff02::1:2".parse().expect("a group");
-    let servers = std::net::SocketAddrV6::new(group, 547, 0, index);
-    socket.send_to(&message, servers).expect("sent");
-    let mut offer = [0; 1500];
-    let Ok((count, _)) = socket.recv_from(&mut offer) else { return println!("no offer.") };
-    let address: Ipv6Addr = "2001:db8::10".parse().expect("an address");
-    let octets = address.octets();
-    assert_eq!(offer[0], 2, "an offer");
-    assert!(offer[..count].windows(16).any(|part| part == octets), "{:?}", &offer[..count]);
-    println!("an offer.");
-    let mut rest = &offer[4..count];
-    while let [code @ .., high, low] = &rest[..rest.len().min(4)] {
-        let length = usize::from(u16::from_be_bytes([*high, *low]));
-        let (option, others) = rest.split_at(4 + length);
-        if code == [0, 39] {
-            println!("qualified name: {:?}", &option[4..]);
-        }
-        rest = others;
-    }
 }
 
 fn pasta(arguments: &[&str]) -> Command {
@@ -576,17 +548,6 @@ fn the_background_ends_with_the_process_of_the_namespace() {
             assert!(std::time::Instant::now() < until, "it goes on without its namespace");
             std::thread::yield_now();
         }
-    });
-}
-
-#[test]
-fn a_client_of_dhcpv6_is_offered_the_address_of_the_host() {
-    in_namespace(|| {
-        host();
-        let namespace = Namespace::new();
-        join(&namespace, &NO_PORTS);
-        let said = succeed(namespace.program("solicit", "127.0.0.1:1"));
-        assert!(said.contains("an offer."), "{said}");
     });
 }
 
