@@ -11,11 +11,13 @@ box() {
     podman run --rm --network pasta box:1 /bin/sh -c "$1"
 }
 
-# What a container sees, and what reaches it, without what differs from one to the next. The real
-# pasta copies routes that the kernel makes with an address as well, so that there are two of each.
+# What a container sees, and what reaches it, without what differs from one to the next: its own
+# address of the link. The real pasta copies routes that the kernel makes with an address as well, so
+# that there are two of each.
 report() {
     box 'ip addr; ip route; ip -6 route' |
-        grep -v -e link/ -e fe80 -e valid_lft -e "dev lo" -e "^1:" -e "127.0.0.1" -e "::1/128" |
+        grep -v -e link/ -e "inet6 fe80" -e "^fe80" -e valid_lft -e "dev lo" -e "^1:" \
+            -e "127.0.0.1" -e "::1/128" |
         sed -e 's/ qdisc .*//' -e 's/ metric .*//' -e 's/ scope link.*//' -e 's/ *$//' | sort -u
     box "grep nameserver /etc/resolv.conf; nslookup -type=a $name"
     echo "by name: $(box "wget -q -O - http://$name:8000/small")"
@@ -101,5 +103,8 @@ runs "/usr/bin/pasta --config-net" || fail "Podman does not use the real pasta"
 podman rm -f -t 0 first >/dev/null
 report >report-real
 diff report-real report-neap >log || fail "neap and pasta differ"
+for router in 192.0.2.254 fe80::1; do
+    grep -q "^default via $router dev outside" report-neap || fail "no route by $router"
+done
 cat report-neap
 echo "all of podman-pasta"

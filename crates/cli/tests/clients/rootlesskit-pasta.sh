@@ -15,9 +15,13 @@ report() {
             -e 's/NO-CARRIER,//' -e 's/,LOWER_UP//' | sort
     echo "by name: $(kit "$1" "wget -q -O - http://$name:8000/small")"
     rm -f done
-    kit "$1" "busybox httpd -p 18080 -h www; while [ ! -e done ]; do sleep 0.1; done" &
+    kit "$1" "busybox httpd -p 18080 -h www; busybox nc -ll -p 19000 -e sha256sum &
+        while [ ! -e done ]; do sleep 0.1; done; kill \$!" &
     eventually "a port that is followed" wget -q -O - "http://$host:18080/page"
     echo "page: $(wget -q -O - "http://$host:18080/page")"
+    same "64 MiB out" "$(wget -q -O - "http://$host:18080/large" | sha256sum)" "$sum"
+    hashes "$host" 19000
+    same "64 MiB in" "$(busybox nc "$host" 19000 </mnt/files/large | head -n 1)" "$sum"
     touch done
     wait
     rm -f done
@@ -31,6 +35,7 @@ report() {
 
 mkdir www
 echo "a page" >www/page
+ln -s /mnt/files/large www/large
 sum=$(sha256sum </mnt/files/large)
 same "a download by name" \
     "$(kit "$bin" "wget -q -O - http://$name:8000/large | sha256sum")" "$sum"
