@@ -5,6 +5,7 @@
 
 #[path = "../common/namespace.rs"]
 mod namespace;
+mod package;
 
 use namespace::{in_namespace, run};
 use serde_json::Value;
@@ -710,46 +711,6 @@ fn manual_pages_and_completions_are_made_from_the_options() {
     assert!(page.contains("\\-\\-listening") && gateway.contains("\\-\\-metrics"));
     assert!(!hidden && completions >= 5 && has_links);
     assert!(slirp4netns.contains("\\-\\-api\\-socket"), "{slirp4netns}");
-}
-
-/// Whether a folder has a file of this name, in which `*` stands for anything.
-fn has_file(folder: &Path, name: &str) -> bool {
-    let Some((begin, end)) = name.split_once('*') else { return folder.join(name).is_file() };
-    let mut entries = fs::read_dir(folder).expect("a folder");
-    entries.any(|entry| {
-        let name = entry.expect("an entry").file_name();
-        name.to_str().is_some_and(|name| name.starts_with(begin) && name.ends_with(end))
-    })
-}
-
-/// `cargo deb` finds what is below `target/release` where cargo has built it, and all else from the
-/// folder of the manifest on.
-#[test]
-fn the_files_of_the_debian_package_are_there_or_made_by_the_commands_of_the_guide() {
-    let folder = env::temp_dir().join(format!("neap-deb-{}", std::process::id()));
-    let manual = ["man", "--folder", folder.to_str().expect("a name")];
-    let made = Command::new(env!("CARGO_BIN_EXE_neap")).args(manual).status();
-    assert!(made.expect("neap runs").success());
-    let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let read = |path: &str| fs::read_to_string(crate_folder.join(path)).expect(path);
-    let manifest: Value = toml::from_str(&read("Cargo.toml")).expect("TOML");
-    let assets = manifest["package"]["metadata"]["deb"]["assets"].as_array().expect("a list");
-    let missing: Vec<_> = assets
-        .iter()
-        .map(|asset| asset[0].as_str().expect("a path"))
-        .filter(|&path| match (path, path.strip_prefix("../../target/man/")) {
-            ("target/release/neap", _) => false,
-            (_, Some(name)) => !has_file(&folder, name),
-            (path, None) => !has_file(crate_folder, path),
-        })
-        .collect();
-    fs::remove_dir_all(&folder).expect("the folder is there");
-    assert!(assets.len() > 3 && missing.is_empty(), "{missing:?}");
-    let guide = read("../../guide/src/inside.md");
-    let lines: Vec<_> = guide.lines().collect();
-    for command in ["cargo build --release", "target/release/neap man --folder target/man"] {
-        assert!(lines.contains(&command), "the guide has no line `{command}`");
-    }
 }
 
 /// The unit of the guide starts the program where the README has it installed.
