@@ -53,15 +53,26 @@ over! { v4 V4
 
 over! { v6 V6
     floods_of_discovery floods_of_dhcp frames_that_are_none syns_of_many_stations fragments
-    echoes_to_neighbours_that_do_not_exist windows_of_zero data_with_holes
+    echoes_to_neighbours_that_do_not_exist windows_of_zero tiny_segments
 }
 
 /// Runs an attack in the namespace of a container, whose kernel has the honest flow.
 fn inside(family: Family, attack: impl FnOnce(Ground) + Send) {
+    inside_and_called(family, "none", |_| false, attack);
+}
+
+/// As [`inside`]. The gateway publishes `ports`, and the attacker has those of the container's
+/// address that `is_called` says.
+pub(crate) fn inside_and_called(
+    family: Family,
+    ports: &str,
+    is_called: fn(u16) -> bool,
+    attack: impl FnOnce(Ground) + Send,
+) {
     let guest = Host::new(true);
     // The honest flow has a neighbour whom nobody replaces: who sits on the link can always take
     // the place of another.
-    let victim = Victim::of_tap(family, &guest);
+    let victim = Victim::of_tap(family, &guest, ports);
     guest.inside(move || {
         let [own, router] = world::link(family);
         let nodad = if family == Family::V4 { "" } else { "nodad" };
@@ -73,7 +84,9 @@ fn inside(family: Family, attack: impl FnOnce(Ground) + Send) {
         run(&format!("{ip} route replace default via {router} dev {TAP}"));
         let device = Packet::open(&PacketConfig::new(TAP)).expect("a socket").into_device();
         let queue = device.queues.into_iter().next().expect("a queue");
-        let wire = Wire::of(mac::attacked_by_packets(queue, own));
+        let wire = Wire::of(mac::attacked_by_packets(queue, move |to| {
+            to.ip() != own || is_called(to.port())
+        }));
         attack(Ground::on(victim, wire, at(family, ECHO)));
     });
 }
@@ -386,7 +399,7 @@ fn windows_of_zero(family: Family) {
     });
 }
 
-fn data_with_holes(family: Family) {
+fn tiny_segments(family: Family) {
     inside(family, |ground| {
         endure_on(ground, family, Attack::TinySegments, DISCARD, 50, 200_000, RECEIVER);
     });

@@ -6,7 +6,7 @@ use neap::time::Instant;
 use neap_lab::hostile::packet;
 use neap_lab::rng::Rng;
 use neap_stack::wire::ethernet::{self, EtherType};
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
 /// The station of the gateway.
 pub(crate) const GATEWAY: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -46,9 +46,12 @@ fn kind_of(packet: &[u8]) -> Option<EtherType> {
 }
 
 /// The attacker's end of an Ethernet: IP packets get a link header, and lose it. What is no packet
-/// of IP leaves as it is. What goes to `other`, who is honest, is not seen.
-pub(crate) fn attacked_by_packets(queue: QueuePair, other: IpAddr) -> QueuePair {
-    QueuePair { tx: Box::new(Tx(queue.tx)), rx: Box::new(Rx(queue.rx, other)), ..queue }
+/// of IP leaves as it is. Of segments are seen those whose destination `hears` says.
+pub(crate) fn attacked_by_packets(
+    queue: QueuePair,
+    hears: impl Fn(SocketAddr) -> bool + Send + 'static,
+) -> QueuePair {
+    QueuePair { tx: Box::new(Tx(queue.tx)), rx: Box::new(Rx(queue.rx, Box::new(hears))), ..queue }
 }
 
 struct Tx(Box<dyn TxQueue>);
@@ -76,7 +79,7 @@ impl TxQueue for Tx {
     }
 }
 
-struct Rx(Box<dyn RxQueue>, IpAddr);
+struct Rx(Box<dyn RxQueue>, Box<dyn Fn(SocketAddr) -> bool + Send>);
 
 impl RxQueue for Rx {
     fn receive(&mut self, now: Instant) -> Option<Received> {
@@ -86,7 +89,7 @@ impl RxQueue for Rx {
             let length = received.data.len().min(ethernet::HEADER_LEN);
             received.data = received.data.slice(length..);
             let heard = packet::parse(&received.data);
-            if heard.is_some_and(|(_, to, _)| to.ip() != self.1) {
+            if heard.is_some_and(|(_, to, _)| (self.1)(to)) {
                 return Some(received);
             }
         }

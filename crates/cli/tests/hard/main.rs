@@ -1,6 +1,6 @@
 //! A gateway under attack by its guests: the attacks of `crates/neap/tests/hard`, with
-//! `neap gateway tun` in the place of the stack, those that only a gateway knows, and frames of
-//! Ethernet from the namespace of `neap pasta` (`link.rs`).
+//! `neap gateway tun` in the place of the stack, those that only a gateway knows, guests that vanish
+//! (`vanishing.rs`), and frames of Ethernet from the namespace of `neap pasta` (`link.rs`).
 //!
 //! The gateway is a process of its own. It relays between a TUN and another network namespace, the
 //! world, where the servers are. The bars are those of `ground.rs`: memory, the rate of an honest
@@ -27,6 +27,7 @@ mod mac;
 mod memory;
 #[path = "../../../neap/tests/hard/peers.rs"]
 mod peers;
+mod vanishing;
 mod victim;
 #[allow(dead_code, reason = "shared with the tests of the stack")]
 #[path = "../../../neap/tests/hard/wire.rs"]

@@ -30,7 +30,7 @@ pub(crate) const TAP: &str = "tap0";
 pub(crate) struct Victim {
     process: Child,
     control: Endpoint,
-    _world: Host,
+    pub(crate) world: Host,
     _links: Option<Links>,
 }
 
@@ -74,15 +74,15 @@ impl Victim {
     }
 
     /// Starts a gateway as `pasta` has it, for the namespace of `guest`: behind a TAP, where it
-    /// answers for all addresses.
-    pub(crate) fn of_tap(family: Family, guest: &Host) -> Self {
+    /// answers for all addresses. It publishes `ports`.
+    pub(crate) fn of_tap(family: Family, guest: &Host, ports: &str) -> Self {
         let world = world::make(family);
         world::make_default(family);
         let mut command = Command::new("sh");
         command
             .args(["-c", LIMITED, env!("CARGO_BIN_EXE_neap"), "pasta", "--foreground"])
             .args(["--runas", "0", "--log", "info", "-M", &mac::show(mac::GATEWAY), "-I", TAP])
-            .args(["-t", "none", "-u", "none", "-T", "none", "-U", "none"])
+            .args(["-t", ports, "-u", "none", "-T", "none", "-U", "none"])
             .arg(guest.pid().to_string());
         // Such a gateway has a control socket in a folder of the user alone, and this process may
         // have none.
@@ -115,7 +115,7 @@ impl Victim {
         let links = runtime.map(|runtime| Links::new(runtime, process.id()));
         let endpoints = control::endpoints().expect("there is one");
         let control = endpoints.into_iter().find(|one| one.pid == process.id());
-        Self { process, control: control.expect("the gateway's own"), _world: world, _links: links }
+        Self { process, control: control.expect("the gateway's own"), world, _links: links }
     }
 
     /// Any gateway takes what goes to addresses of others.
@@ -127,19 +127,27 @@ impl Victim {
         self.process.id()
     }
 
+    /// Descriptors of the gateway.
+    pub(crate) fn descriptors(pid: u32) -> usize {
+        fs::read_dir(format!("/proc/{pid}/fd")).expect("the gateway lives").count()
+    }
+
     /// Figures of the gateway, by name; what is not there is 0. `connections` are those of its
-    /// stack, `waiting` the flows beyond one.
+    /// stack, `state.CLOSING` and the like those in a state, `waiting` the flows beyond one.
     pub(crate) fn report(&mut self) -> BTreeMap<String, u64> {
         let sockets = self.control.sockets().expect("it answers");
         let is_open = |state: &str| !["TIME-WAIT", "LISTEN", "UNCONN"].contains(&state);
         // Datagrams and pings are connections of no stack.
-        let of_tcp = sockets.iter().filter(|socket| socket.netid == "tcp");
-        let open = of_tcp.filter(|socket| is_open(&socket.state)).count();
+        let of_tcp = || sockets.iter().filter(|socket| socket.netid == "tcp");
+        let open = of_tcp().filter(|socket| is_open(&socket.state)).count();
         let counters = self.control.counters().expect("it answers");
         let mut figures: BTreeMap<_, _> =
             counters.into_iter().map(|one| (one.name, one.value)).filter(|one| one.1 > 0).collect();
         let flows = figures.get("GatewayFlows").copied().unwrap_or_default();
         figures.insert("connections".to_owned(), open as u64);
+        for socket in of_tcp() {
+            *figures.entry(format!("state.{}", socket.state)).or_default() += 1;
+        }
         figures.insert("waiting".to_owned(), flows.saturating_sub(1));
         figures
     }

@@ -22,7 +22,7 @@ pub(crate) const SENDER: u64 = 6 << 20;
 /// The same for a peer that only sends.
 pub(crate) const RECEIVER: u64 = 1 << 20;
 /// What an attack may cost in any case.
-const BASE: u64 = 16 << 20;
+pub(crate) const BASE: u64 = 16 << 20;
 
 /// An attack by so many connections to `port`, each of which sends `bytes`.
 fn endure(family: Family, attack: Attack, port: u16, count: u32, bytes: u32, each: u64) {
@@ -58,7 +58,7 @@ pub(crate) fn endure_on(
 
 for_each_family! {
     windows_of_zero, windows_that_shrink, storms_of_sack, reneging, a_tiny_mss, optimistic_acks,
-    acks_in_many_parts, data_with_holes, segments_of_any_kind, data_that_overlaps,
+    acks_in_many_parts, tiny_segments, segments_of_any_kind, data_that_overlaps,
     timestamps_of_the_future, orphans,
 }
 
@@ -90,7 +90,7 @@ fn acks_in_many_parts(family: Family) {
     endure(family, Attack::AckDivision, SOURCE, 4, 0, SENDER);
 }
 
-fn data_with_holes(family: Family) {
+fn tiny_segments(family: Family) {
     endure(family, Attack::TinySegments, DISCARD, 50, 200_000, RECEIVER);
 }
 
