@@ -1,5 +1,6 @@
 """The parts of the benchmarks that are tested. `cargo test -p neap-cli --test commands` runs all tests in this folder."""
 
+import importlib.machinery
 import importlib.util
 import os
 import subprocess
@@ -18,6 +19,22 @@ def loads(benchmark):
     spec = importlib.util.spec_from_file_location(f"{benchmark}_loads", path)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def program(benchmark):
+    """The command of a benchmark, whose file has no ending. What it imports is not to be kept for others: several have a `loads.py`."""
+    path, before = BENCHES / benchmark / "run", list(sys.path)
+    loader = importlib.machinery.SourceFileLoader(f"{benchmark}_run", str(path))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    own = sys.modules.pop("loads", None)
+    try:
+        loader.exec_module(module)
+    finally:
+        sys.path[:] = before
+        sys.modules.pop("loads", None)
+        if own is not None:
+            sys.modules["loads"] = own
     return module
 
 
