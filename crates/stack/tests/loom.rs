@@ -1,4 +1,6 @@
-//! Every interleaving of owners, posters and drainers.
+//! Interleavings of owners, posters and drainers: every one of the hand-off, and those of a port with
+//! up to three preemptions.
+//!
 //! `RUSTFLAGS="--cfg loom" cargo test -p neap-stack --release --test loom`
 #![cfg(loom)]
 

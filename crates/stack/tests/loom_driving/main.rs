@@ -1,11 +1,12 @@
 //! Interleavings of the threads that drive a shard: leaders, followers, the worker, pollers, a task
-//! of a runtime, and who calls them or leaves work. Each thread may be stopped two or three times
+//! of a runtime, and who calls them, leaves work, or looks at figures. Each thread may be stopped two or three times
 //! where it could go on.
 //! A packet that nobody would take, or a thread that nobody would wake, is a deadlock here.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p neap-stack --release --test loom_driving`
 #![cfg(loom)]
 
+mod seat;
 mod world;
 
 use loom::model::Builder;
@@ -14,22 +15,25 @@ use loom::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use loom::thread;
 use neap_stack::driving::doorbell::Doorbell;
 use neap_stack::driving::roles::{Next, TaskId};
-use neap_stack::driving::seat::Seat;
 use neap_tcp::time::Instant;
-use world::{POLLED, Signal, Trust, World};
+use world::Part::{Poller, Task, Threads, Timer, Work, Worker};
+use world::{POLLED, Part, Signal, Trust, World};
 
-fn bounded(model: impl Fn() + Sync + Send + 'static) {
+pub(crate) fn bounded(model: impl Fn() + Sync + Send + 'static) {
     with_preemptions(3, model);
 }
 
 /// All interleavings in which threads are stopped at most so often where they could go on.
-fn with_preemptions(most: usize, model: impl Fn() + Sync + Send + 'static) {
+pub(crate) fn with_preemptions(most: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(most);
     builder.check(model);
 }
 
-fn spawn(world: &Arc<World>, run: impl FnOnce(&World) + 'static) -> thread::JoinHandle<()> {
+pub(crate) fn spawn(
+    world: &Arc<World>,
+    run: impl FnOnce(&World) + 'static,
+) -> thread::JoinHandle<()> {
     let world = world.clone();
     thread::spawn(move || run(&world))
 }
@@ -38,7 +42,7 @@ fn spawn(world: &Arc<World>, run: impl FnOnce(&World) + 'static) -> thread::Join
 #[test]
 fn the_worker_follows_a_leader_that_leaves() {
     bounded(|| {
-        let world = World::new();
+        let world = World::new(&[Worker]);
         let worker = spawn(&world, |world| world.work_until(0));
         let device = spawn(&world, |world| world.packet(0));
         if world.roles.try_lead() {
@@ -54,7 +58,7 @@ fn the_worker_follows_a_leader_that_leaves() {
 #[test]
 fn the_worker_follows_a_leader_that_comes_back_once() {
     bounded(|| {
-        let world = World::new();
+        let world = World::new(&[Worker]);
         let worker = spawn(&world, |world| world.work_until(0));
         for _ in 0..2 {
             if world.roles.try_lead() {
@@ -72,7 +76,7 @@ fn the_worker_follows_a_leader_that_comes_back_once() {
 #[test]
 fn the_worker_follows_a_leader_that_has_ended_the_lease() {
     with_preemptions(4, || {
-        let world = World::new();
+        let world = World::new(&[Worker]);
         let worker = spawn(&world, |world| world.work_until(0));
         for _ in 0..3 {
             if world.roles.try_lead() {
@@ -89,7 +93,7 @@ fn the_worker_follows_a_leader_that_has_ended_the_lease() {
 #[test]
 fn a_leader_that_ends_leases_takes_turns_with_the_worker() {
     bounded(|| {
-        let world = World::new();
+        let world = World::new(&[Worker, Threads]);
         let worker = spawn(&world, |world| world.work_until(0));
         let device = spawn(&world, |world| {
             world.packet(1);
@@ -108,7 +112,7 @@ fn a_leader_that_ends_leases_takes_turns_with_the_worker() {
 #[test]
 fn one_of_two_threads_leads() {
     bounded(|| {
-        let world = World::new();
+        let world = World::new(&[Threads]);
         let other = spawn(&world, |world| world.receive(0));
         let device = spawn(&world, |world| {
             world.packet(0);
@@ -124,7 +128,7 @@ fn one_of_two_threads_leads() {
 #[test]
 fn a_call_is_passed_on() {
     bounded(|| {
-        let world = World::new();
+        let world = World::new(&[Threads]);
         assert!(world.roles.try_lead());
         let other = spawn(&world, |world| world.receive(0));
         let ready = spawn(&world, |world| world.receive(1));
@@ -141,7 +145,7 @@ fn a_call_is_passed_on() {
 #[test]
 fn a_poller_and_the_worker_take_turns() {
     bounded(|| {
-        let world = World::with_pollers(1);
+        let world = World::new(&[Worker, Poller]);
         let worker = spawn(&world, |world| world.work_until(POLLED));
         let device = spawn(&world, |world| world.packet(POLLED));
         world.poll_until(0);
@@ -155,7 +159,7 @@ fn a_poller_and_the_worker_take_turns() {
 #[test]
 fn a_poller_and_a_thread_take_turns() {
     bounded(|| {
-        let world = World::with_pollers(1);
+        let world = World::new(&[Threads, Poller]);
         let thread = spawn(&world, |world| world.receive(0));
         let device = spawn(&world, |world| {
             world.packet(0);
@@ -171,7 +175,7 @@ fn a_poller_and_a_thread_take_turns() {
 #[test]
 fn two_pollers_take_turns() {
     bounded(|| {
-        let world = World::with_pollers(2);
+        let world = World::new(&[Poller, Poller]);
         let other = spawn(&world, |world| world.poll_until(0));
         let device = spawn(&world, |world| {
             world.packet(POLLED);
@@ -187,7 +191,7 @@ fn two_pollers_take_turns() {
 #[test]
 fn a_poller_passes_a_call_on() {
     bounded(|| {
-        let world = World::with_pollers(1);
+        let world = World::new(&[Threads, Poller]);
         assert!(world.roles.try_lead());
         let other = spawn(&world, |world| world.receive(0));
         let ready = spawn(&world, |world| world.poll_until(0));
@@ -204,7 +208,7 @@ fn a_poller_passes_a_call_on() {
 #[test]
 fn a_poller_that_ends_leases_takes_turns_with_the_worker() {
     bounded(|| {
-        let world = World::with_pollers(1);
+        let world = World::new(&[Worker, Poller]);
         let worker = spawn(&world, |world| world.work_until(0));
         let device = spawn(&world, |world| {
             world.packet(POLLED);
@@ -223,7 +227,7 @@ fn a_poller_that_ends_leases_takes_turns_with_the_worker() {
 #[test]
 fn the_worker_gives_way_to_a_thread_that_waits() {
     bounded(|| {
-        let world = World::new();
+        let world = World::new(&[Worker, Threads]);
         let worker = spawn(&world, |world| world.work_until(0));
         let waiting = spawn(&world, |world| world.receive(0));
         world.packet(0);
@@ -238,7 +242,7 @@ fn the_worker_gives_way_to_a_thread_that_waits() {
 fn the_worker_drives_for_a_task_that_does_not_come() {
     for turns in [1, 2] {
         bounded(move || {
-            let world = World::new();
+            let world = World::new(&[Worker]);
             assert!(world.roles.begin_task().is_some());
             let worker = spawn(&world, |world| world.work_until(0));
             for _ in 0..turns {
@@ -258,7 +262,7 @@ fn the_worker_drives_for_a_task_that_does_not_come() {
 fn the_worker_drives_for_a_task_that_rests_and_does_not_come() {
     for turns in [1, 2] {
         bounded(move || {
-            let world = World::new();
+            let world = World::new(&[Worker]);
             let task = world.roles.begin_task().unwrap();
             let worker = spawn(&world, |world| world.work_until(0));
             for _ in 0..turns {
@@ -274,7 +278,7 @@ fn the_worker_drives_for_a_task_that_rests_and_does_not_come() {
 #[test]
 fn a_packet_beside_the_last_turn_of_a_task_is_taken() {
     bounded(|| {
-        let world = World::new();
+        let world = World::new(&[Worker]);
         let task = world.roles.begin_task().unwrap();
         let worker = spawn(&world, |world| world.work_until(0));
         let device = spawn(&world, |world| world.packet(0));
@@ -291,13 +295,13 @@ fn a_packet_beside_the_last_turn_of_a_task_is_taken() {
 fn the_worker_serves_a_timer_of_a_task_that_does_not_come() {
     for turns in [1, 2] {
         bounded(move || {
-            let world = World::new();
+            let world = World::new(&[Worker, Timer]);
             let task = world.roles.begin_task().unwrap();
             let worker = spawn(&world, |world| world.work_until(0));
             for turn in 1..=turns {
                 world.take_turn(task, turn == turns);
             }
-            if !world.has_timer.load(SeqCst) {
+            if !world.has_timer() {
                 // The worker led in the task's place, or has served the timer.
                 world.packet(0);
             }
@@ -312,7 +316,7 @@ fn the_worker_serves_a_timer_of_a_task_that_does_not_come() {
 fn a_task_that_comes_for_each_packet_is_not_absent() {
     for packets in [1, 2] {
         bounded(move || {
-            let world = World::new();
+            let world = World::new(&[Worker]);
             let task = world.roles.begin_task().unwrap();
             let worker = spawn(&world, World::work);
             for _ in 0..packets {
@@ -330,7 +334,7 @@ fn a_task_that_comes_for_each_packet_is_not_absent() {
 #[test]
 fn a_task_that_comes_for_its_timer_is_not_absent() {
     bounded(|| {
-        let world = World::new();
+        let world = World::new(&[Worker, Timer]);
         let task = world.roles.begin_task().unwrap();
         let worker = spawn(&world, World::work);
         world.take_turn_at_last(task, true);
@@ -343,7 +347,7 @@ fn a_task_that_comes_for_its_timer_is_not_absent() {
 
 /// A world whose task has not come for a packet of socket 1.
 fn with_absent_task() -> (Arc<World>, TaskId) {
-    let world = World::new();
+    let world = World::new(&[Worker, Timer]);
     let task = world.roles.begin_task().unwrap();
     assert_eq!(world.roles.after_event(), Next::BeginLease);
     assert_eq!(world.roles.after_lease(false, false, || true), Next::Drive);
@@ -358,7 +362,7 @@ fn the_worker_serves_a_timer_of_a_task_that_was_absent() {
         let (world, task) = with_absent_task();
         let worker = spawn(&world, |world| world.work_until(0));
         world.take_turn(task, true);
-        if !world.has_timer.load(SeqCst) {
+        if !world.has_timer() {
             world.packet(0);
         }
         worker.join().unwrap();
@@ -369,12 +373,12 @@ fn the_worker_serves_a_timer_of_a_task_that_was_absent() {
 #[test]
 fn the_worker_serves_a_timer_of_a_task_that_is_late() {
     bounded(|| {
-        let world = World::new();
+        let world = World::new(&[Worker, Timer]);
         let task = world.roles.begin_task().unwrap();
         world.packet(1);
         let worker = spawn(&world, |world| world.work_until(0));
         world.take_turn(task, true);
-        if !world.has_timer.load(SeqCst) {
+        if !world.has_timer() {
             world.packet(0);
         }
         worker.join().unwrap();
@@ -393,10 +397,10 @@ fn the_worker_serves_a_timer_of_a_task_that_took_a_place() {
             }
         });
         if let Some(task) = world.roles.begin_task() {
-            world.worker().begin_lease();
+            world.begin_lease();
             world.take_turn(task, true);
         }
-        if !world.has_timer.load(SeqCst) {
+        if !world.has_timer() {
             world.packet(0);
         }
         worker.join().unwrap();
@@ -409,7 +413,7 @@ fn the_worker_serves_a_timer_of_a_task_that_took_a_place() {
 #[test]
 fn a_timer_that_a_task_serves_does_not_wake_the_worker() {
     loom::model(|| {
-        let world = World::new();
+        let world = World::new(&[Worker, Timer]);
         let task = world.roles.begin_task().unwrap();
         assert!(world.roles.try_lead());
         assert_eq!(world.roles.step_back(false), Next::Sleep);
@@ -423,14 +427,14 @@ fn a_timer_that_a_task_serves_does_not_wake_the_worker() {
 
 /// A world whose worker trusts the task, which has come once, and is about to wait for the lease.
 /// The lease has not ended.
-fn with_trusted_task(trust: Trust) -> (Arc<World>, TaskId) {
-    let world = World::with_trust(trust);
+fn with_trusted_task(trust: Trust, parts: &[Part]) -> (Arc<World>, TaskId) {
+    let world = World::with_trust(trust, parts);
     let task = world.roles.begin_task().unwrap();
     assert_eq!(world.roles.after_event(), Next::BeginLease);
     world.take_turn(task, false);
     assert_eq!(world.roles.after_lease(false, true, || true), Next::BeginLease);
     assert!(world.roles.trusts_task());
-    world.worker().begin_lease();
+    world.begin_lease();
     (world, task)
 }
 
@@ -446,7 +450,7 @@ fn for_each_trust(model: impl Fn(Trust) + Sync + Send + Copy + 'static) {
 #[test]
 fn the_worker_drives_for_a_trusted_task_that_does_not_come() {
     for_each_trust(|trust| {
-        let (world, task) = with_trusted_task(trust);
+        let (world, task) = with_trusted_task(trust, &[Worker]);
         let worker = spawn(&world, |world| world.work_until_from(0, Next::AwaitLease));
         let device = spawn(&world, |world| world.packet(0));
         world.take_turn(task, false);
@@ -460,10 +464,10 @@ fn the_worker_drives_for_a_trusted_task_that_does_not_come() {
 #[test]
 fn the_worker_serves_a_timer_of_a_trusted_task_that_does_not_come() {
     for_each_trust(|trust| {
-        let (world, task) = with_trusted_task(trust);
+        let (world, task) = with_trusted_task(trust, &[Worker, Timer]);
         let worker = spawn(&world, |world| world.work_until_from(0, Next::AwaitLease));
         world.take_turn(task, true);
-        if !world.has_timer.load(SeqCst) {
+        if !world.has_timer() {
             world.packet(0);
         }
         worker.join().unwrap();
@@ -474,7 +478,7 @@ fn the_worker_serves_a_timer_of_a_trusted_task_that_does_not_come() {
 #[test]
 fn the_worker_drives_for_a_task_that_it_may_trust() {
     for_each_trust(|trust| {
-        let world = World::with_trust(trust);
+        let world = World::with_trust(trust, &[Worker]);
         let task = world.roles.begin_task().unwrap();
         let worker = spawn(&world, |world| world.work_until(0));
         world.packet(1);
@@ -488,14 +492,53 @@ fn the_worker_drives_for_a_task_that_it_may_trust() {
 #[test]
 fn the_worker_drives_after_a_trusted_task() {
     for_each_trust(|trust| {
-        let (world, task) = with_trusted_task(trust);
+        let (world, task) = with_trusted_task(trust, &[Worker]);
         let worker = spawn(&world, |world| world.work_until_from(0, Next::AwaitLease));
         let device = spawn(&world, |world| world.packet(0));
         world.take_turn(task, false);
         assert!(world.roles.end_task(task));
-        world.worker().begin_lease();
+        world.begin_lease();
         worker.join().unwrap();
         device.join().unwrap();
+    });
+}
+
+/// A thread that leads beside a task, ends the lease, and leaves for good. The task comes once,
+/// before that thread or after.
+#[test]
+fn the_worker_drives_after_a_thread_that_led_beside_a_task() {
+    bounded(|| {
+        let world = World::new(&[Worker]);
+        let task = world.roles.begin_task().unwrap();
+        let worker = spawn(&world, |world| world.work_until(0));
+        let leading = spawn(&world, |world| {
+            if world.roles.try_lead() {
+                world.end_lease();
+                world.leave();
+            }
+            world.packet(0);
+        });
+        world.take_turn(task, false);
+        leading.join().unwrap();
+        world.end_wait_if_served(0);
+        worker.join().unwrap();
+    });
+}
+
+/// A thread that ends the lease and sleeps until its packet comes, beside the last turn of a task: the
+/// worker is there for the next packet.
+#[test]
+fn the_worker_drives_after_a_thread_that_slept_beside_a_task() {
+    with_preemptions(2, || {
+        let world = World::new(&[Worker, Threads]);
+        let task = world.roles.begin_task().unwrap();
+        let worker = spawn(&world, |world| world.work_until(0));
+        let sleeping = spawn(&world, |world| world.receive_after(1, World::end_lease));
+        world.packet(1);
+        world.take_turn(task, false);
+        sleeping.join().unwrap();
+        world.packet(0);
+        worker.join().unwrap();
     });
 }
 
@@ -503,7 +546,7 @@ fn the_worker_drives_after_a_trusted_task() {
 #[test]
 fn the_worker_drives_after_a_thread_that_led_beside_a_trusted_task() {
     for_each_trust(|trust| {
-        let (world, task) = with_trusted_task(trust);
+        let (world, task) = with_trusted_task(trust, &[Worker]);
         let worker = spawn(&world, |world| world.work_until_from(0, Next::AwaitLease));
         let leading = spawn(&world, |world| {
             if world.roles.try_lead() {
@@ -524,7 +567,7 @@ fn the_worker_drives_after_a_thread_that_led_beside_a_trusted_task() {
 #[test]
 fn a_trusted_task_that_rests_is_watched_at_the_end_of_the_lease() {
     loom::model(|| {
-        let (world, task) = with_trusted_task(Trust::Near);
+        let (world, task) = with_trusted_task(Trust::Near, &[Worker]);
         world.worker().stop_lease();
         world.take_turn(task, false);
         assert!(world.worker().state.lock().unwrap().has_lease_event);
@@ -539,12 +582,12 @@ fn a_trusted_task_that_rests_is_watched_at_the_end_of_the_lease() {
 #[test]
 fn the_worker_drives_after_a_task() {
     bounded(|| {
-        let world = World::new();
+        let world = World::new(&[Worker]);
         let task = world.roles.begin_task().unwrap();
         let worker = spawn(&world, |world| world.work_until(0));
         let device = spawn(&world, |world| world.packet(0));
         assert!(world.roles.end_task(task));
-        world.worker().begin_lease();
+        world.begin_lease();
         worker.join().unwrap();
         device.join().unwrap();
     });
@@ -555,7 +598,7 @@ fn the_worker_drives_after_a_task() {
 #[test]
 fn a_task_and_a_thread_take_turns() {
     with_preemptions(2, || {
-        let world = World::new();
+        let world = World::new(&[Threads, Task]);
         let task = world.roles.begin_task().unwrap();
         let waiting = spawn(&world, |world| world.receive(0));
         let device = spawn(&world, |world| {
@@ -572,7 +615,7 @@ fn a_task_and_a_thread_take_turns() {
 #[test]
 fn a_task_and_a_poller_take_turns() {
     with_preemptions(2, || {
-        let world = World::with_pollers(1);
+        let world = World::new(&[Task, Poller]);
         let task = world.roles.begin_task().unwrap();
         let polling = spawn(&world, |world| world.poll_until(0));
         let device = spawn(&world, |world| {
@@ -589,7 +632,7 @@ fn a_task_and_a_poller_take_turns() {
 #[test]
 fn a_poller_drives_for_a_task_that_does_not_come() {
     bounded(|| {
-        let world = World::with_pollers(1);
+        let world = World::new(&[Poller, Timer]);
         let task = world.roles.begin_task().unwrap();
         let polling = spawn(&world, |world| world.poll_until(0));
         let device = spawn(&world, |world| world.packet(POLLED));
@@ -636,7 +679,7 @@ fn work_that_is_left_is_found() {
 #[test]
 fn the_worker_finds_work_that_is_left() {
     bounded(|| {
-        let world = World::with_errands(0);
+        let world = World::new(&[Worker, Work]);
         let worker = spawn(&world, |world| world.work_until(0));
         let ringer = spawn(&world, |world| {
             world.leave_work(1);
@@ -655,7 +698,7 @@ fn the_worker_finds_work_that_is_left() {
 #[test]
 fn a_poller_finds_work_that_is_left() {
     bounded(|| {
-        let world = World::with_errands(1);
+        let world = World::new(&[Threads, Poller, Work]);
         let waiting = spawn(&world, |world| world.receive(0));
         let ringer = spawn(&world, |world| {
             world.leave_work(0);
@@ -671,7 +714,7 @@ fn a_poller_finds_work_that_is_left() {
 #[test]
 fn a_poller_or_the_worker_finds_work_that_is_left() {
     bounded(|| {
-        let world = World::with_errands(1);
+        let world = World::new(&[Worker, Poller, Work]);
         let worker = spawn(&world, |world| world.work_until(POLLED));
         let ringer = spawn(&world, |world| world.leave_work(POLLED));
         world.poll_until_after(0, World::end_lease);
@@ -684,7 +727,7 @@ fn a_poller_or_the_worker_finds_work_that_is_left() {
 #[test]
 fn a_task_or_the_worker_finds_work_that_is_left() {
     with_preemptions(2, || {
-        let world = World::with_errands(0);
+        let world = World::new(&[Worker, Task, Work]);
         let task = world.roles.begin_task().unwrap();
         let worker = spawn(&world, |world| world.work_until(0));
         let ringer = spawn(&world, |world| world.leave_work(0));
@@ -698,7 +741,7 @@ fn a_task_or_the_worker_finds_work_that_is_left() {
 #[test]
 fn work_that_is_left_beside_the_last_turn_of_a_task_is_found() {
     bounded(|| {
-        let world = World::with_errands(0);
+        let world = World::new(&[Worker, Work]);
         let task = world.roles.begin_task().unwrap();
         let worker = spawn(&world, |world| world.work_until(0));
         let ringer = spawn(&world, |world| world.leave_work(0));
@@ -706,79 +749,5 @@ fn work_that_is_left_beside_the_last_turn_of_a_task_is_found() {
         world.end_wait_if_served(0);
         worker.join().unwrap();
         ringer.join().unwrap();
-    });
-}
-
-/// A driver that is called while another thread looks at the figures of the shard, and so comes in
-/// vain, is called again.
-#[test]
-fn a_driver_that_came_in_vain_is_called_again() {
-    bounded(|| {
-        let bell = Arc::new(Doorbell::default());
-        let called = std::sync::Arc::new(Signal::default());
-        bell.set_waker(Some(called.clone().into()));
-        let seat = Arc::new(Seat::new(0));
-        let work = Arc::new(AtomicUsize::new(0));
-        let looker = {
-            let (bell, seat) = (bell.clone(), seat.clone());
-            thread::spawn(move || {
-                if seat.take().leave() {
-                    bell.ring(Instant::ZERO);
-                }
-            })
-        };
-        let ringer = {
-            let (bell, work) = (bell.clone(), work.clone());
-            thread::spawn(move || {
-                work.fetch_add(1, SeqCst);
-                bell.ring(Instant::ZERO);
-            })
-        };
-        loop {
-            bell.answer();
-            if let Some(taken) = seat.try_take() {
-                bell.attend();
-                bell.clear_news();
-                let is_done = work.swap(0, SeqCst) > 0;
-                let mut has_news = bell.leave(Instant::FAR_FUTURE);
-                has_news |= taken.leave();
-                if is_done {
-                    break;
-                }
-                if has_news {
-                    continue;
-                }
-            }
-            called.wait();
-        }
-        looker.join().unwrap();
-        ringer.join().unwrap();
-    });
-}
-
-/// A packet that wakes a thread while another is just leaving the seat: the other looks again.
-#[test]
-fn a_packet_is_not_left_behind_by_a_driver_that_leaves() {
-    bounded(|| {
-        let seat = Arc::new(Seat::new(0));
-        let device = Arc::new(AtomicUsize::new(0));
-        let poll = |seat: &Seat<usize>, device: &AtomicUsize| loop {
-            let Some(mut taken) = seat.try_take() else { return };
-            *taken += device.swap(0, SeqCst);
-            if !taken.leave() {
-                return;
-            }
-        };
-        let other = {
-            let (seat, device) = (seat.clone(), device.clone());
-            thread::spawn(move || {
-                device.fetch_add(1, SeqCst);
-                poll(&seat, &device);
-            })
-        };
-        device.fetch_add(1, SeqCst);
-        poll(&seat, &device);
-        other.join().unwrap();
-        assert_eq!(*seat.take(), 2);
     });
 }

@@ -5,6 +5,7 @@ use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst, fence};
 use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
 use neap_stack::driving::doorbell::Doorbell;
 use neap_stack::driving::roles::{Next, Rest, Roles, TaskId, Ticket};
+use neap_stack::driving::seat::Seat;
 use neap_tcp::time::Instant;
 use std::task::{Wake, Waker};
 
@@ -94,9 +95,9 @@ impl Worker {
     }
 
     /// Sets the alarm if the shard is to be polled at some time, which is read under the lock.
-    pub(crate) fn move_alarm(&self, is_timed: &AtomicBool) {
+    pub(crate) fn move_alarm(&self, is_timed: impl FnOnce() -> bool) {
         let mut state = self.state.lock().unwrap();
-        state.has_alarm = is_timed.load(SeqCst);
+        state.has_alarm = is_timed();
         drop(state);
         self.changed.notify_all();
     }
@@ -162,25 +163,45 @@ impl Wake for PollerSet {
     }
 }
 
+/// Who sleeps in a case, and what there is: what nobody sleeps on is left out, and with it the
+/// interleavings of those who would set it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Threads in blocking calls.
+    Threads,
+    /// The worker.
+    Worker,
+    /// A task that goes on.
+    Task,
+    /// One poller. There may be several.
+    Poller,
+    /// A timer of a socket.
+    Timer,
+    /// Threads that leave work.
+    Work,
+    /// Somebody who looks at figures, and has the seat meanwhile.
+    Looker,
+}
+
 /// Pollers wait for the packets of the sockets from this number on.
 pub(crate) const POLLED: usize = 3;
 
 /// What the threads of a shard sleep on. As a waker it is the bell, which is in all of their sets.
 #[derive(Default)]
 pub(crate) struct Sleepers {
-    leader: Signal,
-    worker: Worker,
+    leader: Option<Signal>,
+    worker: Option<Worker>,
     /// What the runtime of the task sleeps on.
-    task: Signal,
+    task: Option<Signal>,
     pollers: Vec<std::sync::Arc<PollerSet>>,
 }
 
 impl Sleepers {
     /// A device or the bell ends the sleep of each.
     pub(crate) fn announce(&self) {
-        self.leader.set();
-        self.worker.on_packet();
-        self.task.set();
+        self.leader.iter().for_each(Signal::set);
+        self.worker.iter().for_each(Worker::on_packet);
+        self.task.iter().for_each(Signal::set);
         self.pollers.iter().for_each(|poller| poller.event.set());
     }
 }
@@ -197,6 +218,8 @@ pub(crate) struct Errands {
     /// A bit for each socket that has work.
     left: AtomicUsize,
     bell: Doorbell,
+    /// `None` where nobody looks at the state of the shard while another polls.
+    seat: Option<Seat<()>>,
 }
 
 /// Whether events come often enough for the worker to trust the task, and how far the lease is from
@@ -218,6 +241,8 @@ pub(crate) struct World {
     device: Mutex<Vec<usize>>,
     /// `None` where nobody leaves work.
     errands: Option<Errands>,
+    /// Whether sockets have timers.
+    is_timing: bool,
     /// A socket has a timer: the next poll takes it for a packet of socket 0.
     pub(crate) has_timer: AtomicBool,
     /// The last poll has left a timer.
@@ -230,45 +255,57 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new() -> Arc<Self> {
-        Self::with_pollers(0)
+    pub(crate) fn new(parts: &[Part]) -> Arc<Self> {
+        Self::with_trust(Trust::Never, parts)
     }
 
-    pub(crate) fn with_pollers(count: usize) -> Arc<Self> {
-        Arc::new(Self::of(count, None))
-    }
-
-    /// A world in which a task that comes is trusted.
-    pub(crate) fn with_trust(trust: Trust) -> Arc<Self> {
-        Arc::new(Self { trust, ..Self::of(0, None) })
-    }
-
-    /// A world in which threads may leave work.
-    pub(crate) fn with_errands(pollers: usize) -> Arc<Self> {
-        let errands = Errands::default();
-        let world = Self::of(pollers, Some(errands));
-        let called = world.sleepers.clone();
-        world.errands().bell.set_waker(Some(called.into()));
-        Arc::new(world)
-    }
-
-    pub(crate) fn of(pollers: usize, errands: Option<Errands>) -> Self {
-        let pollers = (0..pollers).map(|_| Default::default()).collect();
-        Self {
+    /// A world in which a task that comes is trusted, or is not.
+    pub(crate) fn with_trust(trust: Trust, parts: &[Part]) -> Arc<Self> {
+        let has = |part| parts.contains(&part);
+        let pollers = parts.iter().filter(|part| **part == Part::Poller);
+        let sleepers = std::sync::Arc::new(Sleepers {
+            leader: has(Part::Threads).then(Signal::default),
+            worker: has(Part::Worker).then(Worker::default),
+            task: has(Part::Task).then(Signal::default),
+            pollers: pollers.map(|_| Default::default()).collect(),
+        });
+        let errands = (has(Part::Work) || has(Part::Looker)).then(|| {
+            let seat = has(Part::Looker).then(|| Seat::new(()));
+            let errands = Errands { seat, ..Errands::default() };
+            errands.bell.set_waker(Some(sleepers.clone().into()));
+            errands
+        });
+        Arc::new(Self {
             roles: Roles::default(),
             device: Mutex::default(),
             errands,
+            is_timing: has(Part::Timer),
             has_timer: AtomicBool::new(false),
             is_timed: AtomicBool::new(false),
-            trust: Trust::Never,
-            sleepers: std::sync::Arc::new(Sleepers { pollers, ..Default::default() }),
+            trust,
+            sleepers,
             arrived: Default::default(),
             parked: Default::default(),
-        }
+        })
     }
 
+    /// The worker, of a world that has it.
     pub(crate) fn worker(&self) -> &Worker {
-        &self.sleepers.worker
+        self.sleepers.worker.as_ref().expect("a world with a worker")
+    }
+
+    /// Wakes the worker at the end of a lease that begins here.
+    pub(crate) fn begin_lease(&self) {
+        self.sleepers.worker.iter().for_each(Worker::begin_lease);
+    }
+
+    /// Whether a socket has a timer.
+    pub(crate) fn has_timer(&self) -> bool {
+        self.is_timing && self.has_timer.load(SeqCst)
+    }
+
+    fn is_timed(&self) -> bool {
+        self.is_timing && self.is_timed.load(SeqCst)
     }
 
     pub(crate) fn errands(&self) -> &Errands {
@@ -290,6 +327,14 @@ impl World {
         self.arrived[socket].load(SeqCst) > 0
     }
 
+    /// A thread that does not drive looks at the driver's state, as one does that reads figures.
+    pub(crate) fn look(&self) {
+        let seat = self.errands().seat.as_ref().expect("a world with a seat");
+        if seat.take().leave() {
+            self.errands().bell.ring(Instant::ZERO);
+        }
+    }
+
     /// Polls the shard, as `Shard::poll` does. Whether work is left that nothing will announce.
     pub(crate) fn poll(&self) -> bool {
         let Some(errands) = &self.errands else {
@@ -297,6 +342,20 @@ impl World {
             return false;
         };
         errands.bell.answer();
+        let Some(seat) = &errands.seat else { return self.poll_with(errands) };
+        let Some(taken) = seat.try_take() else {
+            // As `Why::Busy`, which knows of no timer.
+            if self.is_timing {
+                self.is_timed.swap(false, SeqCst);
+            }
+            return false;
+        };
+        let has_more = self.poll_with(errands);
+        taken.leave() || has_more
+    }
+
+    /// The same, by the one thread that may.
+    fn poll_with(&self, errands: &Errands) -> bool {
         errands.bell.attend();
         self.visit(errands.left.swap(0, SeqCst));
         errands.bell.clear_news();
@@ -310,7 +369,7 @@ impl World {
     pub(crate) fn visit(&self, work: usize) {
         let mut packets = std::mem::take(&mut *self.device.lock().unwrap());
         packets.extend((0..self.arrived.len()).filter(|socket| work & (1 << socket) != 0));
-        if self.has_timer.load(SeqCst) {
+        if self.has_timer() {
             self.has_timer.swap(false, SeqCst);
             self.is_timed.swap(false, SeqCst);
             packets.push(0);
@@ -319,17 +378,18 @@ impl World {
             self.arrived[socket].fetch_add(1, SeqCst);
             match socket.checked_sub(POLLED) {
                 Some(poller) => self.sleepers.pollers[poller].ring(),
-                None => self.parked[socket].set(),
+                None if self.sleepers.leader.is_some() => self.parked[socket].set(),
+                None => {}
             }
             // The leader may wait for it on its own descriptors, and the runtime by a task's waker.
-            self.sleepers.leader.set();
-            self.sleepers.task.set();
+            self.sleepers.leader.iter().for_each(Signal::set);
+            self.sleepers.task.iter().for_each(Signal::set);
         }
     }
 
     pub(crate) fn leave(&self) {
         if self.roles.leave() {
-            self.worker().begin_lease();
+            self.begin_lease();
         }
     }
 
@@ -337,13 +397,14 @@ impl World {
     /// it. Whether the task led.
     pub(crate) fn take_turn(&self, task: TaskId, has_timer: bool) -> bool {
         if self.roles.come(task) {
-            self.worker().begin_lease();
+            self.begin_lease();
         }
         if !self.roles.try_lead() {
             return false;
         }
         let has_more = self.poll();
         if has_timer {
+            assert!(self.is_timing);
             self.has_timer.swap(true, SeqCst);
             self.is_timed.swap(true, SeqCst);
         }
@@ -370,17 +431,17 @@ impl World {
         match self.roles.rest(task) {
             Rest::Leased => {}
             Rest::MoveLease if self.trust == Trust::Far => {}
-            Rest::MoveLease => self.worker().begin_lease(),
-            Rest::BeginLease | Rest::WakeWorker => self.worker().begin_lease(),
-            Rest::MoveAlarm => self.worker().move_alarm(&self.is_timed),
+            Rest::MoveLease | Rest::BeginLease | Rest::WakeWorker => self.begin_lease(),
+            Rest::MoveAlarm => self.worker().move_alarm(|| self.is_timed()),
         }
     }
 
     /// The task of a runtime, which ends when the packet of another task of it has come.
     pub(crate) fn run_task(&self, task: TaskId, socket: usize) {
+        let sleep = self.sleepers.task.as_ref().expect("a world with a task that goes on");
         while !self.has(socket) {
             if self.roles.come(task) {
-                self.worker().begin_lease();
+                self.begin_lease();
             }
             let ticket = if self.roles.try_lead() {
                 if self.poll() {
@@ -399,21 +460,21 @@ impl World {
                 Some(ticket)
             };
             if !self.has(socket) {
-                self.sleepers.task.wait();
+                sleep.wait();
             }
             if let Some(ticket) = ticket {
                 self.unfollow(ticket, !self.has(socket));
             }
         }
         if self.roles.end_task(task) {
-            self.worker().begin_lease();
+            self.begin_lease();
         }
     }
 
     /// A leader that is about to sleep for long ends the lease.
     pub(crate) fn end_lease(&self) {
         if self.roles.has_lease() {
-            self.worker().stop_lease();
+            self.sleepers.worker.iter().for_each(Worker::stop_lease);
             self.roles.end_lease();
         }
     }
@@ -431,6 +492,7 @@ impl World {
 
     /// The same; before each of its sleeps a leader does something.
     pub(crate) fn receive_after(&self, socket: usize, before_sleep: impl Fn(&Self)) {
+        let leader = self.sleepers.leader.as_ref().expect("a world with threads");
         while !self.has(socket) {
             if self.roles.try_lead() {
                 loop {
@@ -440,7 +502,7 @@ impl World {
                     }
                     if !has_more {
                         before_sleep(self);
-                        self.sleepers.leader.wait();
+                        leader.wait();
                     }
                 }
                 self.leave();
@@ -511,7 +573,7 @@ impl World {
     /// waits for.
     pub(crate) fn end_wait_if_served(&self, socket: usize) {
         if self.has(socket) {
-            self.worker().begin_lease();
+            self.begin_lease();
         }
     }
 
@@ -539,12 +601,12 @@ impl World {
             next = match next {
                 Next::Drive if self.roles.try_lead() => {
                     let has_more = self.poll();
-                    is_timed = self.is_timed.load(SeqCst);
+                    is_timed = self.is_timed();
                     self.roles.step_back(has_more)
                 }
                 Next::Drive => Next::AwaitLease,
                 Next::BeginLease => {
-                    self.worker().begin_lease();
+                    self.begin_lease();
                     Next::AwaitLease
                 }
                 Next::AwaitLease => {
@@ -562,9 +624,9 @@ impl World {
                             comes_often = self.trust != Trust::Never;
                             self.roles.after_event()
                         }
-                        (false, false) => {
-                            self.roles.after_alarm(|| self.is_timed.fetch_or(false, SeqCst))
-                        }
+                        (false, false) => self.roles.after_alarm(|| {
+                            self.is_timing && self.is_timed.fetch_or(false, SeqCst)
+                        }),
                     }
                 }
             };
@@ -577,7 +639,7 @@ impl World {
             self.worker().set_alarm(is_timed);
             return self.worker().sleep();
         }
-        self.worker().move_alarm(&self.is_timed);
+        self.worker().move_alarm(|| self.is_timed());
         let (has_lease_event, has_event) = self.worker().sleep()?;
         self.roles.count_comings();
         let later = self.worker().take_events();
