@@ -8,6 +8,7 @@ use std::env;
 use std::fmt::Debug;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 use std::thread;
@@ -315,9 +316,13 @@ pub(crate) fn expect_nothing_below(stack: &Stack) {
 }
 
 /// Times that a thread has slept, by its folder in `/proc`. One that has ended counts for nothing.
-pub(crate) fn sleeps_of(thread: &std::path::Path) -> u64 {
+pub(crate) fn sleeps_of(thread: &Path) -> u64 {
+    switches_of(thread, "voluntary_ctxt_switches:")
+}
+
+fn switches_of(thread: &Path, kind: &str) -> u64 {
     let status = std::fs::read_to_string(thread.join("status")).unwrap_or_default();
-    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    let count = status.lines().find_map(|line| line.strip_prefix(kind));
     count.map_or(0, |count| count.trim().parse().expect("a number"))
 }
 
@@ -343,20 +348,97 @@ pub(crate) fn expect_that_nothing_wakes() {
     assert_eq!(within(Duration::from_secs(2)), 0, "wake-ups of a stack with nothing to do");
 }
 
-/// Fails if other threads are woken more often than idle peers are probed, of which there must be
-/// some ([`Family::probed_pairs`]). Where the machine is busy a thread sleeps also while it waits
-/// for a lock or for an answer, and others step in: then the same is tried again.
-pub(crate) fn expect_one_wake_up_for_each_probe(stack: &Stack) {
-    let probes = || stack.host().tcp_counter(Counter::KeepAlive);
-    let mut counts = Vec::new();
-    while counts.len() < 20 {
-        let before = (wake_ups(), probes());
-        thread::sleep(Duration::from_millis(2500));
-        let (woken, due) = (wake_ups() - before.0, probes() - before.1);
-        if woken <= due && due >= 5 {
-            return;
+/// What was counted of a process and of its machine up to some time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    woken: u64,
+    probes: u64,
+    /// Times that threads of this process lost the processor, and how long they waited for one.
+    preempted: u64,
+    waited: Duration,
+    /// Ticks that the host of this machine gave to others.
+    stolen: u64,
+}
+
+impl Counts {
+    fn of(stack: &Stack) -> Self {
+        let own = std::fs::canonicalize("/proc/thread-self").expect("a thread");
+        let mut counts =
+            Self { probes: stack.host().tcp_counter(Counter::KeepAlive), ..Self::default() };
+        for thread in std::fs::read_dir("/proc/self/task").expect("threads") {
+            let thread = thread.expect("a thread").path();
+            let word = |file: &str, index| {
+                let text = std::fs::read_to_string(thread.join(file)).unwrap_or_default();
+                text.split_whitespace().nth(index).map_or(0, |word| word.parse().expect("a number"))
+            };
+            counts.waited += Duration::from_nanos(word("schedstat", 1));
+            counts.preempted += switches_of(&thread, "nonvoluntary_ctxt_switches:");
+            if thread.file_name() != own.file_name() {
+                counts.woken += sleeps_of(&thread);
+            }
         }
-        counts.push((woken, due));
+        let stat = std::fs::read_to_string("/proc/stat").expect("figures of the machine");
+        let stolen = stat.split_whitespace().nth(8);
+        counts.stolen = stolen.map_or(0, |ticks| ticks.parse().expect("a number"));
+        counts
     }
-    panic!("{counts:?}: wake-ups and probes");
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            woken: self.woken.saturating_sub(before.woken),
+            probes: self.probes.saturating_sub(before.probes),
+            preempted: self.preempted.saturating_sub(before.preempted),
+            waited: self.waited.saturating_sub(before.waited),
+            stolen: self.stolen.saturating_sub(before.stolen),
+        }
+    }
+
+    /// Whether the machine kept a thread from running. Then a thread sleeps also while it waits for
+    /// a lock or for an answer, and others step in.
+    fn was_busy(self) -> bool {
+        self.preempted > 0 || self.stolen > 0 || self.waited > BUSY_WAIT
+    }
+}
+
+/// Time that threads wait for a processor in a window of a machine with nothing else to do: far
+/// less.
+const BUSY_WAIT: Duration = Duration::from_millis(1);
+
+/// Waits until peers were probed and a pause has followed, in which nothing is on its way to be
+/// counted.
+fn after_probes(stack: &Stack) -> Counts {
+    let probes = || stack.host().tcp_counter(Counter::KeepAlive);
+    let begin = Instant::now();
+    let (first, mut latest, mut since) = (probes(), probes(), begin);
+    while latest == first || since.elapsed() < Duration::from_millis(200) {
+        assert!(begin.elapsed() < PATIENCE / 4, "{latest} probes");
+        thread::sleep(Duration::from_millis(20));
+        if probes() != latest {
+            (latest, since) = (probes(), Instant::now());
+        }
+    }
+    Counts::of(stack)
+}
+
+/// Fails if other threads are woken more often than idle peers are probed, of which there must be
+/// some ([`Family::probed_pairs`]): in any round of probes in which the machine was not busy. Two
+/// rounds have to be right. One in which it was busy may have any number, and another follows.
+pub(crate) fn expect_one_wake_up_for_each_probe(stack: &Stack) {
+    let (mut rounds, mut right) = (Vec::new(), 0);
+    let mut before = after_probes(stack);
+    while rounds.len() < 20 {
+        let now = after_probes(stack);
+        let round = now.since(before);
+        before = now;
+        rounds.push(round);
+        if round.woken <= round.probes {
+            right += 1;
+            if right == 2 {
+                return;
+            }
+        } else {
+            assert!(round.was_busy(), "wake-ups without probes: {rounds:?}");
+        }
+    }
+    panic!("wake-ups without probes: {rounds:?}");
 }
