@@ -1,5 +1,5 @@
-//! Interleavings of owners, posters and drainers: every one of the hand-off, and those of a port with
-//! up to three preemptions.
+//! Interleavings of owners, posters and drainers: every one of the hand-off, and those of a port
+//! with up to three preemptions.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p neap-stack --release --test loom`
 #![cfg(loom)]

@@ -1,7 +1,7 @@
 //! Interleavings of the threads that drive a shard: leaders, followers, the worker, pollers, a task
-//! of a runtime, and who calls them, leaves work, or looks at figures. Each thread may be stopped two or three times
-//! where it could go on.
-//! A packet that nobody would take, or a thread that nobody would wake, is a deadlock here.
+//! of a runtime, and who calls them, leaves work, or looks at figures. Each thread may be stopped
+//! two or three times where it could go on. A packet that nobody would take, or a thread that
+//! nobody would wake, is a deadlock here.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p neap-stack --release --test loom_driving`
 #![cfg(loom)]
@@ -525,8 +525,8 @@ fn the_worker_drives_after_a_thread_that_led_beside_a_task() {
     });
 }
 
-/// A thread that ends the lease and sleeps until its packet comes, beside the last turn of a task: the
-/// worker is there for the next packet.
+/// A thread that ends the lease and sleeps until its packet comes, beside the last turn of a task:
+/// the worker is there for the next packet.
 #[test]
 fn the_worker_drives_after_a_thread_that_slept_beside_a_task() {
     with_preemptions(2, || {

@@ -93,8 +93,8 @@ fn the_worker_serves_a_timer_after_a_turn_in_vain() {
     });
 }
 
-/// A leader that ends the lease before it sleeps, perhaps after a poll in vain, beside a worker that
-/// waits for the end of that lease.
+/// A leader that ends the lease before it sleeps, perhaps after a poll in vain, beside a worker
+/// that waits for the end of that lease.
 #[test]
 fn a_leader_that_came_in_vain_and_ended_the_lease_is_called_again() {
     with_preemptions(2, || {
@@ -125,8 +125,8 @@ fn work_that_is_left_for_a_leader_that_came_in_vain_is_found() {
     });
 }
 
-/// Two threads that poll without asking who leads, as the owner of a stack may, each after a packet:
-/// the one that is just leaving the seat looks again for the other.
+/// Two threads that poll without asking who leads, as the owner of a stack may, each after a
+/// packet: the one that is just leaving the seat looks again for the other.
 #[test]
 fn a_packet_is_not_left_behind_by_a_thread_that_leaves_the_seat() {
     bounded(|| {
