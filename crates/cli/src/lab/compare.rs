@@ -27,8 +27,9 @@ use twins::Twins;
 /// Compare the lab's predictions with the same flows over real devices (needs root, iproute2,
 /// iperf3)
 ///
-/// The exit status is 1 if goodput or queue delay of E1, or rate or delay of a kind of flow, differ
-/// by more than their tolerance. Twins are printed and do not count.
+/// The exit status is 1 if goodput or queue delay of E1, rate or delay of a kind of flow, or
+/// goodput of a twin differ by more than their tolerance. Other figures of twins are printed and do
+/// not count.
 #[derive(ClapArgs, Clone, Debug)]
 pub(super) struct Args {
     /// Seconds of each measurement [default: 5; twins of E2, E3 and E4: 6; over a link: 15]
@@ -227,7 +228,7 @@ struct Report<'a> {
 }
 
 /// Whether all predictions agree with what was measured, of those that are promised: goodput and
-/// queue delay of E1, and rate and delay of the three kinds of flow.
+/// queue delay of E1, rate and delay of the three kinds of flow, and goodput of the twins.
 pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Error>> {
     network::check()?;
     let interrupt = Interrupt::catch()?;
@@ -250,8 +251,15 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
         serde_json::to_writer_pretty(&mut *out, &report)?;
         writeln!(out)?;
     }
+    Ok(is_as_promised(&all, &kinds, &twins.found))
+}
+
+/// The verdict of the command.
+fn is_as_promised(e1: &[Comparison], kinds: &[Judgement], twins: &[Judgement]) -> bool {
     let agrees = |kind: &Judgement| kind.figures.iter().all(|figure| figure.agrees);
-    Ok(all.iter().all(|comparison| comparison.agrees) && kinds.iter().all(agrees))
+    e1.iter().all(|comparison| comparison.agrees)
+        && kinds.iter().all(agrees)
+        && twins.iter().all(twins::is_as_promised)
 }
 
 /// E1's flow over its links, sent by neap and by the kernel.
@@ -300,5 +308,18 @@ mod tests {
         assert!(!agrees(outcome(94.0, &[15_100.0])));
         assert!(!agrees(outcome(70.0, &[12_500.0])));
         assert_eq!(outcome(1.0, &[]).queue_ms, 0.0);
+    }
+    #[test]
+    fn goodput_of_a_twin_counts_and_its_other_figures_do_not() {
+        let judge = |what, predicted| Judged::new(what, [predicted, 100.0], 0.15, "");
+        let promises = |twin: bool, figures| {
+            let all = [Judgement { name: "one", sender: Sender::Neap, figures, notes: Vec::new() }];
+            if twin { is_as_promised(&[], &[], &all) } else { is_as_promised(&[], &all, &[]) }
+        };
+        let off = || vec![judge("goodput, Mbit/s", 99.0), judge("context switches", 2000.0)];
+        assert!(promises(true, off()) && !promises(false, off()));
+        let slow = || vec![judge("goodput, Mbit/s", 80.0), judge("context switches", 100.0)];
+        assert!(!promises(true, slow()) && !promises(false, slow()));
+        assert!(is_as_promised(&[], &[], &[]));
     }
 }

@@ -19,7 +19,7 @@ use crate::perf::interrupt::Interrupt;
 use interrupts::{Idle, Interrupts, Stretch};
 use neap_lab::scenario::{Experiment, Figures};
 use plans::{LATENESS, Twin, Way, twins};
-use rows::{Flow, INTERRUPTS};
+use rows::{Flow, GOODPUT, INTERRUPTS};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write;
@@ -34,6 +34,11 @@ const TOLERANCE: f64 = 0.15;
 pub(super) struct Twins {
     pub(super) found: Vec<Judgement>,
     pub(super) missing: Vec<String>,
+}
+
+/// Whether what is promised of a twin came true: its goodput. The other figures follow the machine.
+pub(super) fn is_as_promised(twin: &Judgement) -> bool {
+    twin.figures.iter().all(|figure| figure.agrees || figure.what != GOODPUT.what)
 }
 
 /// Runs all twins, or those of one part, and prints each.

@@ -69,7 +69,8 @@ impl Flow {
     }
 }
 
-const GOODPUT: Row = Row {
+/// The figure that each twin has, and that is promised.
+pub(super) const GOODPUT: Row = Row {
     what: "goodput, Mbit/s",
     predicted: |figures| figures["app.bulk.goodput_mbit"],
     measured: Flow::goodput_mbit,
