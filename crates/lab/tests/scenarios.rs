@@ -57,6 +57,14 @@ fn error(text: &str) -> String {
 }
 
 #[test]
+fn a_processor_whose_polls_take_time_has_fewer_turns() {
+    let text = pair("", BULK);
+    let slow = text.replacen("[host.a]", "[host.a]\nper_poll = \"2ms\"", 1);
+    let [quick, slow] = [text, slow].map(|text| figures(&text).0["host.a.turns_per_s"]);
+    assert!(quick > 600.0 && slow <= 501.0, "{quick} {slow}");
+}
+
+#[test]
 fn packets_pass_routers_and_the_slowest_port_decides() {
     let (figures, hash) = figures(BASE);
     let goodput = figures["app.bulk.goodput_mbit"];

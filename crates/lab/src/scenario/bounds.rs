@@ -320,7 +320,7 @@ fn spread_of(host: &HostSpec) -> Nanos {
         }
     };
     let moderated = Nanos::from_micros(host.nic.rx_usecs.unwrap_or(0).into());
-    late + moderated + time(host.per_wakeup) + time(host.per_switch)
+    late + moderated + time(host.per_wakeup) + time(host.per_poll) + time(host.per_switch)
 }
 
 /// Bytes of the longest packet that the card of a host sends.

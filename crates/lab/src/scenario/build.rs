@@ -223,9 +223,13 @@ impl<'a> Builder<'a> {
             }
         };
         let time = |time: Option<Time>| time.map_or(Nanos::ZERO, |Time(time)| time);
-        let (per_wakeup, per_switch) = (time(host.per_wakeup), time(host.per_switch));
-        let (per_poll, timer_per_flow) = (Nanos::ZERO, host.timer_per_flow);
-        Ok(Cpu { lateness, per_wakeup, per_poll, per_switch, timer_per_flow })
+        Ok(Cpu {
+            lateness,
+            per_wakeup: time(host.per_wakeup),
+            per_poll: time(host.per_poll),
+            per_switch: time(host.per_switch),
+            timer_per_flow: host.timer_per_flow,
+        })
     }
 
     /// Gives an actor its name.

@@ -119,6 +119,10 @@ pub struct HostSpec {
     /// Processor time of one turn.
     #[serde(default)]
     pub per_wakeup: Option<Time>,
+    /// Processor time of one poll of the stack. Unless it is zero, a turn has one poll, and what
+    /// arrives meanwhile is seen by the next.
+    #[serde(default)]
+    pub per_poll: Option<Time>,
     /// Whether each connection has a timer of its own for its next departure, as in Linux 4.13
     /// (218af599fa63), so that each expiration is an interrupt. Only the count changes.
     #[serde(default)]
