@@ -120,7 +120,8 @@ pub struct TunConfig {
     pub bulk_queue: bool,
     /// Whether a thread of the kernel takes the frames of a bulk queue through the receive path
     /// (`IFF_NAPI` and threaded NAPI), and not the thread that writes them. A hundred flows are
-    /// received twice as fast so.
+    /// received twice as fast so. Frames of a flow that takes turns with its peer stay with the
+    /// writing thread while no other flow receives in bulk.
     ///
     /// The thread has the share of the processors that kernel threads have. Where all processors
     /// are busy and the session or the control group of the process has a much larger share, frames

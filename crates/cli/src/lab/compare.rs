@@ -309,6 +309,7 @@ mod tests {
         assert!(!agrees(outcome(70.0, &[12_500.0])));
         assert_eq!(outcome(1.0, &[]).queue_ms, 0.0);
     }
+
     #[test]
     fn goodput_of_a_twin_counts_and_its_other_figures_do_not() {
         let judge = |what, predicted| Judged::new(what, [predicted, 100.0], 0.15, "");
