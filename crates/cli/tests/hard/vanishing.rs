@@ -6,7 +6,7 @@ use crate::ground::{Foe, Ground, at, turn};
 use crate::host::Host;
 use crate::link::inside_and_called;
 use crate::peers::{BASE, RECEIVER, SENDER};
-use crate::victim::{DISCARD, ECHO, SOURCE, TAP, Victim};
+use crate::victim::{DISCARD, ECHO, SOURCE, Victim};
 use crate::world::link;
 use bytes::Bytes;
 use neap_lab::hostile::{Attack, AttackPlan, Attacker, packet};
@@ -37,6 +37,15 @@ const CALLING: [(Attack, u16, u32, u64); 7] = [
     (Attack::OldTimestamps, DISCARD, 200_000, RECEIVER),
 ];
 
+/// What they bring about.
+const CALLING_AIMS: &[&[&str]] = &[
+    &["state.SYN-RECV"],
+    &["state.CLOSE-WAIT"],
+    &["state.LAST-ACK"],
+    &["TcpExtTCPOFOQueue"],
+    &["TcpExtPAWSEstab"],
+];
+
 /// Attacks of guests that are called, and the published port of each.
 const CALLED: [(Attack, u16); 4] = [
     (Attack::DiesInSynSent, 6001),
@@ -44,6 +53,10 @@ const CALLED: [(Attack, u16); 4] = [
     (Attack::DiesInFinWait2, 6003),
     (Attack::DiesInClosing, 6004),
 ];
+
+/// What they bring about.
+const CALLED_AIMS: &[&[&str]] =
+    &[&["state.SYN-SENT"], &["state.FIN-WAIT-1"], &["state.FIN-WAIT-2"], &["state.CLOSING"]];
 
 /// The same ports as `pasta` has them.
 const CALLED_PORTS: &str = "6001-6004";
@@ -128,14 +141,7 @@ fn guests_that_connect() {
     let _turn = turn();
     in_namespace(|| {
         let family = Family::V4;
-        let aims = &[
-            &["state.SYN-RECV"][..],
-            &["state.CLOSE-WAIT"],
-            &["state.LAST-ACK"],
-            &["TcpExtTCPOFOQueue"],
-            &["TcpExtPAWSEstab"],
-        ];
-        let ground = Ground { aims, ..Ground::new(family) };
+        let ground = Ground { aims: CALLING_AIMS, ..Ground::new(family) };
         let plans = CALLING.into_iter().zip(70..).map(|((attack, port, bytes, _), host)| {
             let own = SocketAddr::new(Ipv4Addr::new(10, 66, 0, host).into(), 0);
             (attack, own, at(family, port), bytes)
@@ -156,19 +162,13 @@ fn guests_that_are_called() {
             run(&format!("ip rule add pref 5 ipproto tcp dport {CALLED_PORTS} blackhole"));
             run("ip rule add pref 10 lookup local");
             run("ip rule del pref 0");
-            let aims = &[
-                &["state.SYN-SENT"][..],
-                &["state.FIN-WAIT-1"],
-                &["state.FIN-WAIT-2"],
-                &["state.CLOSING"],
-            ];
             let (begins, begun) = channel();
             call(&ground.victim.world, own, begun);
             let port_of = |port| SocketAddr::new(own, port);
             let plans = CALLED.map(|(attack, port)| (attack, port_of(port), at(family, ECHO), 0));
             let mut foe = Crowd { begins: Some(begins), ..Crowd::new(plans) };
             let memory = CALLED.len() as u64 * u64::from(COUNT) * RECEIVER;
-            endure(Ground { aims, ..ground }, memory, &mut foe);
+            endure(Ground { aims: CALLED_AIMS, ..ground }, memory, &mut foe);
         });
     });
 }
