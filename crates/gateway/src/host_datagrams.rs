@@ -22,8 +22,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Most bytes of several datagrams of a call: those of the largest UDP datagram over IPv4.
 pub const MOST_BYTES: usize = 65_507;
-/// Room for what one call receives: the largest UDP datagram over IPv6 has 65,527 bytes.
-pub const RECEIVE_ROOM: usize = 65_535;
 /// Most datagrams of a call (`UDP_MAX_SEGMENTS`).
 pub const MOST_SEGMENTS: usize = 64;
 

@@ -1,8 +1,8 @@
 //! Memory of the pieces that are read from sockets of the host, used again.
 //!
-//! A piece lives until the guest has acknowledged it, or the device has it. Memory that went back to the system in
-//! between would cost a page fault and a cleared page for each 4 KiB. The thread that drops a piece
-//! keeps its memory, at most [`MOST`] of them.
+//! A piece lives until the guest has acknowledged it, or the device has it. Memory that went back
+//! to the system in between would cost a page fault and a cleared page for each 4 KiB. The thread
+//! that drops a piece keeps its memory, at most [`MOST`] of them.
 //!
 //! Cost: one allocation of some words per piece, no lock.
 

@@ -7,10 +7,12 @@
 //!
 //! Cost: as a piece. A copy of what is at most half as long as a piece.
 
-use crate::host_datagrams::RECEIVE_ROOM;
 use crate::pieces::{COPY_BREAK, Piece};
 use bytes::Bytes;
 use std::ops::Range;
+
+/// Room for what one call receives: the largest UDP datagram over IPv6 has 65,527 bytes.
+pub const RECEIVE_ROOM: usize = 65_535;
 
 /// Room for what one call receives of datagrams.
 #[derive(Debug)]

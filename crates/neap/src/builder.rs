@@ -297,10 +297,10 @@ impl Builder {
     /// drives.
     ///
     /// Set it where the answer to a rare request is to leave as soon as it has come: a thread that
-    /// sleeps is woken some microseconds late, on a virtual machine some tens. After each event it costs up
-    /// to `budget` of a processor, and a whole one where events come more often than that. Nothing
-    /// wakes an idle stack. It is worse than sleeping where no processor is free for it. The
-    /// kernel's name for this is busy polling (`SO_BUSY_POLL`); budgets of 50 us are usual.
+    /// sleeps is woken some microseconds late, on a virtual machine some tens. After each event it
+    /// costs up to `budget` of a processor, and a whole one where events come more often than that.
+    /// Nothing wakes an idle stack. It is worse than sleeping where no processor is free for it.
+    /// The kernel's name for this is busy polling (`SO_BUSY_POLL`); budgets of 50 us are usual.
     #[must_use]
     pub fn busy_poll(mut self, budget: Duration) -> Self {
         self.busy_poll = Some(budget);

@@ -1,4 +1,5 @@
-//! What a machine does not give to a gateway is said in one line, with what gives it, by every face.
+//! What a machine does not give to a gateway is said in one line, with what gives it, by every
+//! face.
 
 use super::finish;
 use super::host::Host;

@@ -1,6 +1,6 @@
 //! A gateway under attack by its guests: the attacks of `crates/neap/tests/hard`, with
-//! `neap gateway tun` in the place of the stack, those that only a gateway knows, guests that vanish
-//! (`vanishing.rs`), and frames of Ethernet from the namespace of `neap pasta` (`link.rs`).
+//! `neap gateway tun` in the place of the stack, those that only a gateway knows, guests that
+//! vanish (`vanishing.rs`), and frames of Ethernet from the namespace of `neap pasta` (`link.rs`).
 //!
 //! The gateway is a process of its own. It relays between a TUN and another network namespace, the
 //! world, where the servers are. The bars are those of `ground.rs`: memory, the rate of an honest

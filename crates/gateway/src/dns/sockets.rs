@@ -1,10 +1,9 @@
 //! Sockets by which questions go to resolvers, of the host or of an upstream, and what comes back.
 
 use super::message;
-use crate::host_datagrams::RECEIVE_ROOM;
 use crate::host_errors::Manner;
 use crate::outbound::{NotOwn, Outbound};
-use crate::receive_room::ReceiveRoom;
+use crate::receive_room::{RECEIVE_ROOM, ReceiveRoom};
 use crate::token::{Slot, Token};
 use crate::upstream::{FarDatagrams, Upstream};
 use bytes::Bytes;

@@ -234,8 +234,8 @@ impl TcpState {
         // What is in flight may still wait in the bulk queue. Frames by the other one would
         // overtake it.
         let stays = self.is_bulk && self.connection.has_unacked();
-        // The driver of the only flow has nothing to do while a thread of the device takes what ends
-        // in the wait for an answer. To wake the thread would make the answer later.
+        // The driver of the only flow has nothing to do while a thread of the device takes what is
+        // followed by a wait for an answer. To wake the thread would make the answer later.
         let is_alone = || cx.host.shards[cell.list().shard()].receivers().is_one();
         let is_turn = || self.connection.begins_turn() && is_alone();
         self.is_bulk = stays || (self.volume.is_bulk() && !is_turn());

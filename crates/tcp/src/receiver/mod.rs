@@ -693,7 +693,8 @@ impl Receiver {
         !self.ack.is_pingpong()
     }
 
-    /// Returns whether the two sides take turns, and the peer has had one since this side sent last.
+    /// Returns whether the two sides take turns, and the peer has had one since this side sent
+    /// last.
     pub fn takes_turns(&self) -> bool {
         self.ack.is_pingpong() && (1..=TURN_MAX).contains(&self.nxt.bytes_since(self.turn))
     }
