@@ -32,7 +32,7 @@ fn a_wrong_key_file_or_section_is_told_with_file_line_and_key() {
         (&format!("{interface}[Peer]\nPublicKey = {KEY}\nEndpoint = nowhere\n"), 6, "Endpoint"),
         (&format!("{interface}[Peer]\nPublicKey = {KEY}\nAllowedIPs = 10/33\n"), 6, "AllowedIPs"),
         (&format!("{interface}[Socks5]\nBindAddress = 1080x\n"), 5, "BindAddress"),
-        (&format!("{interface}MTU = 70000\n"), 4, "MTU"),
+        (&format!("{interface}MTU = 67\n"), 4, "MTU"),
     ] {
         let file = folder.write("wrong.conf", text);
         let (status, errors) = check(&file);
