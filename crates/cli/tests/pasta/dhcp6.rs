@@ -28,6 +28,9 @@ const ASSOCIATION: u16 = 3;
 const LEASE: u16 = 5;
 const STATUS: u16 = 13;
 const QUALIFIED_NAME: u16 = 39;
+
+/// Options of a message: their numbers and contents.
+type Options = Vec<(u16, Vec<u8>)>;
 /// The client's name for its interface, with the times that it asks for (section 21.4).
 const OWN_ASSOCIATION: [u8; 12] = [0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0];
 const OWN_ID: [u8; 10] = [0, 3, 0, 1, 2, 3, 4, 5, 6, 7];
@@ -38,7 +41,7 @@ fn option(code: u16, value: &[u8]) -> Vec<u8> {
 }
 
 /// Options, each with its code.
-fn options(mut rest: &[u8]) -> Vec<(u16, Vec<u8>)> {
+fn options(mut rest: &[u8]) -> Options {
     let mut found = Vec::new();
     while let [code, more, high, low, others @ ..] = rest {
         let number = |high, low| u16::from_be_bytes([high, low]);
@@ -74,7 +77,7 @@ fn open(patience: Duration) -> UdpSocket {
 
 /// Sends a message with more options, and returns the kind and the options of its answer. `None` if
 /// there is none in time.
-fn ask(socket: &UdpSocket, kind: u8, more: &[u8]) -> Option<(u8, Vec<(u16, Vec<u8>)>)> {
+fn ask(socket: &UdpSocket, kind: u8, more: &[u8]) -> Option<(u8, Options)> {
     let transaction = [9, 9, kind];
     let message = [&[kind][..], &transaction, &option(CLIENT_ID, &OWN_ID), more].concat();
     socket.send_to(&message, SocketAddrV6::new(SERVERS, SERVER, 0, INDEX)).expect("sent");
