@@ -14,7 +14,7 @@ use std::ops::Range;
 /// Room for what one call receives: the largest UDP datagram over IPv6 has 65,527 bytes.
 pub const RECEIVE_ROOM: usize = 65_535;
 
-/// Room for what one call receives of datagrams.
+/// The memory into which one call receives datagrams. It is used again for the next call.
 #[derive(Debug)]
 pub struct ReceiveRoom {
     piece: Piece,
@@ -22,7 +22,7 @@ pub struct ReceiveRoom {
 }
 
 impl ReceiveRoom {
-    /// Room for [`RECEIVE_ROOM`] bytes.
+    /// Makes room for [`RECEIVE_ROOM`] bytes.
     pub fn new() -> Self {
         Self { piece: Piece::take(), most: RECEIVE_ROOM }
     }
@@ -33,12 +33,16 @@ impl ReceiveRoom {
         Self { most, ..Self::new() }
     }
 
-    /// The memory.
+    /// Returns the memory to receive into: [`RECEIVE_ROOM`] bytes.
     pub fn buffer(&mut self) -> &mut [u8] {
         &mut self.piece.room()[..self.most]
     }
 
-    /// Takes what lies there. The memory has another content afterwards.
+    /// Takes the bytes at `place` of the [`buffer`](Self::buffer). Up to 32 KiB are copied. More
+    /// leave with their memory, and the buffer is another one afterwards, with any content.
+    ///
+    /// # Panics
+    /// `place` is not within the buffer.
     pub fn take(&mut self, place: Range<usize>) -> Bytes {
         if place.len() <= COPY_BREAK {
             return Bytes::copy_from_slice(&self.buffer()[place]);

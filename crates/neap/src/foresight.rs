@@ -42,7 +42,7 @@ pub(crate) enum Passed {
     Seen,
     /// An event ended the sleep after so long.
     Woken(Nanos),
-    /// The sleep was over without an event.
+    /// There was no event, or only after a look in vain.
     Nothing,
 }
 

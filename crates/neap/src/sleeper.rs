@@ -198,7 +198,7 @@ impl Sources {
     }
 }
 
-/// The first part of a sleep that is spent awake. The greater one is the longer one.
+/// How long the first part of a sleep is that is spent awake. The order is that of the lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum First {
     /// None.
@@ -210,7 +210,7 @@ pub(crate) enum First {
 }
 
 impl First {
-    /// This part of each sleep.
+    /// The same length for each sleep; none if it is zero.
     pub(crate) fn fixed(length: Nanos) -> Self {
         if length == Nanos::ZERO { Self::Never } else { Self::Fixed(length) }
     }
@@ -262,24 +262,24 @@ impl Vigil {
         };
         // Where the time is over at once, nothing is to be learnt.
         let learns = self.first == First::Measured && until.since(now) > first;
-        let note = |passed| {
-            if learns {
-                foresight.note(after, passed);
-            }
-        };
         if first > Nanos::ZERO {
             if look_until(until.min(now + first)) {
-                note(Passed::Seen);
+                if learns {
+                    foresight.note(after, Passed::Seen);
+                }
                 return;
             }
             now = clock::now();
         }
         let asleep_until = if until == Instant::FAR_FUTURE { until } else { until - self.last };
         let is_event = asleep_until > now && rest(asleep_until, now);
-        if is_event && first == Nanos::ZERO && learns {
-            note(Passed::Woken(clock::now().since(now)));
-        } else {
-            note(Passed::Nothing);
+        if learns {
+            // An event behind a look in vain came too late for it.
+            let passed = match is_event && first == Nanos::ZERO {
+                true => Passed::Woken(clock::now().since(now)),
+                false => Passed::Nothing,
+            };
+            foresight.note(after, passed);
         }
         if is_event {
             return;

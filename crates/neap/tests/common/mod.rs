@@ -362,9 +362,8 @@ struct Counts {
 
 impl Counts {
     fn of(stack: &Stack) -> Self {
-        let own = std::fs::canonicalize("/proc/thread-self").expect("a thread");
-        let mut counts =
-            Self { probes: stack.host().tcp_counter(Counter::KeepAlive), ..Self::default() };
+        let probes = stack.host().tcp_counter(Counter::KeepAlive);
+        let mut counts = Self { woken: wake_ups(), probes, ..Self::default() };
         for thread in std::fs::read_dir("/proc/self/task").expect("threads") {
             let thread = thread.expect("a thread").path();
             let word = |file: &str, index| {
@@ -373,9 +372,6 @@ impl Counts {
             };
             counts.waited += Duration::from_nanos(word("schedstat", 1));
             counts.preempted += switches_of(&thread, "nonvoluntary_ctxt_switches:");
-            if thread.file_name() != own.file_name() {
-                counts.woken += sleeps_of(&thread);
-            }
         }
         let stat = std::fs::read_to_string("/proc/stat").expect("figures of the machine");
         let stolen = stat.split_whitespace().nth(8);
