@@ -9,7 +9,7 @@ kit() {
     rootlesskit --net=slirp4netns --slirp4netns-binary="$bin/slirp4netns" --mtu=65520 \
         --slirp4netns-sandbox="$confine" --slirp4netns-seccomp="$confine" \
         --disable-host-loopback --ipv6 --port-driver="$1" -p 127.0.0.1:18080:80/tcp \
-        -p 127.0.0.1:5353:53/udp \
+        -p 127.0.0.1:5353:53/udp -p 127.0.0.1:19000:9000/tcp \
         --copy-up=/etc --copy-up=/run sh -c "$2"
 }
 
@@ -21,6 +21,13 @@ sum=$(sha256sum </mnt/files/large)
 same "a download by name" "$(kit builtin "wget -q -O - http://$name:8000/large | sha256sum")" "$sum"
 same "an upload" \
     "$(kit builtin "busybox nc $server 9000 </mnt/files/large | head -n 1")" "$sum"
+# The address comes by an advertisement.
+over_v6="tries=0; until wget -q -O /dev/null 'http://[$server_v6]:8000/small'
+    do tries=\$((tries + 1)); [ \$tries -lt 600 ] || exit 1; sleep 0.1; done"
+same "a download over IPv6" "$(kit builtin "$over_v6
+    wget -q -O - 'http://[$server_v6]:8000/large' | sha256sum")" "$sum"
+same "an upload over IPv6" "$(kit builtin "$over_v6
+    busybox nc $server_v6 9000 </mnt/files/large | head -n 1")" "$sum"
 mkdir www
 echo "a page" >www/page
 ln -s /mnt/files/large www/large
@@ -28,12 +35,16 @@ for driver in builtin slirp4netns; do
     [ $driver = builtin ] || confine=false
     rm -f done
     kit "$driver" "busybox httpd -p 80 -h www
+        busybox nc -ll -p 9000 -e sha256sum & hasher=\$!
         perl /mnt/files/datagrams.pl serve 0.0.0.0 53 &
-        while [ ! -e done ]; do sleep 0.1; done; kill \$!" >"kit-$driver" 2>&1 &
+        while [ ! -e done ]; do sleep 0.1; done; kill \$! \$hasher" >"kit-$driver" 2>&1 &
     eventually "$driver: a page" wget -q -O - http://127.0.0.1:18080/page
     same "$driver: its text" "$(wget -q -O - http://127.0.0.1:18080/page)" "a page"
     same "$driver: 64 MiB out" \
         "$(wget -q -O - http://127.0.0.1:18080/large | sha256sum)" "$sum"
+    hashes 127.0.0.1 19000
+    same "$driver: 64 MiB in" \
+        "$(busybox nc 127.0.0.1 19000 </mnt/files/large | head -n 1)" "$sum"
     [ -n "$(perl /mnt/files/datagrams.pl ask 127.0.0.1 5353)" ] || fail "$driver: datagrams"
     echo "ok: $driver: datagrams"
     touch done

@@ -27,6 +27,10 @@ const INITIAL: u8 = 3;
 const INITIAL_INTERVAL: Nanos = Nanos::from_secs(16);
 /// `MIN_DELAY_BETWEEN_RAS`: least time between two advertisements to all nodes.
 const MIN_DELAY: Nanos = Nanos::from_secs(3);
+/// Time in which the hosts of a link that has come up find out whether their addresses are unique
+/// (RFC 4862 section 5.4: up to a second of delay and one of waiting). Linux takes a default route
+/// in it all the same, and a connection made then keeps an address that nobody can answer.
+const ADDRESSES_SETTLE: Nanos = Nanos::from_secs(3);
 /// `MAX_RA_DELAY_TIME`: an answer waits for a random time up to this.
 const MAX_ANSWER_DELAY: Nanos = Nanos::from_millis(500);
 /// Most bytes of an advertisement: it has to fit the least MTU of IPv6.
@@ -269,17 +273,32 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    /// A router that tells all nodes at once. `seed` spreads its times.
+    /// A router that tells all nodes when their addresses have settled, and whoever asks before.
+    /// `seed` spreads its times.
     pub(crate) fn new(now: Instant, advertisement: RouterAdvertisement, seed: u64) -> Self {
-        let key = Keyed::new(seed);
-        Self { advertisement, key, drawn: 0, initial: INITIAL, next: now, last: None, answer: None }
+        Self {
+            advertisement,
+            key: Keyed::new(seed),
+            drawn: 0,
+            initial: INITIAL,
+            next: now + ADDRESSES_SETTLE,
+            last: None,
+            answer: None,
+        }
+    }
+
+    /// Advertises something else from now on, and tells all nodes soon.
+    pub(crate) fn change(&mut self, now: Instant, advertisement: RouterAdvertisement) {
+        self.advertisement = advertisement;
+        self.initial = INITIAL;
+        // Who has told nobody yet tells this in time.
+        self.next = self.last.map_or(self.next, |last| now.max(last + MIN_DELAY));
     }
 
     /// The link has come up: those on it may know nothing yet.
     pub(crate) fn restart(&mut self, now: Instant) {
         self.initial = INITIAL;
-        let earliest = self.last.map_or(now, |last| last + MIN_DELAY);
-        self.next = self.next.min(earliest.max(now));
+        self.next = now + ADDRESSES_SETTLE;
     }
 
     fn random(&mut self, least: Nanos, most: Nanos) -> Nanos {
@@ -496,7 +515,7 @@ mod tests {
         let all = run(&mut router, NOW + Nanos::from_secs(6000));
         assert!(all.iter().all(|(_, to)| *to == DueTo::All));
         let gaps: Vec<_> = all.windows(2).map(|two| two[1].0.since(two[0].0)).collect();
-        assert_eq!(all[0].0, NOW);
+        assert_eq!(all[0].0, NOW + ADDRESSES_SETTLE);
         assert_eq!(gaps[..2], [INITIAL_INTERVAL; 2]);
         assert!(gaps[2..].iter().all(|gap| (MIN_INTERVAL..=MAX_INTERVAL).contains(gap)));
         assert!((10..=30).contains(&gaps.len()), "{}", gaps.len());
@@ -543,6 +562,33 @@ mod tests {
         run(&mut router, NOW + Nanos::from_secs(100));
         let up = NOW + Nanos::from_secs(110);
         router.restart(up);
-        assert_eq!(run(&mut router, up + Nanos::from_secs(40)).len(), 3);
+        let told = run(&mut router, up + Nanos::from_secs(40));
+        assert_eq!(told.len(), 3);
+        assert_eq!(told[0].0, up + ADDRESSES_SETTLE);
+    }
+
+    #[test]
+    fn a_change_is_told_soon_but_no_faster_than_allowed() {
+        let mut router = router();
+        router.change(NOW + SECOND, full());
+        let told = run(&mut router, NOW + Nanos::from_secs(100));
+        assert_eq!((told[0].0, told.len()), (NOW + ADDRESSES_SETTLE, 3), "nobody knew the first");
+        let changes = [110, 111, 112].map(|second| NOW + Nanos::from_secs(second));
+        router.change(changes[0], full());
+        assert_eq!(run(&mut router, changes[0]), [(changes[0], DueTo::All)]);
+        for change in &changes[1..] {
+            router.change(*change, full());
+            assert_eq!(run(&mut router, *change), []);
+        }
+        let next = changes[0] + MIN_DELAY;
+        assert_eq!(run(&mut router, next), [(next, DueTo::All)]);
+    }
+
+    #[test]
+    fn a_host_that_asks_first_is_answered_before_all_are_told() {
+        let mut router = router();
+        router.on_solicitation(NOW, host(1));
+        let [(when, DueTo::One(_))] = run(&mut router, NOW + SECOND)[..] else { panic!() };
+        assert!(when.since(NOW) <= MAX_ANSWER_DELAY);
     }
 }

@@ -77,12 +77,17 @@ impl Interface {
         if advertisement.is_some() && self.link_local().is_none() {
             return Err(NetError::NoLinkLocal(self.id));
         }
-        if advertisement.is_none() {
+        let Some(advertisement) = advertisement else {
             self.end_router(visit);
+            return Ok(());
+        };
+        let mut router = lock(&self.router);
+        match router.as_mut() {
+            Some(router) => router.change(visit.now, advertisement),
+            None => *router = Some(Router::new(visit.now, advertisement, seed)),
         }
-        let router = advertisement.map(|what| Router::new(visit.now, what, seed));
-        lock(&self.settings).is_router = router.is_some();
-        *lock(&self.router) = router;
+        drop(router);
+        lock(&self.settings).is_router = true;
         self.housekeeping.schedule(visit.now);
         Ok(())
     }
