@@ -513,11 +513,11 @@ impl Stack {
     /// sent after three seconds, so that hosts whose link has just come up know by then that their
     /// addresses are unique. Two more follow after 16 seconds each, and then one in 198 to 600
     /// seconds. Another advertisement in its place is sent at once, but three seconds behind the
-    /// last one at the earliest. A host that solicits routers is answered alone after at most half
-    /// a second. Several that ask at once are answered together, at most once in three seconds.
-    /// The times begin again when the link comes up again. A last advertisement says that
-    /// the router is none any more: with `None`, when the interface is disabled, and when it or the
-    /// stack is closed.
+    /// last one at the earliest. A host that solicits routers is answered alone, the first one at
+    /// once and others after at most half a second. Several that ask at once are answered together,
+    /// at most once in three seconds. All this begins again when the link comes up again. A last
+    /// advertisement says that the router is none any more: with `None`, when the interface is
+    /// disabled, and when it or the stack is closed.
     ///
     /// # Errors
     /// [`NetError::NoInterface`]; [`NetError::NoLinkLocal`] without a link-local address;
