@@ -329,9 +329,13 @@ impl World {
 
     /// A thread that does not drive looks at the driver's state, as one does that reads figures.
     pub(crate) fn look(&self) {
-        let seat = self.errands().seat.as_ref().expect("a world with a seat");
-        if seat.take().leave() {
-            self.errands().bell.ring(Instant::ZERO);
+        let Errands { left, seat, bell } = self.errands();
+        let taken = seat.as_ref().expect("a world with a seat").take();
+        // What it reads. loom changes threads at operations only, so that nobody would find the
+        // seat taken without one.
+        left.load(SeqCst);
+        if taken.leave() {
+            bell.ring(Instant::ZERO);
         }
     }
 
