@@ -22,8 +22,8 @@ same "a download by name" "$(kit builtin "wget -q -O - http://$name:8000/large |
 same "an upload" \
     "$(kit builtin "busybox nc $server 9000 </mnt/files/large | head -n 1")" "$sum"
 # The address comes by an advertisement.
-over_v6="tries=0; until wget -q -O /dev/null 'http://[$server_v6]:8000/small'
-    do tries=\$((tries + 1)); [ \$tries -lt 600 ] || exit 1; sleep 0.1; done"
+over_v6=". ./expect.sh
+    eventually 'an address' wget -q -O /dev/null 'http://[$server_v6]:8000/small' >&2"
 same "a download over IPv6" "$(kit builtin "$over_v6
     wget -q -O - 'http://[$server_v6]:8000/large' | sha256sum")" "$sum"
 same "an upload over IPv6" "$(kit builtin "$over_v6

@@ -293,9 +293,11 @@ impl Router {
     /// Advertises something else from now on, and tells all nodes soon.
     pub(crate) fn change(&mut self, now: Instant, advertisement: RouterAdvertisement) {
         self.advertisement = advertisement;
-        self.initial = INITIAL;
-        // Who has told nobody yet tells this in time.
-        self.next = self.last.map_or(self.next, |last| now.max(last + MIN_DELAY));
+        // If the first of the initial ones is still to come, all hear of this then.
+        if self.initial < INITIAL {
+            self.initial = INITIAL;
+            self.next = self.last.map_or(now, |last| now.max(last + MIN_DELAY));
+        }
     }
 
     /// The link has come up: those on it may know nothing yet.
@@ -314,8 +316,9 @@ impl Router {
     /// A host asks. It is answered alone; if another one waits for that, or if it has no address
     /// yet, all are answered together, at most once in three seconds (RFC 4861 section 6.2.6).
     ///
-    /// While nobody has been told yet, the answer comes at once: a program that starts with its
-    /// link, as in a container, needs its route, and few other routers can speak at that moment.
+    /// The first answer after the link has come up is sent at once, as a program that starts with
+    /// its link, in a container for instance, needs its route. Later answers are spread over time,
+    /// so that several routers do not answer together.
     pub(crate) fn on_solicitation(&mut self, now: Instant, from: Ipv6Addr) {
         let most = if self.is_unheard { Nanos::ZERO } else { MAX_ANSWER_DELAY };
         let due = now + self.random(Nanos::ZERO, most);
@@ -591,6 +594,16 @@ mod tests {
         }
         let next = changes[0] + MIN_DELAY;
         assert_eq!(run(&mut router, next), [(next, DueTo::All)]);
+    }
+
+    #[test]
+    fn a_change_waits_for_addresses_too() {
+        let mut router = router();
+        run(&mut router, NOW + Nanos::from_secs(100));
+        let up = NOW + Nanos::from_secs(110);
+        router.restart(up);
+        router.change(up + SECOND, full());
+        assert_eq!(run(&mut router, up + Nanos::from_secs(40))[0].0, up + ADDRESSES_SETTLE);
     }
 
     #[test]
