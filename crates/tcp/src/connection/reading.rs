@@ -23,13 +23,13 @@ impl Connection {
     }
 
     /// Says whether the host is slower than its senders, so that what they send waits in the
-    /// device. Meanwhile the receive buffer does not grow by itself, unless the round trip takes
-    /// more than 50 ms: a larger window would only let more of it wait.
+    /// device. Meanwhile the receive buffer does not grow by itself, unless the shortest round trip
+    /// that is known takes more than 50 ms: a larger window would only let more of it wait.
     ///
     /// `held` is then the number of bytes that the peer may send at once. The window becomes no
-    /// larger than that and two segments, if the round trip is known to be shorter than 2 ms.
+    /// larger than that and two segments, if a round trip is known that was shorter than 2 ms.
     pub fn hold_receive_buffer(&mut self, held: Option<u32>) {
-        self.receiver.hold_buffer(held);
+        self.receiver.hold_buffer(held, self.sender.rtt().min_rtt());
     }
 
     /// Moves received bytes to `buf`. `Ok(0)` is the end of the stream, or `buf` is empty.

@@ -615,9 +615,10 @@ impl Receiver {
     }
 
     /// Says whether the host is slower than its senders, so that data waits in the device: then
-    /// the bytes that this one may send at once, if its round trip is short.
-    pub fn hold_buffer(&mut self, held: Option<u32>) {
-        self.window.hold(held);
+    /// the bytes that this one may send at once, if its round trip is short. `path` is the shortest
+    /// that the sender of this end has measured, [`Nanos::MAX`] if none.
+    pub fn hold_buffer(&mut self, held: Option<u32>, path: Nanos) {
+        self.window.hold(held, path);
     }
 
     /// Takes pages for what is queued, or gives them back.

@@ -776,7 +776,7 @@ fn the_window_of_a_short_path_shrinks_to_its_share_while_it_is_held() {
         let mut host = Host::new();
         let (mut offset, mut wnd) = (0_u32, [0; 2]);
         for (held, wnd) in [None, Some(share)].into_iter().zip(&mut wnd) {
-            host.rx.hold_buffer(held);
+            host.rx.hold_buffer(held, Nanos::MAX);
             for _ in 0..20 {
                 let edge = host.rx.adv();
                 for _ in 0..edge.bytes_since(host.rx.nxt()) / MSS {
@@ -796,10 +796,30 @@ fn the_window_of_a_short_path_shrinks_to_its_share_while_it_is_held() {
 }
 
 #[test]
+fn what_waits_in_the_device_makes_no_path_long() {
+    let wait = Nanos::from_millis(100);
+    for (path, is_bound) in [(Nanos::from_millis(1), true), (wait, false), (Nanos::MAX, false)] {
+        let mut host = Host::new();
+        let (mut offset, share) = (0_u32, 16 * MSS);
+        host.rx.hold_buffer(Some(share), path);
+        for _ in 0..20 {
+            for _ in 0..host.rx.adv().bytes_since(host.rx.nxt()) / MSS {
+                host.data(offset, MSS);
+                offset += MSS;
+                host.read(2 * MSS as usize);
+                host.acks();
+            }
+            host.now += wait;
+        }
+        assert_eq!(host.rx.wnd() <= share + MSS, is_bound, "{path:?}: {}", host.rx.wnd());
+    }
+}
+
+#[test]
 fn the_buffer_of_a_short_path_does_not_grow_while_it_is_held() {
     for (round_trip_ms, held, grows) in [(10, true, false), (60, true, true), (10, false, true)] {
         let mut host = Host::new();
-        host.rx.hold_buffer(held.then_some(u32::MAX));
+        host.rx.hold_buffer(held.then_some(u32::MAX), Nanos::MAX);
         let before = host.rx.rcvbuf();
         let mut offset = 0_u32;
         for _ in 0..20 {
@@ -816,7 +836,7 @@ fn the_buffer_of_a_short_path_does_not_grow_while_it_is_held() {
             continue;
         }
         // What was taken while it was held does not count as one round trip afterwards.
-        host.rx.hold_buffer(None);
+        host.rx.hold_buffer(None, Nanos::MAX);
         host.data(offset, MSS);
         host.read(2 * MSS as usize);
         assert!(host.rx.rcvbuf() < 2 << 20, "{} after the hold", host.rx.rcvbuf());

@@ -27,6 +27,26 @@ const NOT_HELD: u32 = u32::MAX;
 /// A flow with a shorter round trip loses nothing by a share of what the host takes in this time.
 const SHARED_RTT: Nanos = Nanos::from_millis(2);
 
+/// How long a round trip is without what waits in the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Path {
+    /// Less than [`SHARED_RTT`].
+    Short,
+    /// Less than [`HELD_RTT`].
+    Middle,
+    Long,
+}
+
+impl Path {
+    fn of(rtt: Nanos) -> Self {
+        match rtt {
+            rtt if rtt < SHARED_RTT => Self::Short,
+            rtt if rtt < HELD_RTT => Self::Middle,
+            _ => Self::Long,
+        }
+    }
+}
+
 /// Window that one segment advertises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdvertisedWindow {
@@ -71,6 +91,10 @@ pub(super) struct ReceiveWindow {
     /// Bytes that the peer may send at once while data waits below the connection; otherwise
     /// [`NOT_HELD`].
     held: u32,
+    /// By the shortest round trip that the sender of this end has measured. What waits in the
+    /// device is in the receiver's own measure, and is not in this one if it began later than the
+    /// connection.
+    path: Path,
 }
 
 /// What is queued, as the window needs to know it.
@@ -128,23 +152,31 @@ impl ReceiveWindow {
             ratio: RATIO_DEFAULT,
             locked: start.rcvbuf.is_some(),
             held: NOT_HELD,
+            path: Path::Long,
         }
     }
 
     /// Says whether data waits below the connection for want of a processor, and how many bytes the
     /// peer may then send at once. A larger buffer or window would only let more wait there.
-    pub(super) fn hold(&mut self, held: Option<u32>) {
+    /// `path` is the shortest round trip that the sender of this end has measured, or the largest
+    /// time if it has measured none.
+    pub(super) fn hold(&mut self, held: Option<u32>, path: Nanos) {
         self.held = held.map_or(NOT_HELD, |share| share.min(NOT_HELD - 1));
+        self.path = Path::of(path);
     }
 
-    /// Whether the round trip was measured, and is shorter.
-    fn has_rtt_below(&self, bound: Nanos) -> bool {
-        self.rtt8_us > 0 && u64::from(self.rtt8_us / 8) < bound.as_micros()
+    /// The path by the shorter one of both ends' measures; a long one if nothing was measured.
+    fn path(&self) -> Path {
+        let own = match self.rtt8_us {
+            0 => Path::Long,
+            rtt8_us => Path::of(Nanos::from_micros(u64::from(rtt8_us / 8))),
+        };
+        own.min(self.path)
     }
 
     /// What is offered at the most while data waits below the connection.
     fn most_while_held(&self) -> u32 {
-        if self.held == NOT_HELD || !self.has_rtt_below(SHARED_RTT) {
+        if self.held == NOT_HELD || self.path() != Path::Short {
             return u32::MAX;
         }
         self.held.max(2 * self.advmss)
@@ -404,7 +436,7 @@ impl ReceiveWindow {
         }
         let read_to = queued.nxt - queued.unread;
         let copied = read_to.bytes_since(self.space_seq).saturating_sub(queued.unread);
-        let is_held = self.held != NOT_HELD && self.has_rtt_below(HELD_RTT);
+        let is_held = self.held != NOT_HELD && self.path() != Path::Long;
         if is_held || !may_grow {
             // Growth begins again with a doubling, as if half of it had been taken until then.
             self.space = self.space.max(copied / 2);
