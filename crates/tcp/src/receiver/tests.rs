@@ -95,6 +95,16 @@ impl Host {
         sent
     }
 
+    /// Fills the window from `offset` on, by segments that are read and acknowledged at once.
+    fn take_window(&mut self, offset: &mut u32) {
+        for _ in 0..self.rx.adv().bytes_since(self.rx.nxt()) / MSS {
+            self.data(*offset, MSS);
+            *offset += MSS;
+            self.read(2 * MSS as usize);
+            self.acks();
+        }
+    }
+
     fn read(&mut self, len: usize) -> Vec<u8> {
         let mut buf = vec![0; len];
         let read = self.rx.read(self.now, &mut buf);
@@ -803,12 +813,7 @@ fn what_waits_in_the_device_makes_no_path_long() {
         let (mut offset, share) = (0_u32, 16 * MSS);
         host.rx.hold_buffer(Some(share), path);
         for _ in 0..20 {
-            for _ in 0..host.rx.adv().bytes_since(host.rx.nxt()) / MSS {
-                host.data(offset, MSS);
-                offset += MSS;
-                host.read(2 * MSS as usize);
-                host.acks();
-            }
+            host.take_window(&mut offset);
             host.now += wait;
         }
         assert_eq!(host.rx.wnd() <= share + MSS, is_bound, "{path:?}: {}", host.rx.wnd());
@@ -823,12 +828,7 @@ fn the_buffer_of_a_short_path_does_not_grow_while_it_is_held() {
         let before = host.rx.rcvbuf();
         let mut offset = 0_u32;
         for _ in 0..20 {
-            for _ in 0..host.rx.adv().bytes_since(host.rx.nxt()) / MSS {
-                host.data(offset, MSS);
-                offset += MSS;
-                host.read(2 * MSS as usize);
-                host.acks();
-            }
+            host.take_window(&mut offset);
             host.now += Nanos::from_millis(round_trip_ms);
         }
         assert_eq!(host.rx.rcvbuf() > before, grows, "{round_trip_ms} ms, held: {held}");
