@@ -614,9 +614,11 @@ impl Receiver {
         unread
     }
 
-    /// Says whether the host is slower than its senders, so that data waits in the device: then
-    /// the bytes that this one may send at once, if its round trip is short. `path` is the shortest
-    /// that the sender of this end has measured, [`Nanos::MAX`] if none.
+    /// Says whether the host is slower than its senders, so that data waits in the device.
+    ///
+    /// `held` is then the number of bytes that the peer may send at once if its round trip is
+    /// short, and otherwise `None`. `path` is the shortest round trip that the sender of this end
+    /// has measured, or [`Nanos::MAX`] if it has measured none.
     pub fn hold_buffer(&mut self, held: Option<u32>, path: Nanos) {
         self.window.hold(held, path);
     }

@@ -34,6 +34,7 @@ enum Path {
     Short,
     /// Less than [`HELD_RTT`].
     Middle,
+    /// All others, and what was not measured.
     Long,
 }
 
@@ -91,9 +92,9 @@ pub(super) struct ReceiveWindow {
     /// Bytes that the peer may send at once while data waits below the connection; otherwise
     /// [`NOT_HELD`].
     held: u32,
-    /// By the shortest round trip that the sender of this end has measured. What waits in the
-    /// device is in the receiver's own measure, and is not in this one if it began later than the
-    /// connection.
+    /// The path by the shortest round trip that the sender of this end has measured. The measure of
+    /// the receiver includes the wait in the device. This one does not, if that wait began later
+    /// than the connection.
     path: Path,
 }
 
@@ -167,10 +168,7 @@ impl ReceiveWindow {
 
     /// The path by the shorter one of both ends' measures; a long one if nothing was measured.
     fn path(&self) -> Path {
-        let own = match self.rtt8_us {
-            0 => Path::Long,
-            rtt8_us => Path::of(Nanos::from_micros(u64::from(rtt8_us / 8))),
-        };
+        let own = if self.rtt8_us == 0 { Path::Long } else { Path::of(self.rtt()) };
         own.min(self.path)
     }
 
